@@ -1,0 +1,130 @@
+"""The one interface of every architecture: an `NMTModel` is a tower function with an encoder and a decoder.
+
+Training, validation, search and scoring are written once against `encode`, `decode` and
+`decode_step`; they build the same variables again under reuse.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+from tensorpack.tfutils.tower import get_current_tower_context
+from tensorpack.train.model_desc import ModelDesc
+
+from towernmt.dataflow.vocabulary import BOS
+from towernmt.models.loss import Projection, smoothed_cross_entropy
+from towernmt.tf_compat import tf, tf1
+
+
+class DecoderState(NamedTuple):
+    """What stepwise decoding carries from one target position to the next.
+
+    Attributes:
+        memory: nest of tensors, first dimension batch; the same for every hypothesis of a sentence
+            and at every step (for the Transformer: keys and values of the source).
+        cache: nest of tensors, first dimension batch x beam; search gathers the rows of the surviving
+            hypotheses in it. A tensor's second dimension may grow by one a step.
+        step: int32 scalar, the number of tokens decoded so far.
+    """
+
+    memory: Any
+    cache: Any
+    step: Any
+
+
+class NMTModel(ModelDesc):
+    """An encoder-decoder as a tower function (tensorpack's `ModelDesc`).
+
+    The tower's inputs are `source` int32 `[batch, source length]`, `source_length` int32 `[batch]`,
+    `target` int32 `[batch, target length]`, `target_length` int32 `[batch]` and `target_tokens`
+    float32 `[]`. Sentences end with EOS, which their length counts, and are padded with PAD.
+    `target_tokens` counts the target tokens of the *global* batch, over all towers.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+
+    def inputs(self) -> list[Any]:
+        return [
+            tf.TensorSpec([None, None], tf.int32, "source"),
+            tf.TensorSpec([None], tf.int32, "source_length"),
+            tf.TensorSpec([None, None], tf.int32, "target"),
+            tf.TensorSpec([None], tf.int32, "target_length"),
+            tf.TensorSpec([], tf.float32, "target_tokens"),
+        ]
+
+    @abstractmethod
+    def encode(self, source: Any, source_length: Any) -> Any:
+        """Encode sentences.
+
+        Args:
+            source: int32 `[batch, source length]`.
+            source_length: int32 `[batch]`.
+        Returns:
+            The memory: a nest of tensors whose first dimension is batch.
+        """
+
+    @abstractmethod
+    def decode_hidden(self, memory: Any, target_in: Any) -> Any:
+        """Teacher-forced decoding up to the last hidden layer.
+
+        Args:
+            memory: what `encode` returned.
+            target_in: int32 `[batch, target length]`, the target shifted right behind BOS.
+        Returns:
+            float32 `[batch, target length, depth]`.
+        """
+
+    @abstractmethod
+    def output_projection(self) -> Projection:
+        """The map from the last hidden layer to the logits."""
+
+    @abstractmethod
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        """The state before the first token, for `beam` hypotheses a sentence."""
+
+    @abstractmethod
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        """One step of decoding.
+
+        Args:
+            token: int32 `[batch * beam]`, the previous token (BOS at first).
+            state: from `start_state` or the previous step.
+        Returns:
+            logits float32 `[batch * beam, target vocabulary]`, and the new state.
+        """
+
+    def decode(self, memory: Any, target_in: Any) -> Any:
+        """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
+        return self.output_projection().logits(self.decode_hidden(memory, target_in))
+
+    @property
+    def label_smoothing(self) -> float:
+        """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
+        return 0.0
+
+    def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
+                    target_tokens: Any) -> Any:
+        """The training and teacher-forced validation tower.
+
+        Returns:
+            float32 `[]`: the tower's summed token loss x towers / target tokens of the global batch, so
+            that the mean over towers is the mean over all target tokens of the global batch.
+            Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower.
+        """
+        context = get_current_tower_context()
+        towers = float(getattr(context, "total", 1)) if context.is_training else 1.0
+        memory = self.encode(source, source_length)
+        hidden = self.decode_hidden(memory, shift_right(target))
+        smoothing = self.label_smoothing if context.is_training else 0.0
+        loss_sum, nll_sum = smoothed_cross_entropy(
+            hidden, self.output_projection(), target, target_length, smoothing)
+        scale = towers / tf.maximum(target_tokens, 1.0)
+        tf.multiply(nll_sum, scale, name="nll")
+        return tf.multiply(loss_sum, scale, name="loss")
+
+
+def shift_right(target: Any) -> Any:
+    """The decoder's input: `target` int32 `[batch, target length]` behind BOS, without its last column."""
+    return tf1.pad(target, [[0, 0], [1, 0]], constant_values=BOS)[:, :-1]
