@@ -14,6 +14,7 @@ from tensorpack.train.model_desc import ModelDesc
 
 from towernmt.dataflow.vocabulary import BOS
 from towernmt.models.loss import Projection, smoothed_cross_entropy
+from towernmt.models.randomness import start_clock
 from towernmt.tf_compat import tf, tf1
 
 
@@ -115,6 +116,8 @@ class NMTModel(ModelDesc):
         """
         context = get_current_tower_context()
         towers = float(getattr(context, "total", 1)) if context.is_training else 1.0
+        if context.is_training:
+            start_clock(target_tokens)
         memory = self.encode(source, source_length)
         hidden = self.decode_hidden(memory, shift_right(target))
         smoothing = self.label_smoothing if context.is_training else 0.0

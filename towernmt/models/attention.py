@@ -1,0 +1,113 @@
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017), over whole sentences and step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towernmt.models.layers import linear
+from towernmt.models.randomness import dropout
+from towernmt.tf_compat import tf, tf1
+
+MASKED = -1e9
+"""Added to the logits of places that must not be attended to."""
+
+
+def padding_bias(length: Any, longest: Any) -> Any:
+    """float32 `[batch, 1, 1, longest]`: 0 at tokens, MASKED at padding, from `length` int32 `[batch]`."""
+    mask = tf.sequence_mask(length, longest, dtype=tf.float32)
+    return ((1.0 - mask) * MASKED)[:, None, None, :]
+
+
+def causal_bias(length: Any) -> Any:
+    """float32 `[1, 1, length, length]`: 0 at and before each position, MASKED after it."""
+    positions = tf.range(length)
+    later = tf.cast(positions[None, :] > positions[:, None], tf.float32)
+    return (later * MASKED)[None, None]
+
+
+def split_heads(x: Any, heads: int) -> Any:
+    """`[batch, length, depth]` as `[batch, heads, length, depth / heads]`."""
+    shape = tf.shape(x)
+    return tf.transpose(tf.reshape(x, [shape[0], shape[1], heads, x.shape[-1] // heads]), [0, 2, 1, 3])
+
+
+def merge_heads(x: Any) -> Any:
+    """`[batch, heads, length, head depth]` as `[batch, length, heads * head depth]`."""
+    shape = tf.shape(x)
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [shape[0], shape[2], x.shape[1] * x.shape[3]])
+
+
+def attend(query: Any, key: Any, value: Any, bias: Any, dropout_rate: float) -> Any:
+    """Weighted sums of the values.
+
+    Args:
+        query: float32 `[batch, heads, query length, head depth]`.
+        key: float32 `[batch, heads, key length, head depth]`.
+        value: as `key`.
+        bias: float32, broadcast to `[batch, heads, query length, key length]`; None for none.
+        dropout_rate: on the attention weights.
+    Returns:
+        float32 `[batch, heads, query length, head depth]`.
+    """
+    query *= int(query.shape[-1]) ** -0.5
+    logits = tf.matmul(query, key, transpose_b=True)                # [batch, heads, query length, key length]
+    if bias is not None:
+        logits += bias
+    weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
+    return tf.matmul(weights, value)
+
+
+def self_attention(x: Any, bias: Any, heads: int, dropout_rate: float, name: str) -> Any:
+    """Self-attention over `x` float32 `[batch, length, depth]`; queries, keys and values in one product."""
+    depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        query, key, value = tf.split(linear(x, depth, "qkv", parts=3), 3, axis=-1)
+        context = attend(split_heads(query, heads), split_heads(key, heads), split_heads(value, heads),
+                         bias, dropout_rate)
+        return linear(merge_heads(context), depth, "output")
+
+
+def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any, Any]:
+    """Self-attention of one new position to itself and all before it.
+
+    Args:
+        x: float32 `[rows, depth]`.
+        cache: float32 `[rows, steps, 2 * depth]`, keys and values of the earlier positions.
+    Returns:
+        float32 `[rows, depth]`, and the cache with one more step.
+    """
+    depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        qkv = linear(x, depth, "qkv", parts=3)
+        query, new = qkv[:, None, :depth], qkv[:, None, depth:]
+        cache = tf.concat([cache, new], 1)
+        context = attend(split_heads(query, heads), split_heads(cache[:, :, :depth], heads),
+                         split_heads(cache[:, :, depth:], heads), None, 0.0)     # [rows, heads, 1, head depth]
+        return linear(tf.reshape(context, [-1, depth]), depth, "output"), cache
+
+
+def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
+    """Keys and values of the source for attention by a decoder layer.
+
+    Args:
+        memory: float32 `[batch, source length, depth]`.
+    Returns:
+        two float32 `[batch, heads, source length, head depth]`.
+    """
+    with tf1.variable_scope(name):
+        key, value = tf.split(linear(memory, int(memory.shape[-1]), "kv", parts=2), 2, axis=-1)
+        return split_heads(key, heads), split_heads(value, heads)
+
+
+def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int, dropout_rate: float,
+                     name: str) -> Any:
+    """Attention from `x` float32 `[batch, queries, depth]` to the source.
+
+    The queries may be target positions or, in stepwise decoding, the hypotheses of a sentence: keys and
+    values are there once a sentence, not once a hypothesis.
+    """
+    depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        query = split_heads(linear(x, depth, "query"), heads)
+        context = attend(query, keys_values[0], keys_values[1], bias, dropout_rate)
+        return linear(merge_heads(context), depth, "output")

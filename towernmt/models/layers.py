@@ -1,0 +1,87 @@
+"""Layers as functions over `get_variable`: they obey the rules of tower functions by construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from towernmt.models.randomness import StatelessNormal, StatelessUniform
+from towernmt.tf_compat import tf, tf1
+
+
+def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
+           activation: Callable[[Any], Any] | None = None) -> Any:
+    """An affine map of the last dimension, kernel initialised as Glorot & Bengio (2010).
+
+    Args:
+        x: float32 `[..., input depth]`.
+        depth: output depth of one part.
+        name: variable scope.
+        parts: how many maps are packed side by side into one product; each is initialised as if alone.
+        use_bias: add a bias, zero at first.
+        activation: applied to the result.
+    Returns:
+        float32 `[..., parts * depth]`.
+    """
+    input_depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        limit = math.sqrt(6.0 / (input_depth + depth))
+        kernel = tf1.get_variable("kernel", [input_depth, parts * depth],
+                                  initializer=StatelessUniform(limit, "kernel"))
+        flat = x if x.shape.rank == 2 else tf.reshape(x, [-1, input_depth])
+        y = tf.matmul(flat, kernel)
+        if use_bias:
+            y = tf.nn.bias_add(y, tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer()))
+        if activation is not None:
+            y = activation(y)
+        return y if x.shape.rank == 2 else tf.reshape(y, tf.concat([tf.shape(x)[:-1], [parts * depth]], 0))
+
+
+def layer_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
+    """Layer normalisation (Ba et al. 2016) over the last dimension of `x` float32 `[..., depth]`."""
+    depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        scale = tf1.get_variable("scale", [depth], initializer=tf1.ones_initializer())
+        offset = tf1.get_variable("offset", [depth], initializer=tf1.zeros_initializer())
+    return _standardize(x, epsilon) * scale + offset
+
+
+def _standardize(x: Any, epsilon: float) -> Any:
+    """(x - mean) / deviation over the last dimension, with the gradient written out: fewer passes over memory."""
+
+    @tf.custom_gradient
+    def standardize(x: Any) -> Any:
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
+        y = centred * inverse
+
+        def gradient(dy: Any) -> Any:
+            mean_dy = tf.reduce_mean(dy, -1, keepdims=True)
+            mean_dy_y = tf.reduce_mean(dy * y, -1, keepdims=True)
+            return (dy - mean_dy - y * mean_dy_y) * inverse
+
+        return y, gradient
+
+    return standardize(x)
+
+
+def embedding_table(vocabulary: int, depth: int, name: str) -> Any:
+    """A variable float32 `[vocabulary, depth]`, normal with deviation 1/sqrt(depth) at first."""
+    return tf1.get_variable(name, [vocabulary, depth], initializer=StatelessNormal(depth ** -0.5, name))
+
+
+def sinusoids(positions: Any, depth: int) -> Any:
+    """Sinusoidal position signals (Vaswani et al. 2017): sines, then cosines.
+
+    Args:
+        positions: int32 or float32 `[length]`.
+        depth: even.
+    Returns:
+        float32 `[length, depth]`, wavelengths from 2 pi to 10000 * 2 pi.
+    """
+    rates = np.exp(-math.log(10000.0) * np.arange(depth // 2) / max(1, depth // 2 - 1)).astype(np.float32)
+    angles = tf.cast(positions, tf.float32)[:, None] * rates[None, :]
+    return tf.concat([tf.sin(angles), tf.cos(angles)], 1)
