@@ -1,0 +1,136 @@
+"""Lines -> batches -> lines: what `Translator` and the validation callback share.
+
+A predictor is anything that maps (source int32 `[batch, source length]`, source_length int32 `[batch]`)
+to (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here knows of
+TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
+(the same sentence once), and given back in the order they came in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
+from towernmt.errors import DivergenceError
+from towernmt.predict.pieces import encode_pieces
+from towernmt.predict.settings import StreamSettings
+from towernmt.predict.text_io import clean_lines, one_line
+
+log = logging.getLogger(__name__)
+
+Predictor = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Hypothesis(NamedTuple):
+    """A translation.
+
+    Attributes:
+        text: detokenised, without line breaks.
+        score: log-probability over the length penalty; of a line translated in pieces, their mean.
+    """
+
+    text: str
+    score: float
+
+
+def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
+                    lines: Iterable[str | bytes], batch_tokens: int = 4096, batch_sentences: int = 128,
+                    max_source_length: int = 256) -> list[str]:
+    """The best translation of every line, all lines sorted by length together.
+
+    Args:
+        batch_tokens: source tokens in a batch, padding included, at most (one line at least).
+        batch_sentences: sentences in a batch, at most.
+        max_source_length: longer lines (tokens) are translated in pieces.
+    Raises:
+        DivergenceError: the model's output is not a number.
+    """
+    lines = list(lines)
+    settings = StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences,
+                              window=max(len(lines), 1), max_source_length=max_source_length)
+    stream = translate_stream(predictor, source_vocabulary, target_vocabulary, lines, settings)
+    return [hypotheses[0].text for hypotheses in stream]
+
+
+def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
+                     lines: Iterable[str | bytes], settings: StreamSettings,
+                     name: str = "input") -> Iterator[list[Hypothesis]]:
+    """The translations of every line, best first, in the order of the lines.
+
+    At most `settings.window` lines are read ahead. A line has one translation or more (up to the
+    search's n_best); a blank line has one, the empty text with score 0.
+
+    Args:
+        name: where the lines come from, for the warnings.
+    Raises:
+        DivergenceError: the model's output is not a number.
+    """
+    rest = enumerate(clean_lines(lines, name), start=1)
+    while window := list(islice(rest, settings.window)):
+        pieces = [_encode(text, f"{name} line {number}", source_vocabulary, settings.max_source_length)
+                  for number, text in window]
+        unique = sorted({piece for line in pieces for piece in line}, key=lambda ids: (len(ids), ids))
+        translated: dict[tuple[int, ...], list[Hypothesis]] = {}
+        for batch in plan_batches(unique, settings.batch_tokens, settings.batch_sentences):
+            translated.update(zip(batch, _translate_batch(predictor, target_vocabulary, batch), strict=True))
+        for line in pieces:
+            yield _join([translated[piece] for piece in line])
+
+
+def plan_batches(pieces: list[tuple[int, ...]], batch_tokens: int,
+                 batch_sentences: int) -> Iterator[list[tuple[int, ...]]]:
+    """Cut pieces, shortest first, into batches; the tokens of a batch count EOS and padding."""
+    batch: list[tuple[int, ...]] = []
+    for piece in pieces:
+        if batch and (len(batch) == batch_sentences or (len(batch) + 1) * (len(piece) + 1) > batch_tokens):
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+def _encode(text: str, where: str, vocabulary: Vocabulary, limit: int) -> list[tuple[int, ...]]:
+    if not text.strip():
+        return []
+    pieces = [tuple(ids) for ids in encode_pieces(text, vocabulary, limit)]
+    if len(pieces) > 1:
+        log.warning("%s: %d tokens are more than %d; translated in %d pieces.",
+                    where, sum(map(len, pieces)), limit, len(pieces))
+    return pieces
+
+
+def _translate_batch(predictor: Predictor, vocabulary: Vocabulary,
+                     batch: list[tuple[int, ...]]) -> list[list[Hypothesis]]:
+    length = np.array([len(ids) + 1 for ids in batch], np.int32)  # [batch]
+    source = np.full([len(batch), length.max()], PAD, np.int32)  # [batch, source length]
+    for row, ids in zip(source, batch, strict=True):
+        row[:len(ids)] = ids
+        row[len(ids)] = EOS
+    tokens, scores = predictor(source, length)  # [batch, n_best, length], [batch, n_best]
+    if not np.isfinite(scores[:, 0]).all():
+        raise DivergenceError("The model's output is not a number (NaN), so nothing can be translated: "
+                              "training has diverged. Take an earlier checkpoint.")
+    return [[Hypothesis(_text(vocabulary, ids), float(score))
+             for ids, score in zip(row, row_scores, strict=True) if np.isfinite(score)]
+            for row, row_scores in zip(tokens, scores, strict=True)]
+
+
+def _text(vocabulary: Vocabulary, ids: np.ndarray) -> str:
+    ends = np.flatnonzero((ids == EOS) | (ids == PAD))
+    return one_line(vocabulary.decode(ids[:ends[0]].tolist() if len(ends) else ids.tolist()))
+
+
+def _join(pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
+    """The k-th best of a line is the k-th best of each of its pieces, joined."""
+    if not pieces:
+        return [Hypothesis("", 0.0)]
+    if len(pieces) == 1:
+        return pieces[0]
+    return [Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts))
+            for parts in zip(*pieces, strict=False)]

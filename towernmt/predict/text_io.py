@@ -1,0 +1,96 @@
+"""One line in, one line out: text as bytes, where only "\\n" ends a line.
+
+Whatever a line holds (broken UTF-8, NUL, Unicode's other line separators), it stays one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from towernmt.errors import DataError
+
+log = logging.getLogger(__name__)
+
+# Control characters, and what str.splitlines or an editor would take for the end of a line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def clean_lines(lines: Iterable[str | bytes], name: str = "input") -> Iterator[str]:
+    """Each line as text without control characters, one for one.
+
+    Bytes are read as UTF-8; what is not valid becomes U+FFFD, with one warning a line that tells its
+    number. A final "\\n" or "\\r\\n" and a byte order mark in the first line are dropped; every other run
+    of control characters or line separators becomes one space.
+
+    Args:
+        name: where the lines come from, for the warnings.
+    """
+    for number, line in enumerate(lines, start=1):
+        text = _decode(line, f"{name} line {number}") if isinstance(line, bytes) else line
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        text = text.removesuffix("\n").removesuffix("\r")
+        yield one_line(_SURROGATE.sub("\ufffd", text))
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of control characters and line separators replaced by a space."""
+    return _CONTROL.sub(" ", text)
+
+
+def read_text(path: str | Path) -> list[str]:
+    """All lines of a UTF-8 file, cleaned as by `clean_lines`.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with open_input(path) as stream:
+        return list(clean_lines(stream, str(path)))
+
+
+def open_input(path: str | Path) -> BinaryIO:
+    """Open a file for reading as bytes.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot read ({error.strerror}).") from error
+
+
+def open_output(path: str | Path) -> BinaryIO:
+    """Open a file for writing bytes; an existing one is replaced.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        return open(path, "wb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot write ({error.strerror}).") from error
+
+
+def write_lines(path: str | Path, lines: Sequence[str]) -> None:
+    """Write lines as UTF-8, "\\n" behind each.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    with open_output(path) as stream:
+        stream.writelines(line.encode("utf-8") + b"\n" for line in lines)
+
+
+def _decode(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        log.warning("%s: not valid UTF-8 from byte %d on; the broken characters became U+FFFD.",
+                    where, error.start + 1)
+        return line.decode("utf-8", errors="replace")
