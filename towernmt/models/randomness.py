@@ -14,6 +14,8 @@ from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.tf_compat import tf, tf1
 
+CLOCK_ADVANCE = "towernmt/random_clock_advance"
+"""Graph collection: the operation that advances the clock by one batch."""
 _CLOCK = "towernmt/random_clock"
 _SEED = "towernmt/random_seed"
 
@@ -47,7 +49,8 @@ def start_clock(batch_tensor: Any) -> None:
         with tf1.control_dependencies([now, batch_tensor]):
             advance = variable.assign_add(1, read_value=False, name="random_clock_advance")
     tf1.add_to_collection(_CLOCK, now)
-    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
+    for collection in (CLOCK_ADVANCE, tf1.GraphKeys.UPDATE_OPS):
+        tf1.add_to_collection(collection, advance)
 
 
 def dropout(x: Any, rate: float, name: str) -> Any:

@@ -1,0 +1,52 @@
+"""`towernmt COMMAND`: the commands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from towernmt import __version__
+from towernmt.errors import TowerNMTError
+
+COMMANDS = {
+    "prepare": "make vocabularies and shards of integer ids from text",
+    "train": "train a model, or go on with a run",
+    "translate": "translate lines from standard input",
+    "evaluate": "translate a test set and score it (BLEU, chrF)",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is 0 only if it did what was asked."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="towernmt", description="Neural machine translation with tower functions.")
+    parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    asked = next((a for a in arguments if a in COMMANDS), None)
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        if name == asked:       # the others stay unimported: TensorFlow takes seconds
+            importlib.import_module(f"towernmt.cli.{name}").add_arguments(command)
+    options = parser.parse_args(arguments)
+    return run_command(lambda: int(importlib.import_module(f"towernmt.cli.{options.command}").run(options)))
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Call `command`; print what the user can mend as one line, without a stack."""
+    try:
+        return command()
+    except TowerNMTError as error:
+        print(f"towernmt: {error}", file=sys.stderr)
+        if os.environ.get("TOWERNMT_DEBUG"):
+            raise
+        return 1
+    except KeyboardInterrupt:
+        print("towernmt: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

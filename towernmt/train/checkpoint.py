@@ -1,0 +1,154 @@
+"""Checkpoints on disk: one directory each, complete or not there.
+
+`checkpoints/step-120/` holds `model.index` and `model.data-*` (TensorFlow's own format, readable by any
+tensorpack or TensorFlow program) and `state.json` (data position, memory of the callbacks). It is written
+under another name, flushed to the disk and renamed, so that a process killed at any moment leaves only
+complete checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tensorpack.tfutils.sessinit import SessionInit
+from tensorpack.utils import logger
+
+from towernmt.errors import CheckpointError
+from towernmt.tf_compat import tf, tf1
+
+_NAME = re.compile(r"step-(\d+)$")
+_UNFINISHED = ".writing-"
+
+
+def checkpoint_steps(directory: Path) -> list[int]:
+    """The steps of the complete checkpoints in a directory, ascending."""
+    if not directory.is_dir():
+        return []
+    found = (_NAME.match(entry.name) for entry in directory.iterdir() if (entry / "state.json").is_file())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, or would be."""
+    return directory / f"step-{step}"
+
+
+def latest_checkpoint(directory: Path) -> Path | None:
+    """The checkpoint to resume from, or None."""
+    steps = checkpoint_steps(directory)
+    return checkpoint_path(directory, steps[-1]) if steps else None
+
+
+def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write one checkpoint atomically.
+
+    Args:
+        saver: a `tf1.train.Saver`.
+        state: JSON-able, becomes `state.json`.
+    Raises:
+        CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are untouched.
+    """
+    final, unfinished = checkpoint_path(directory, step), directory / f"{_UNFINISHED}step-{step}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        saver.save(session, str(unfinished / "model"), write_meta_graph=False, write_state=False)
+        (unfinished / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        for entry in (*unfinished.iterdir(), unfinished):
+            _flush_to_disk(entry)
+        if final.exists():
+            shutil.rmtree(final)
+        unfinished.rename(final)
+        _flush_to_disk(directory)
+    except (OSError, tf.errors.OpError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CheckpointError(f"{final}: the checkpoint could not be written ({reason}); free some space or make "
+                              "the directory writable, and start the same command to go on from the last one.") from error
+    return final
+
+
+def keep_last(directory: Path, count: int) -> None:
+    """Remove all but the last `count` checkpoints, and what a killed process left unfinished."""
+    for step in checkpoint_steps(directory)[:-count]:
+        shutil.rmtree(checkpoint_path(directory, step))
+    remove_unfinished(directory)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what a process that was killed while writing left behind."""
+    for entry in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(entry)
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The `state.json` of a checkpoint.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    try:
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint}/state.json: missing or damaged ({error}); remove {checkpoint} to go on "
+                              "from the checkpoint before it.") from error
+    return dict(state)
+
+
+class RestoreCheckpoint(SessionInit):  # type: ignore[misc]
+    """Give every variable of the graph its value from a checkpoint (a tensorpack `SessionInit`).
+
+    Unlike tensorpack's, a variable that the checkpoint lacks, or has in another shape, is an error.
+
+    Args:
+        checkpoint: a directory `step-N`.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+
+    def _setup_graph(self) -> None:
+        variables = tf1.global_variables()
+        self._check(variables)
+        self._saver = tf1.train.Saver(variables)
+
+    def _run_init(self, sess: Any) -> None:
+        logger.info(f"Restoring {self.checkpoint} ...")
+        try:
+            self._saver.restore(sess, str(self.checkpoint / "model"))
+        except tf.errors.OpError as error:
+            raise _damaged(self.checkpoint, error) from error
+
+    def _check(self, variables: list[Any]) -> None:
+        try:
+            saved = tf.train.load_checkpoint(str(self.checkpoint / "model")).get_variable_to_shape_map()
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise _damaged(self.checkpoint, error) from error
+        for variable in variables:
+            name, shape = variable.op.name, variable.shape.as_list()
+            if name not in saved:
+                raise CheckpointError(f"{self.checkpoint}: it has no variable '{name}'; it belongs to another model "
+                                      "or optimizer: use the settings it was trained with, or another --logdir.")
+            if saved[name] != shape:
+                raise CheckpointError(f"{self.checkpoint}: variable '{name}' has shape {saved[name]} there and {shape} "
+                                      "in this model; use the settings it was trained with, or another --logdir.")
+
+
+def _damaged(checkpoint: Path, error: Exception) -> CheckpointError:
+    reason = str(error).splitlines()[0][:200]
+    return CheckpointError(f"{checkpoint}: the checkpoint is damaged or incomplete ({reason}); remove it to go on "
+                           "from the one before it.")
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

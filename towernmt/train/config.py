@@ -1,0 +1,55 @@
+"""What to train with what: tensorpack's `TrainConfig`, which resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorpack.callbacks import MergeAllSummaries, MovingAverageSummary, RunUpdateOps
+from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
+from tensorpack.utils import logger
+
+from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.train.checkpoint import RestoreCheckpoint
+from towernmt.train.session import session_creator
+
+
+class TrainConfig(TensorpackTrainConfig):  # type: ignore[misc]
+    """tensorpack's `TrainConfig`, with a run that goes on from its last checkpoint.
+
+    If `callbacks` hold a `CheckpointSaver` whose directory has a checkpoint, then variables, data position
+    and the memory of the callbacks come from there.
+
+    Args:
+        model: a tower function, such as `Transformer(settings)`.
+        data: an `InputSource`, such as `GeneralQueueInput(batches)`.
+        callbacks: in the order in which they run after each step.
+        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle).
+        update_cycle: batches an update, as the trainer has it.
+        max_epoch: the number of epochs.
+        others: as tensorpack's.
+    """
+
+    def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
+                 update_cycle: int = 1, max_epoch: int = 99999, **others: Any) -> None:
+        callbacks = list(callbacks)
+        if steps_per_epoch is None:
+            steps_per_epoch = max(1, data.size() // update_cycle)
+        others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
+        others.setdefault("session_creator", session_creator())
+        checkpoint = None
+        for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
+            saver.data = saver.data or data
+            checkpoint = saver.latest()
+            if checkpoint is not None:
+                saver.restore(checkpoint, callbacks)
+        if checkpoint is not None and "session_init" not in others:
+            logger.info(f"Resuming from {checkpoint}.")
+            others["session_init"] = RestoreCheckpoint(checkpoint)
+            others["starting_epoch"] = _step_of(checkpoint) // steps_per_epoch + 1
+        super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
+                         max_epoch=max_epoch, **others)
+
+
+def _step_of(checkpoint: Any) -> int:
+    return int(checkpoint.name.removeprefix("step-"))

@@ -1,0 +1,67 @@
+"""All settings of a run, in groups: `model`, `train`, `optimizer`, `schedule`, `search`."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from towernmt.callbacks.schedules import ScheduleSettings
+from towernmt.dataflow.batches import BatchSettings
+from towernmt.errors import SettingsError
+from towernmt.models import architecture
+from towernmt.predict.settings import SearchSettings
+from towernmt.settings import setting
+from towernmt.train.optimizer import OptimizerSettings
+from towernmt.train.session import PRECISIONS
+
+
+@dataclass
+class TrainSettings(BatchSettings):
+    """How long to train, on what batches, and what happens on the way."""
+
+    steps: int = setting(0, "stop after so many updates; 0 for no limit")
+    epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit")
+    minutes: float = setting(0.0, "stop after so many minutes of training, resumes included; 0 for no limit")
+    update_cycle: int = setting(1, "batches an update (gradient accumulation)")
+    precision: str = setting("float32", "of matrix products; bfloat16 needs a CPU with AVX512_BF16 or AMX",
+                             choices=PRECISIONS)
+    clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping")
+    deterministic: bool = setting(True, "use only kernels that add in a fixed order")
+    feeders: int = setting(2, "threads that fill the input queue")
+    queue_capacity: int = setting(32, "batches the input queue holds")
+    checkpoint_steps: int = setting(1000, "save a checkpoint every so many updates; 0 for none")
+    checkpoint_minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none")
+    keep_checkpoints: int = setting(5, "how many of the last checkpoints stay")
+    validate_steps: int = setting(1000, "translate the validation set and compute BLEU every so many updates")
+    validate_sentences: int = setting(0, "use the first so many validation sentences; 0 for all")
+    keep_best: int = setting(1, "how many of the best checkpoints by validation BLEU are kept apart")
+    stop_patience: int = setting(0, "stop after so many validations without a better BLEU; 0 for never")
+    log_steps: int = setting(50, "a progress line every so many updates")
+
+
+@dataclass
+class Settings:
+    """Everything that defines a run; saved in its directory as `settings.yaml`."""
+
+    architecture: str = setting("transformer", "set by --model")
+    model: Any = None
+    train: TrainSettings = field(default_factory=TrainSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
+
+
+def default_settings(name: str = "transformer", preset: str | None = None) -> Settings:
+    """The defaults of an architecture, or of one of its presets.
+
+    Raises:
+        SettingsError: unknown architecture or preset.
+    """
+    kind = architecture(name)
+    model = kind.settings()
+    if preset is not None:
+        if preset not in kind.presets:
+            raise SettingsError(f"--preset {preset}: {name} has the presets {', '.join(kind.presets)}.")
+        model = dataclasses.replace(model, **kind.presets[preset])
+    return Settings(architecture=name, model=model)

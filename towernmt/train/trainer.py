@@ -1,0 +1,160 @@
+"""Towers to one update: the synchronous trainer, with update cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorpack.tfutils.common import get_global_step_var
+from tensorpack.tfutils.tower import TrainTowerContext
+from tensorpack.train.base import StopTraining, TrainLoop
+from tensorpack.train.tower import SingleCostTrainer
+from tensorpack.utils import logger
+
+from towernmt.errors import SettingsError
+from towernmt.models.randomness import CLOCK_ADVANCE
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.gradients import Accumulator, average_over_towers
+
+GradsAndVars = list[tuple[Any, Any]]
+
+
+class ResumableLoop(TrainLoop):  # type: ignore[misc]
+    """tensorpack's loop, with epochs aligned to the global step.
+
+    A run that resumes in mid-epoch finishes that epoch rather than beginning another.
+    """
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps from the present one to the end of its epoch; asked for where an epoch begins."""
+        return self._steps_per_epoch - self._global_step % self._steps_per_epoch
+
+    @steps_per_epoch.setter
+    def steps_per_epoch(self, steps: int) -> None:
+        self._steps_per_epoch = max(1, steps)
+
+
+class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
+    """One tower a GPU (or several on the CPU), one update from their mean gradient.
+
+    Every tower reads the same variables, under reuse: names in a checkpoint do not depend on the number
+    of towers. The model's cost is scaled so that the mean over towers is the mean over all target tokens
+    of the global batch (see `NMTModel.build_graph`); any other tensorpack `ModelDesc` works as with
+    tensorpack's own trainers.
+
+    With an update cycle of K (THUMT's term; gradient accumulation), one step reads K batches and makes one
+    update, from the gradient averaged over all target tokens of the K batches.
+
+    Args:
+        gpus: GPU numbers, one tower each.
+        towers: towers on the CPU, instead of `gpus`.
+        update_cycle: batches an update.
+    Raises:
+        SettingsError: both or neither of `gpus` and `towers`, a GPU that is not there, a number below 1.
+    """
+
+    def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1) -> None:
+        super().__init__()
+        self.tower_devices = tower_devices(gpus, towers)
+        self.devices = list(range(len(self.tower_devices)))     # tensorpack's name for the list of towers
+        if update_cycle < 1:
+            raise SettingsError(f"train.update_cycle={update_cycle} must be at least 1.")
+        self.update_cycle = update_cycle
+        self.diverged = False
+        """Set by a callback that found values which are not finite: nothing is saved from then on."""
+        self.loop = ResumableLoop()
+
+    def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
+        self._input = input
+        get_global_step_var()
+        tower_fn = self._make_get_grad_fn(input, get_cost_fn, get_opt_fn)
+        gradients = average_over_towers([self._build_tower(i, tower_fn) for i in range(len(self.devices))])
+        optimizer = get_opt_fn()
+        if self.update_cycle == 1:
+            self.train_op = optimizer.apply_gradients(gradients, name="train_op")
+            return []
+        accumulator = Accumulator(gradients, _weight(self.tower_func))
+        clock = tf1.get_collection(CLOCK_ADVANCE)
+        position = getattr(input, "position", None)
+        self._collect_first, self._collect_next = (
+            [tf.group(op, *clock)] + ([position] if position is not None else [])
+            for op in (accumulator.assign, accumulator.add))
+        self.train_op = optimizer.apply_gradients(accumulator.with_current(), name="train_op")
+        self._flush_op = tf.group(
+            optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),
+            get_global_step_var().assign_add(1, read_value=False))
+        return []
+
+    def _build_tower(self, index: int, tower_fn: Callable[[], GradsAndVars]) -> GradsAndVars:
+        count = len(self.devices)
+        name = f"tower{index}" if count > 1 else ""
+        device = self.tower_devices[index]
+        logger.info(f"Building training tower {index + 1} of {count} on {device} ...")
+        scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None)
+        with tf1.device(_place(device, self.tower_devices[0])), scope, TrainTowerContext(
+                name, index=index, total=count):
+            return tower_fn()
+
+    def run_step(self) -> None:
+        """One update: K - 1 batches collected outside the hooks, then one within them."""
+        collected = 0
+        try:
+            for collected in range(self.update_cycle - 1):
+                self.sess.run(self._collect_next if collected else self._collect_first)
+            if self.update_cycle > 1:
+                collected = self.update_cycle - 1
+            self.hooked_sess.run(self.train_op)
+        except tf.errors.OutOfRangeError:
+            raise_feeder_error = getattr(self._input, "raise_feeder_error", None)
+            if raise_feeder_error is not None:
+                raise_feeder_error()
+            if collected:
+                self._flush(collected)
+            raise StopTraining("the end of the data") from None
+
+    def _flush(self, collected: int) -> None:
+        """The data ended inside an update cycle: update from the batches that were there."""
+        logger.info(f"The data ended after {collected} of {self.update_cycle} batches of an update cycle: "
+                    "the last update is made from these.")
+        self.sess.run(self._flush_op)
+        self.loop._global_step += 1
+
+
+def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
+    """The device of each tower.
+
+    Raises:
+        SettingsError: both or neither are given, a GPU is not there, or there are no towers.
+    """
+    if gpus is not None and towers is not None:
+        raise SettingsError("--gpu and --towers exclude each other: --gpu runs a tower a GPU, "
+                            "--towers N runs N towers on the CPU.")
+    if gpus is None:
+        if towers is None or towers < 1:
+            raise SettingsError("a trainer needs at least one tower: pass gpus=[0, 1, ...] or towers=N.")
+        return ["/cpu:0"] * towers
+    if not gpus:
+        raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
+    present = len(tf.config.list_physical_devices("GPU"))
+    missing = [gpu for gpu in gpus if gpu < 0 or gpu >= present]
+    if missing:
+        found = f"there are {present}" if present else "there is none"
+        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({found} on this "
+                            f"machine); use --towers {len(gpus)} to run the same towers on the CPU.")
+    return [f"/gpu:{gpu}" for gpu in gpus]
+
+
+_VARIABLE_OPS = ("VarHandleOp", "VariableV2")
+
+
+def _place(device: str, variable_device: str) -> Callable[[Any], str]:
+    """Operations on the tower's device; variables, which all towers share, on the first tower's."""
+    return lambda operation: variable_device if operation.type in _VARIABLE_OPS else device
+
+
+def _weight(tower_func: Any) -> Any:
+    """float32 `[]`: what a batch counts in an update cycle, its target tokens if the model has that input."""
+    first = tower_func.towers.training()[0]
+    names = [spec.name for spec in tower_func.input_signature]
+    return first.get_tensor("target_tokens") if "target_tokens" in names else tf.constant(1.0)
