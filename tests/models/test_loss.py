@@ -1,0 +1,60 @@
+"""The loss and the layers against formulas written out in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from towernmt.models.layers import _standardize
+from towernmt.models.loss import Projection, smoothed_cross_entropy
+from towernmt.tf_compat import tf, tf1
+
+
+def dense_reference(hidden, kernel, bias, target, length, smoothing):
+    """Cross-entropy against the dense smoothed distribution, as the definition has it."""
+    total = 0.0
+    for row in range(len(target)):
+        for t in range(length[row]):
+            logits = kernel @ hidden[row, t] + bias
+            log_probability = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+            wanted = np.full(len(kernel), smoothing / len(kernel))
+            wanted[target[row, t]] += 1 - smoothing
+            total -= wanted @ log_probability
+    return total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("length", [[5, 2, 1], [0, 0, 0], [0, 5, 3]])
+def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, smoothing, length):
+    random = np.random.default_rng(0)
+    hidden, kernel, bias = random.normal(size=(3, 5, 4)), random.normal(size=(11, 4)), random.normal(size=11)
+    target = random.integers(3, 11, (3, 5)).astype(np.int32)
+    inputs = [tf.constant(a, tf.float32) for a in (hidden, kernel, bias)]
+    loss, nll = smoothed_cross_entropy(inputs[0], Projection(inputs[1], inputs[2]), tf.constant(target),
+                                       tf.constant(length), smoothing)
+    gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(loss, inputs)]
+    with tf1.Session() as session:
+        got_loss, got_nll, got = session.run([loss, nll, gradients])
+    arguments = [hidden, kernel, bias]
+    assert got_loss == pytest.approx(dense_reference(*arguments, target, length, smoothing), rel=1e-5, abs=1e-6)
+    assert got_nll == pytest.approx(dense_reference(*arguments, target, length, 0.0), rel=1e-5, abs=1e-6)
+    for which in range(3):
+        direction = random.normal(size=arguments[which].shape)
+        step = 1e-5
+        moved = [[a + sign * step * direction if i == which else a for i, a in enumerate(arguments)] for sign in (1, -1)]
+        slope = (dense_reference(*moved[0], target, length, smoothing)
+                 - dense_reference(*moved[1], target, length, smoothing)) / (2 * step)
+        assert np.sum(got[which] * direction) == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+def test_standardisation_has_the_gradient_that_tensorflow_derives(graph):
+    x = tf.constant(np.random.default_rng(0).normal(2, 3, (7, 12)), tf.float32)
+    weights = tf.constant(np.random.default_rng(1).normal(size=(7, 12)), tf.float32)
+    mean, variance = tf.nn.moments(x, -1, keepdims=True)
+    derived = (x - mean) / tf.sqrt(variance + 1e-6)
+    ours = _standardize(x, 1e-6)
+    with tf1.Session() as session:
+        a, b, ga, gb = session.run([ours, derived, tf1.gradients(tf.reduce_sum(ours * weights), x)[0],
+                                    tf1.gradients(tf.reduce_sum(derived * weights), x)[0]])
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ga, gb, rtol=1e-3, atol=1e-5)
