@@ -1,3 +1,149 @@
-"""Special token ids shared by every vocabulary."""
+"""Vocabularies: text to integer ids and back, behind one interface whatever the kind.
+
+The ids of the special tokens are the same in every vocabulary. Every kind lives in a module of
+`towernmt.dataflow.subword`; a vocabulary is stored as one or two files that share a prefix:
+
+| kind              | files                                                        |
+|-------------------|--------------------------------------------------------------|
+| unigram, bpe      | `PREFIX.model` (SentencePiece)                               |
+| bpe-codes         | `PREFIX.codes` (subword-nmt), `PREFIX.pieces` (one a line)   |
+| word              | `PREFIX.words` (one a line)                                  |
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from towernmt.errors import DataError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
+SUFFIXES = (".model", ".codes", ".words")
+"""The suffix of the main file of each kind of vocabulary."""
+
+
+class Vocabulary(ABC):
+    """Text to ids and back. Ids 0 to 3 are PAD, BOS, EOS and UNK; `encode` adds neither BOS nor EOS.
+
+    Attributes:
+        kind: "sentencepiece", "bpe-codes" or "word".
+        size: number of ids, special ones included.
+    """
+
+    kind: str
+    size: int
+    unk_id: int = UNK
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text (cleaned first, see `towernmt.dataflow.text.clean`); any text will do."""
+        return self.encode_batch([text])[0]
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts; faster than one by one."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Detokenised text: stops before the first EOS; PAD and BOS are skipped.
+
+        Raises:
+            DataError: an id is negative or not below `size`.
+        """
+
+    @abstractmethod
+    def id_to_piece(self, id: int) -> str:
+        """The written form of an id."""
+
+    @abstractmethod
+    def piece_to_id(self, piece: str) -> int:
+        """The id of a piece; UNK if there is no such piece."""
+
+    @abstractmethod
+    def files(self) -> Mapping[str, bytes]:
+        """Suffix to content of the files that hold this vocabulary; the main file first."""
+
+    def save(self, prefix: str | Path) -> list[Path]:
+        """Write the files `PREFIX.SUFFIX`; each is replaced whole. Returns the paths, the main file first."""
+        paths = []
+        for suffix, content in self.files().items():
+            path = Path(f"{prefix}{suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(path.name + ".tmp")
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+            paths.append(path)
+        return paths
+
+    def __len__(self) -> int:
+        return self.size
+
+    def _sentence_ids(self, ids: Iterable[int]) -> Iterator[int]:
+        """The ids that stand for text: those before EOS, without PAD and BOS."""
+        for id in ids:
+            id = int(id)
+            if id == EOS:
+                return
+            if not 0 <= id < self.size:
+                raise DataError(f"id {id} is not in this vocabulary of {self.size}: is it the vocabulary that the "
+                                f"model was trained with?")
+            if id not in (PAD, BOS):
+                yield id
+
+
+def load_vocabulary(path: str | Path) -> Vocabulary:
+    """Load a vocabulary from its main file, or from its prefix (`DIRECTORY/source` finds `source.model`).
+
+    Raises:
+        DataError: no such file, or not a vocabulary.
+    """
+    from towernmt.dataflow.subword.bpe_codes import BpeCodesVocabulary
+    from towernmt.dataflow.subword.sentence_piece import SentencePieceVocabulary
+    from towernmt.dataflow.subword.words import WordVocabulary
+
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        found = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
+        if not found:
+            raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model (SentencePiece), .codes "
+                            f"(subword-nmt codes) or .words (one word a line).")
+        path = found[0]
+    try:
+        if path.suffix == ".model":
+            return SentencePieceVocabulary(path.read_bytes(), origin=str(path))
+        if path.suffix == ".words":
+            return WordVocabulary.parse(path.read_bytes(), origin=str(path))
+        pieces = path.with_suffix(".pieces")
+        return BpeCodesVocabulary.parse(path.read_bytes(), pieces.read_bytes(), origin=str(path))
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). Check the path.") \
+            from error
+
+
+def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:
+    """Write both vocabularies as `DIRECTORY/source.*` and `DIRECTORY/target.*`, replacing what is there.
+
+    A shared vocabulary is written twice; `load_vocabularies` sees that both are the same.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = {path.name for path in source.save(directory / "source") + target.save(directory / "target")}
+    for suffix in (*SUFFIXES, ".pieces"):
+        for name in (f"source{suffix}", f"target{suffix}"):
+            if name not in written:
+                (directory / name).unlink(missing_ok=True)
+
+
+def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bool]:
+    """The source vocabulary, the target vocabulary, and whether they are one and the same.
+
+    Raises:
+        DataError: the directory does not hold both.
+    """
+    source = load_vocabulary(Path(directory) / "source")
+    target = load_vocabulary(Path(directory) / "target")
+    if dict(source.files()) == dict(target.files()):
+        return source, source, True
+    return source, target, False

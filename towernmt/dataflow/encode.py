@@ -1,0 +1,154 @@
+"""Raw lines to filtered pairs of ids, a chunk at a time, on as many processes as there are workers.
+
+A chunk is some thousand lines of both files. It is encoded by one worker from start to end, and the
+results come back in the order of the chunks: the output is the same whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.shards import id_dtype
+from towernmt.dataflow.text import Chunk, clean, read_chunks
+from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies
+from towernmt.errors import DataError
+
+DROP_REASONS = {
+    "empty source": "nothing but white space on the source side",
+    "empty target": "nothing but white space on the target side",
+    "long source": "more source tokens than the limit",
+    "long target": "more target tokens than the limit",
+    "length ratio": "one side has too many times the tokens of the other",
+}
+"""Why a pair is dropped; the first reason that holds is the one that counts."""
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """Which pairs are kept.
+
+    Attributes:
+        max_length: most tokens of either side, without BOS and EOS.
+        max_length_ratio: most tokens of the longer side for each token of the shorter one.
+    """
+
+    max_length: int
+    max_length_ratio: float
+
+    def reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> NDArray[np.int8]:
+        """int8 `[pairs]`: index into DROP_REASONS, or -1 for a pair that is kept."""
+        longer, shorter = np.maximum(source_lengths, target_lengths), np.minimum(source_lengths, target_lengths)
+        conditions = [source_lengths == 0, target_lengths == 0, source_lengths > self.max_length,
+                      target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
+        return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """The pairs of a chunk that were kept, in file order, and what was dropped.
+
+    Attributes:
+        lines: number of lines of the chunk.
+        line_numbers: int64 `[pairs]`, from 1, of the pairs that were kept.
+        source_lengths, target_lengths: int32 `[pairs]`.
+        source_ids, target_ids: uint16 or int32 `[tokens]`.
+        dropped: reason to the line numbers of the pairs dropped for it.
+    """
+
+    lines: int
+    line_numbers: NDArray[np.int64]
+    source_lengths: NDArray[np.int32]
+    target_lengths: NDArray[np.int32]
+    source_ids: NDArray[np.integer]
+    target_ids: NDArray[np.integer]
+    dropped: dict[str, NDArray[np.int64]]
+
+
+class ChunkEncoder:
+    """Encodes chunks with two vocabularies and a filter."""
+
+    def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter) -> None:
+        self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
+        self._dtype = id_dtype(max(source_vocabulary.size, target_vocabulary.size))
+
+    def __call__(self, source: Chunk, target: Chunk) -> EncodedChunk:
+        source_ids = self._source.encode_batch([clean(line) for line in source.decode()])
+        target_ids = self._target.encode_batch([clean(line) for line in target.decode()])
+        lengths = [np.fromiter(map(len, ids), np.int64, len(ids)) for ids in (source_ids, target_ids)]
+        reasons = self._filter.reasons(*lengths)
+        numbers = source.first_line + np.arange(source.lines, dtype=np.int64)
+        kept = np.flatnonzero(reasons < 0)
+        dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS) if (reasons == code).any()}
+        source_lengths, target_lengths = (side[kept].astype(np.int32) for side in lengths)
+        return EncodedChunk(source.lines, numbers[kept], source_lengths, target_lengths,
+                            self._flat(source_ids, kept), self._flat(target_ids, kept), dropped)
+
+    def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:
+        selected: Any = ids if len(kept) == len(ids) else [ids[i] for i in kept.tolist()]
+        return np.fromiter(chain.from_iterable(selected), self._dtype)
+
+
+def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pair_filter: PairFilter, workers: int
+                 ) -> Iterator[EncodedChunk]:
+    """Encode two parallel files, chunk by chunk, in file order.
+
+    Args:
+        source, target: the text; `text.scan_pair` has found them to be parallel.
+        vocabularies: directory that `load_vocabularies` reads.
+        pair_filter: what is kept.
+        workers: number of processes; 1 works in this process.
+    Raises:
+        DataError: the text cannot be read (any more), or a worker died.
+    """
+    chunks = zip(read_chunks(source), read_chunks(target), strict=True)
+    if workers == 1:
+        encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
+        for pair in chunks:
+            yield encoder(*pair)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method()),
+                               initializer=_start_worker, initargs=(vocabularies, pair_filter))
+    pending: deque[Future[EncodedChunk]] = deque()
+    try:
+        for pair in chunks:
+            pending.append(pool.submit(_encode, *pair))
+            if len(pending) > 3 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise DataError("a worker process of the preparation died (out of memory, or a script that calls prepare() "
+                        "outside `if __name__ == '__main__':`). Use fewer workers; 1 works without processes.") from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_method() -> str:
+    """A fork is quickest, but not safe once TensorFlow has started its threads."""
+    forkable = "fork" in multiprocessing.get_all_start_methods() and "tensorflow" not in sys.modules
+    return "fork" if forkable else "spawn"
+
+
+_encoder: ChunkEncoder | None = None  # of a worker process
+
+
+def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
+    global _encoder
+    _encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
+
+
+def _encode(source: Chunk, target: Chunk) -> EncodedChunk:
+    assert _encoder is not None
+    return _encoder(source, target)

@@ -1,0 +1,230 @@
+"""`prepare`: two text files become a directory of vocabularies, shards and statistics, in flat memory.
+
+The text is read in passes, each from start to end: (1) a scan that checks it (encoding, number of
+lines) and takes its checksum; (2) a sample for the vocabularies, drawn by line number; (3) encoding,
+filtering and writing. Everything is a pure function of the text and the settings; the number of
+workers changes nothing. The manifest is written last, so a directory that has one is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from towernmt.dataflow import prepared
+from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files
+from towernmt.dataflow.line_hash import line_hash
+from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, PreparedData, read_manifest
+from towernmt.dataflow.progress import Progress
+from towernmt.dataflow.shards import ShardInfo, ShardWriter, id_dtype
+from towernmt.dataflow.statistics import Statistics, table
+from towernmt.dataflow.subword.learn import VocabularyMaker
+from towernmt.dataflow.text import TextSummary, clean, read_lines, scan_pair
+from towernmt.dataflow.vocabulary import Vocabulary, save_vocabularies
+from towernmt.errors import DataError
+
+_POOL_LINES = 20_000  # fewer lines are encoded sooner than a pool starts
+_BUFFER_BYTES = 1 << 28  # of all shard writers together
+_OURS = ("shard-*.pairs*", "statistics.json*", "statistics.txt*", "valid.source*", "valid.target*",
+         f"{VOCABULARIES}/source.*", f"{VOCABULARIES}/target.*", f"{MANIFEST}*")
+
+
+def prepare(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
+    """Prepare a corpus, or find that it has been prepared so already.
+
+    Args:
+        settings: what, how and where to.
+        stream: where progress is written; None: nowhere.
+    Returns:
+        the prepared data, opened.
+    Raises:
+        SettingsError: a setting cannot work.
+        DataError: missing, unequal or badly encoded text; a vocabulary that cannot be made; no pair left;
+            or the output directory holds another preparation.
+    """
+    settings.check()
+    job = _Preparation(settings, stream)
+    if not job.is_done():
+        job.run()
+    return PreparedData(settings.output)
+
+
+class _Preparation:
+    def __init__(self, settings: PrepareSettings, stream: TextIO | None) -> None:
+        self._settings, self._stream = settings, stream
+        self._output = Path(settings.output)
+        self._maker = VocabularyMaker(settings)
+        progress = Progress("checking", stream=stream)
+        self._texts = scan_pair(settings.source, settings.target, progress)
+        progress.done()
+        self._validation: tuple[TextSummary, TextSummary] | None = None
+        if settings.valid_source and settings.valid_target:
+            self._validation = scan_pair(settings.valid_source, settings.valid_target)
+        self._inputs = self._describe_inputs()
+
+    def is_done(self) -> bool:
+        """Whether the output is a finished preparation of the same text with the same settings.
+
+        Raises:
+            DataError: it is a finished preparation of something else, and may not be overwritten.
+        """
+        if self._settings.overwrite or not (self._output / MANIFEST).exists():
+            return False
+        manifest = read_manifest(self._output)
+        settings = self._settings.identity()
+        differences = [f"{name} {manifest['settings'].get(name)} there, {value} now"
+                       for name, value in settings.items() if manifest["settings"].get(name) != value]
+        differences += [f"another {name.replace('_', ' ')} text or file" for name, value in
+                        (self._inputs | {name: None for name in manifest["inputs"] if name not in self._inputs}).items()
+                        if manifest["inputs"].get(name) != value]
+        if differences:
+            raise DataError(f"{self._output} holds another preparation ({'; '.join(differences)}). Pass --overwrite "
+                            f"to replace it, or another --output.")
+        self._say(f"{self._output} is prepared already, from the same text with the same settings: kept.")
+        return True
+
+    def run(self) -> None:
+        settings = self._settings
+        try:
+            self._output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). Choose another --output.") \
+                from error
+        self._remove_former()
+        lines = self._texts[0].lines
+        if not lines:
+            raise DataError(f"{settings.source} and {settings.target} are empty: there is nothing to prepare.")
+        self._say("making the vocabularies")
+        source, target, notes = self._maker.make(lines)
+        save_vocabularies(source, target, self._output / VOCABULARIES)
+        statistics = Statistics(settings.max_length)
+        shards = self._write_shards(lines, id_dtype(max(source.size, target.size)), statistics)
+        self._finish(source, target, notes, statistics, shards)
+
+    def _write_shards(self, lines: int, dtype: np.dtype[Any], statistics: Statistics) -> list[ShardInfo]:
+        settings = self._settings
+        count = -(-lines // settings.shard_pairs)
+        writers = [ShardWriter(self._output / f"shard-{n:05d}.pairs", dtype, _BUFFER_BYTES // count)
+                   for n in range(count)]
+        workers = settings.workers or os.cpu_count() or 1
+        if lines < _POOL_LINES:
+            workers = 1
+        progress = Progress("encoding", lines, self._stream)
+        done = 0
+        for chunk in encode_files(settings.source, settings.target, self._output / VOCABULARIES,
+                                  PairFilter(settings.max_length, settings.max_length_ratio), workers):
+            statistics.add(chunk)
+            self._distribute(chunk, writers)
+            done += chunk.lines
+            progress.update(done)
+        progress.done()
+        if not statistics.pairs:
+            self._remove_former()
+            raise DataError(f"{settings.source} and {settings.target}: no pair is left; dropped: "
+                            f"{statistics.dropped_in_words()}. Check the text, or raise --max-length or "
+                            f"--max-length-ratio.")
+        return [writer.finish() for writer in writers]
+
+    def _distribute(self, chunk: EncodedChunk, writers: list[ShardWriter]) -> None:
+        """Pairs go to shards at random, by (seed, line number), and keep the order of the file inside one.
+
+        Training shuffles within a shard only: so each shard is a sample of the whole corpus (as in Sockeye).
+        """
+        if len(writers) == 1:
+            writers[0].append(chunk.source_lengths, chunk.target_lengths, chunk.source_ids, chunk.target_ids)
+            return
+        shards = line_hash(chunk.line_numbers, self._settings.seed) % np.uint64(len(writers))
+        order = np.argsort(shards, kind="stable")
+        counts = np.bincount(shards.astype(np.int64), minlength=len(writers))
+        sides = [_reorder(lengths, ids, order) for lengths, ids in (
+            (chunk.source_lengths, chunk.source_ids), (chunk.target_lengths, chunk.target_ids))]
+        stop = np.cumsum(counts)
+        for shard in np.flatnonzero(counts).tolist():
+            pairs = slice(stop[shard] - counts[shard], stop[shard])
+            (source_lengths, source_ids, source_offsets), (target_lengths, target_ids, target_offsets) = sides
+            writers[shard].append(
+                source_lengths[pairs], target_lengths[pairs],
+                source_ids[source_offsets[pairs.start]:source_offsets[pairs.stop]],
+                target_ids[target_offsets[pairs.start]:target_offsets[pairs.stop]])
+
+    def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,
+                shards: list[ShardInfo]) -> None:
+        settings = self._settings
+        shards = self._without_empty(shards)
+        report = statistics.to_json()
+        vocabularies = {"source": {"kind": settings.vocab_kind if not settings.source_vocab else source.kind,
+                                   "size": source.size},
+                        "target": {"kind": settings.vocab_kind if not settings.target_vocab else target.kind,
+                                   "size": target.size}}
+        if self._validation is not None:
+            _write_lines(self._output / "valid.source", settings.valid_source, cleaned=True)
+            _write_lines(self._output / "valid.target", settings.valid_target, cleaned=False)
+        _write(self._output / "statistics.json", json.dumps(report, indent=1) + "\n")
+        _write(self._output / "statistics.txt", table(report, vocabularies, notes))
+        manifest = {
+            "format": prepared.FORMAT,
+            "version": prepared.VERSION,
+            "settings": settings.identity(),
+            "inputs": self._inputs,
+            "vocabularies": vocabularies,
+            "pairs": statistics.pairs,
+            "length_ratio": statistics.length_ratio,
+            "validation_pairs": self._validation[0].lines if self._validation is not None else 0,
+            "notes": notes,
+            "shards": [shard.to_json() for shard in shards],
+        }
+        _write(self._output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+    def _without_empty(self, shards: list[ShardInfo]) -> list[ShardInfo]:
+        for shard in shards:
+            if not shard.pairs:
+                (self._output / shard.file).unlink()
+        return [shard for shard in shards if shard.pairs]
+
+    def _remove_former(self) -> None:
+        """Whatever an earlier preparation left; the manifest first, so that no half of it is ever read."""
+        (self._output / MANIFEST).unlink(missing_ok=True)
+        for pattern in _OURS:
+            for path in self._output.glob(pattern):
+                path.unlink()
+
+    def _describe_inputs(self) -> dict[str, Any]:
+        texts = {"source": self._texts[0], "target": self._texts[1]}
+        if self._validation is not None:
+            texts |= {"valid_source": self._validation[0], "valid_target": self._validation[1]}
+        described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
+                                     for name, text in texts.items()}
+        return described | self._maker.given_checksums()
+
+    def _say(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+
+def _reorder(lengths: np.ndarray, ids: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The sentences in another order: (lengths, ids, offsets), without a loop over them."""
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[order]
+    lengths = lengths[order]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return lengths, ids[positions], offsets
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _write_lines(path: Path, text: str | None, cleaned: bool) -> None:
+    assert text is not None
+    _write(path, "".join((clean(line) if cleaned else line) + "\n" for line in read_lines(text)))

@@ -1,0 +1,132 @@
+"""A finished preparation: vocabularies, blocks of pairs, statistics and validation text of a directory.
+
+```
+manifest.json            written last: without it the directory is not read
+vocabulary/source.*      and vocabulary/target.*
+shard-00000.pairs ...    the blocks
+statistics.json          and statistics.txt, the same as a table
+valid.source             and valid.target: raw text, if validation text was given
+```
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from towernmt.dataflow.pairs import PairBlock
+from towernmt.dataflow.shards import ShardInfo, read_shard
+from towernmt.dataflow.text import read_lines
+from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
+from towernmt.errors import DataError
+
+FORMAT = "towernmt-prepared"
+VERSION = 1
+MANIFEST = "manifest.json"
+VOCABULARIES = "vocabulary"
+
+
+def read_manifest(directory: str | Path) -> dict[str, Any]:
+    """The manifest of a finished preparation.
+
+    Raises:
+        DataError: no such directory, not a preparation, not finished, damaged, or of another version.
+    """
+    path = Path(directory) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt prepare`.") from None
+        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
+                        f"data). Run `towernmt prepare` again.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Run `towernmt prepare` again.") \
+            from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path}: not the manifest of prepared data. Run `towernmt prepare` again.")
+    if manifest.get("version") != VERSION:
+        raise DataError(f"{path}: version {manifest.get('version')} of prepared data, but this towernmt reads version "
+                        f"{VERSION}. Run `towernmt prepare` again.")
+    return manifest
+
+
+class PreparedData:
+    """Reads what `prepare` wrote. Reading is thread-safe.
+
+    Args:
+        directory: the output of `prepare`.
+    Attributes:
+        manifest: settings, inputs, shards and notes, as `prepare` wrote them.
+        source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
+        pairs: number of pairs in all blocks.
+        num_blocks: number of blocks (shards).
+        length_ratio: mean over the pairs of source tokens / target tokens.
+    Raises:
+        DataError: see `read_manifest`, `load_vocabularies`.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.manifest = read_manifest(directory)
+        self.source_vocabulary: Vocabulary
+        self.target_vocabulary: Vocabulary
+        self.shared_vocabulary: bool
+        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = load_vocabularies(
+            self.directory / VOCABULARIES)
+        self._shards = [ShardInfo(**shard) for shard in self.manifest["shards"]]
+        self._verified: set[int] = set()
+        self._lock = threading.Lock()
+        self.pairs = sum(shard.pairs for shard in self._shards)
+        self.num_blocks = len(self._shards)
+        self.length_ratio = float(self.manifest["length_ratio"])
+
+    def read_block(self, index: int) -> PairBlock:
+        """Block `index`, memory-mapped; its checksum is verified the first time.
+
+        Raises:
+            DataError: the shard is missing, truncated, damaged or foreign; the message names it.
+        """
+        block = read_shard(self.directory, self._shards[index], verify=index not in self._verified)
+        with self._lock:
+            self._verified.add(index)
+        return block
+
+    def block_pairs(self, index: int) -> int:
+        """Number of pairs of block `index`, from the manifest alone."""
+        return self._shards[index].pairs
+
+    @cached_property
+    def statistics(self) -> dict[str, Any]:
+        """The content of `statistics.json`."""
+        try:
+            statistics: dict[str, Any] = json.loads((self.directory / "statistics.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.directory / 'statistics.json'}: cannot be read. Run `towernmt prepare` again.") \
+                from error
+        return statistics
+
+    @property
+    def statistics_table(self) -> str:
+        """The content of `statistics.txt`."""
+        return "\n".join(read_lines(self.directory / "statistics.txt")) + "\n"
+
+    @cached_property
+    def valid_source(self) -> list[str]:
+        """Validation sentences in the source language (empty if none were given)."""
+        return self._valid("source")
+
+    @cached_property
+    def valid_target(self) -> list[str]:
+        """Their references, as they were given."""
+        return self._valid("target")
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write the vocabularies into another directory, for `load_vocabularies`."""
+        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
+
+    def _valid(self, side: str) -> list[str]:
+        return list(read_lines(self.directory / f"valid.{side}")) if self.manifest["validation_pairs"] else []

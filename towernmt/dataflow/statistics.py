@@ -1,0 +1,160 @@
+"""What a preparation found: counts, lengths, their ratio, unknown rate, and what was dropped and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.encode import DROP_REASONS, EncodedChunk
+from towernmt.dataflow.vocabulary import UNK
+
+_EXAMPLES = 5
+
+
+class Statistics:
+    """Gathered chunk by chunk, in constant memory; a pure function of the chunks and their order.
+
+    Args:
+        max_length: most tokens a kept sentence has.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        self._lines = 0
+        self._pairs = 0
+        self._sides = {"source": _Side(max_length), "target": _Side(max_length)}
+        self._ratio_sum = self._ratio_squares = 0.0
+        self._dropped: dict[str, dict[str, Any]] = {name: {"pairs": 0, "first_lines": []} for name in DROP_REASONS}
+
+    def add(self, chunk: EncodedChunk) -> None:
+        """Count a chunk."""
+        self._lines += chunk.lines
+        self._pairs += len(chunk.line_numbers)
+        self._sides["source"].add(chunk.source_lengths, chunk.source_ids)
+        self._sides["target"].add(chunk.target_lengths, chunk.target_ids)
+        ratios = chunk.source_lengths / chunk.target_lengths
+        self._ratio_sum += float(ratios.sum())
+        self._ratio_squares += float(np.square(ratios).sum())
+        for reason, lines in chunk.dropped.items():
+            entry = self._dropped[reason]
+            entry["pairs"] += len(lines)
+            entry["first_lines"] += lines[:_EXAMPLES - len(entry["first_lines"])].tolist()
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that were kept."""
+        return self._pairs
+
+    @property
+    def length_ratio(self) -> float:
+        """Mean over the pairs of source tokens / target tokens."""
+        return self._ratio_sum / self._pairs
+
+    def dropped_in_words(self) -> str:
+        """For example "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
+        return ", ".join(f"{entry['pairs']:,} {reason} ({_lines(entry)})"
+                         for reason, entry in self._dropped.items() if entry["pairs"]) or "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `statistics.json`.
+
+        `length_histogram[n]` is the number of sentences with n tokens; the deviation is that of the whole
+        population.
+        """
+        mean = self.length_ratio
+        variance = max(self._ratio_squares / self._pairs - mean * mean, 0.0)
+        return {
+            "lines": self._lines,
+            "pairs": self._pairs,
+            "dropped": self._dropped,
+            "source": self._sides["source"].to_json(),
+            "target": self._sides["target"].to_json(),
+            "length_ratio": {"mean": mean, "deviation": math.sqrt(variance)},
+        }
+
+
+class _Side:
+    def __init__(self, max_length: int) -> None:
+        self._histogram: NDArray[np.int64] = np.zeros(max_length + 1, np.int64)
+        self._unknown = 0
+
+    def add(self, lengths: NDArray[np.int32], ids: NDArray[np.integer]) -> None:
+        self._histogram += np.bincount(lengths, minlength=len(self._histogram))
+        self._unknown += int(np.count_nonzero(ids == UNK))
+
+    def to_json(self) -> dict[str, Any]:
+        histogram = self._histogram
+        lengths = np.arange(len(histogram))
+        tokens, sentences = int((histogram * lengths).sum()), int(histogram.sum())
+        longest = int(np.flatnonzero(histogram)[-1])
+        mean = tokens / sentences
+        deviation = math.sqrt(float((histogram * (lengths - mean) ** 2).sum()) / sentences)
+        return {
+            "tokens": tokens,
+            "unknown": self._unknown,
+            "unknown_rate": self._unknown / tokens,
+            "length_mean": mean,
+            "length_deviation": deviation,
+            "length_quantiles": {f"{q:g}": _quantile(histogram, q) for q in (0.5, 0.9, 0.99, 1.0)},
+            "length_histogram": histogram[:longest + 1].tolist(),
+        }
+
+
+def _quantile(histogram: NDArray[np.int64], q: float) -> int:
+    """The smallest length that at least a share q of the sentences do not exceed."""
+    cumulated = np.cumsum(histogram)
+    return int(np.searchsorted(cumulated, math.ceil(q * int(cumulated[-1]))))
+
+
+def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Sequence[str]) -> str:
+    """Statistics as text for people.
+
+    Args:
+        statistics: from `Statistics.to_json`.
+        vocabularies: "source" and "target" to `{"kind": ..., "size": ...}`.
+        notes: sentences to add at the end.
+    """
+    source, target = statistics["source"], statistics["target"]
+    rows = [("", "source", "target")]
+    rows.append(("vocabulary", *(f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
+                                 for side in ("source", "target"))))
+    for label, form in (
+            ("tokens", lambda side: f"{side['tokens']:,}"),
+            ("unknown tokens", lambda side: f"{side['unknown']:,} ({100 * side['unknown_rate']:.3f} %)"),
+            ("length, mean", lambda side: f"{side['length_mean']:.2f}"),
+            ("length, deviation", lambda side: f"{side['length_deviation']:.2f}"),
+            ("length, median", lambda side: f"{side['length_quantiles']['0.5']}"),
+            ("length, 99 % up to", lambda side: f"{side['length_quantiles']['0.99']}"),
+            ("length, longest", lambda side: f"{side['length_quantiles']['1']}")):
+        rows.append((label, form(source), form(target)))
+    rows.append(("sentences by length", "", ""))
+    rows += _histogram_rows(source["length_histogram"], target["length_histogram"])
+    ratio = statistics["length_ratio"]
+    lines = [f"{label:<22}{left:>22}{right:>22}".rstrip() for label, left, right in rows]
+    lines.append(f"length ratio source/target: mean {ratio['mean']:.4f}, deviation {ratio['deviation']:.4f}")
+    dropped = sum(entry["pairs"] for entry in statistics["dropped"].values())
+    lines.append(f"pairs: {statistics['pairs']:,} of {statistics['lines']:,} lines; {dropped:,} dropped")
+    for reason, entry in statistics["dropped"].items():
+        if entry["pairs"]:
+            lines.append(f"  {entry['pairs']:,} {reason}: {DROP_REASONS[reason]} ({_lines(entry)})")
+    lines += [f"note: {note}" for note in notes]
+    return "\n".join(lines) + "\n"
+
+
+def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str, str]]:
+    """Sentences in ranges of length that double: 1-4, 5-8, 9-16, ..."""
+    rows, start, stop = [], 1, 4
+    while start < max(len(source), len(target)):
+        counts = [f"{sum(side[start:stop + 1]):,}" for side in (source, target)]
+        rows.append((f"  {start} to {stop} tokens", *counts))
+        start, stop = stop + 1, stop * 2
+    return rows  # type: ignore[return-value]
+
+
+def _lines(entry: dict[str, Any]) -> str:
+    shown = ", ".join(str(line) for line in entry["first_lines"])
+    more = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
+    return f"line{'s' if entry['pairs'] > 1 else ''} {shown}{more}"

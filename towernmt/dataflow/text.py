@@ -1,0 +1,177 @@
+"""Reading text files: one sentence a line, UTF-8, any size, in flat memory.
+
+The first step of the data's way. Lines end at "\n" alone (a "\r" before it belongs to the line end;
+U+2028, form feeds and the like do not split a line), a byte order mark at the start is skipped, a last
+line without "\n" counts, and names that end in ".gz" are decompressed on the way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import IO
+
+from towernmt.dataflow.progress import Progress
+from towernmt.errors import DataError
+
+LINES_PER_CHUNK = 4096
+_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Unicode NFC, every run of Unicode whitespace one space, none at the ends.
+
+    Surrogates that stand alone (they have no UTF-8 form) become U+FFFD, so that the result can always
+    be written.
+    """
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", _SURROGATE.sub("\ufffd", text))
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole lines of one file, undecoded, so that another process can do the work.
+
+    Attributes:
+        path: the file, for error messages.
+        first_line: number of the first line, from 1.
+        lines: how many lines there are.
+        data: the bytes, line ends included.
+    """
+
+    path: str
+    first_line: int
+    lines: int
+    data: bytes
+
+    def decode(self) -> list[str]:
+        """The lines without their ends.
+
+        Raises:
+            DataError: not UTF-8; the message has the file, the line and the byte.
+        """
+        data = self.data
+        if self.first_line == 1 and data.startswith(_BOM):
+            data = data[len(_BOM):]
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(self._encoding_message(data, error.start)) from None
+        lines = text.split("\n")
+        if text.endswith("\n"):
+            lines.pop()
+        if "\r" in text:
+            lines = [line.removesuffix("\r") for line in lines]
+        return lines
+
+    def _encoding_message(self, data: bytes, position: int) -> str:
+        if self.first_line == 1 and data.startswith(_UTF16_BOMS):
+            return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is expected. "
+                    f"Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
+        line = self.first_line + data.count(b"\n", 0, position)
+        column = position - (data.rfind(b"\n", 0, position) + 1) + 1
+        return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
+                f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or mend that line.")
+
+
+def read_chunks(path: str | Path, lines: int = LINES_PER_CHUNK) -> Iterator[Chunk]:
+    """The file as chunks of `lines` lines (the last one may be shorter).
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+    """
+    first_line = 1
+    try:
+        with _open(path) as file:
+            while block := list(islice(file, lines)):
+                yield Chunk(str(path), first_line, len(block), b"".join(block))
+                first_line += len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(_read_message(path, error)) from error
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The decoded lines of a file, one by one.
+
+    Raises:
+        DataError: missing, unreadable, or not UTF-8.
+    """
+    for chunk in read_chunks(path):
+        yield from chunk.decode()
+
+
+@dataclass(frozen=True)
+class TextSummary:
+    """What a scan of a whole file found.
+
+    Attributes:
+        path: the file as it was named.
+        lines: number of lines.
+        bytes: size of the (decompressed) text.
+        sha256: of the (decompressed) text.
+    """
+
+    path: str
+    lines: int
+    bytes: int
+    sha256: str
+
+
+def scan_pair(source: str | Path, target: str | Path, progress: Progress | None = None
+              ) -> tuple[TextSummary, TextSummary]:
+    """Read two parallel files once: both must be UTF-8 and have the same number of lines.
+
+    Raises:
+        DataError: missing file, wrong encoding (with line and byte), or unequal numbers of lines (with
+            the line at which the shorter file ends).
+    """
+    scans = _Scan(source), _Scan(target)
+    for chunks in zip_longest(read_chunks(source), read_chunks(target)):
+        for scan, chunk in zip(scans, chunks, strict=True):
+            if chunk is not None:
+                chunk.decode()
+                scan.add(chunk)
+        if progress is not None:
+            progress.update(max(scan.lines for scan in scans))
+    first, second = (scan.summary() for scan in scans)
+    if first.lines != second.lines:
+        short, long = sorted((first, second), key=lambda summary: summary.lines)
+        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: line n of "
+                        f"one must be the translation of line n of the other. Look for a missing or an extra line.")
+    return first, second
+
+
+class _Scan:
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.lines, self.bytes, self.hash = str(path), 0, 0, hashlib.sha256()
+
+    def add(self, chunk: Chunk) -> None:
+        self.lines += chunk.lines
+        self.bytes += len(chunk.data)
+        self.hash.update(chunk.data)
+
+    def summary(self) -> TextSummary:
+        return TextSummary(self.path, self.lines, self.bytes, self.hash.hexdigest())
+
+
+def _open(path: str | Path) -> IO[bytes]:
+    if str(path).endswith(".gz"):
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return open(path, "rb", buffering=1 << 20)
+
+
+def _read_message(path: str | Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: there is no such file. Check the path."
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+    return f"{path}: cannot be read ({reason}). Check the file."
