@@ -1,0 +1,121 @@
+"""The callback of `GeneralQueueInput`: starts and stops the feeders, and stands beside every step.
+
+tensorpack's main loop takes `OutOfRangeError` for a normal end of training, and what a callback raises
+in `after_train` is printed and forgotten. So an error of the feeders is raised where neither happens:
+before the step that would have met the closed queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tensorpack.callbacks import Callback
+from tensorpack.input_source import StagingInput
+from tensorpack.tfutils.dependency import dependency_of_fetches
+from tensorpack.train.base import StopTraining
+from tensorpack.utils import logger
+
+from towernmt.input_source.statistics import InputStatistics
+from towernmt.tf_compat import tf1
+
+if TYPE_CHECKING:
+    from towernmt.input_source.queue_input import GeneralQueueInput
+
+
+class InputCallback(Callback):
+    """Starts the feeders before training, stops them after it, and accompanies each `hooked_sess.run` that
+    trains on the input.
+
+    Before it: waits for a batch, counting the time; if none will come, raises the feeders' error, or
+    tensorpack's `StopTraining` at the end of the data. After it: keeps the position that came out.
+
+    Attributes:
+        counts: what went through so far.
+    """
+
+    _chief_only = False
+
+    def __init__(self, queue_input: GeneralQueueInput) -> None:
+        self._input = queue_input
+        self._staging: Any = None
+        self._staged: deque[str] = deque()  # positions of the batches that are in the staging areas
+        self._last_fetches: tuple[Any, bool] = (None, False)
+        self._raised = False
+        self.counts = InputStatistics()
+
+    def raise_feeder_error(self) -> None:
+        """Raise the feeders' error, once, if there is one and everything before it was dequeued."""
+        run = self._input.run
+        if run and run.error and not self._raised and self.counts.batches >= run.enqueued:
+            self._raised = True
+            raise run.error
+
+    def _setup_graph(self) -> None:
+        callbacks = getattr(getattr(self, "trainer", None), "_callbacks", None)
+        for callback in getattr(callbacks, "cbs", []):
+            if isinstance(callback, StagingInput.StagingCallback) and callback._input._input is self._input:
+                self._staging = callback
+
+    def _before_train(self) -> None:
+        self.counts = InputStatistics(begin=time.perf_counter())
+        self._input.start(tf1.get_default_session())
+
+    def _before_run(self, context: Any) -> Any:
+        if not self._trains_on_input(context.original_args.fetches):
+            return None
+        if self._staging is not None and not self._staging._initialized:
+            self._fill_staging(context.session)
+        self._await_batch()
+        return tf1.train.SessionRunArgs(self._fetches())
+
+    def _after_run(self, context: Any, values: Any) -> None:
+        if values.results is None:
+            return
+        self._staged.append(self._count(values.results))
+        self._input.last_position = self._staged.popleft()
+
+    def _after_train(self) -> None:
+        self._input.stop(tf1.get_default_session())
+        run = self._input.run
+        if run and run.error and not self._raised:
+            logger.warning("Training ended before it came to where feeding had failed: %s", run.error)
+
+    def _trains_on_input(self, fetches: Any) -> bool:
+        if self._last_fetches[0] is not fetches:
+            op = self._input.position_tensor.op
+            if self._staging is not None:
+                op = self._staging._input._get_unstage_ops()[0].op
+            self._last_fetches = fetches, dependency_of_fetches(fetches, op)
+        return self._last_fetches[1]
+
+    def _fill_staging(self, sess: Any) -> None:
+        """What StagingInput's callback does before the first step, with the positions kept."""
+        for _ in range(self._staging.nr_stage):
+            self._await_batch()
+            results, _ = sess.run([self._fetches(), self._staging.stage_op])
+            self._staged.append(self._count(results))
+        self._staging._initialized = True
+
+    def _await_batch(self) -> None:
+        run = self._input.run
+        if run is None:
+            return
+        begin = time.perf_counter()
+        more = run.wait_for_item(self.counts.batches)
+        self.counts = self.counts.waited(time.perf_counter() - begin)
+        if more:
+            return
+        self.raise_feeder_error()
+        if run.finished:
+            raise StopTraining(f"{self._input.name} ended after {self.counts.batches} batches")
+
+    def _fetches(self) -> list[Any]:
+        tokens = self._input.tokens_tensor
+        return [self._input.position_tensor] + ([] if tokens is None else [tokens])
+
+    def _count(self, results: list[Any]) -> str:
+        """Count a batch that was dequeued; its position."""
+        self.counts = self.counts.consumed(float(results[1]) if results[1:] else None)
+        return results[0].decode()
