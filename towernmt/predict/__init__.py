@@ -1,0 +1,1 @@
+"""A trained tower -> translations: search, the translator, and scores against references."""

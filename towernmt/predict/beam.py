@@ -119,7 +119,8 @@ class _BeamSearch:
             _extend(beams.live_tokens, parent[:, :beam], token[:, :beam]))
 
         # At most `beam` of the 2 * beam candidates end, so at least `beam` live on.
-        live_log_prob, place = tf.math.top_k(tf.where(is_eos, tf.fill(tf.shape(log_prob), NEVER), log_prob), beam)
+        going_on = tf.where(is_eos, tf.fill(tf.shape(log_prob), NEVER), log_prob)
+        live_log_prob, place = tf.math.top_k(going_on, beam)
         live_parent = tf.gather(parent, place, batch_dims=1)  # [batch, beam]
         live_token = tf.gather(token, place, batch_dims=1)
         return _Beams(
@@ -193,8 +194,9 @@ def _merge_finished(beams: _Beams, score: Any, tokens: Any) -> tuple[Any, Any]:
 
 
 def _shape_invariants(start: _Beams, first: _Beams) -> _Beams:
-    """Static shapes in the loop: a dimension that differed between the start and the first step may grow."""
+    """Static shapes in the loop: what differed between the start and the first step may grow."""
     def common(before: Any, after: Any) -> Any:
         dimensions = zip(before.shape.as_list(), after.shape.as_list(), strict=True)
-        return tf.TensorShape([b if b == a else None for b, a in dimensions])
+        same = [size if size == grown else None for size, grown in dimensions]
+        return tf.TensorShape([None, *same[1:]] if same else [])
     return tf.nest.map_structure(common, start, first)

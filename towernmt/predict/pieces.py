@@ -11,42 +11,47 @@ import re
 
 from towernmt.dataflow.vocabulary import Vocabulary
 
-# Each pattern matches the place between two parts, from the best to the worst place to cut.
+# Each pattern matches between two parts, from the best place to cut to the worst.
 _CUTS = [
-    re.compile(r"(?<=[.!?…][\s\"'»”’)\]])\s*(?=\S)|(?<=[.!?…])\s+(?=\S)|(?<=[。！？])(?=[^。！？])"),
+    re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"'»”’)\]])\s+|(?<=[。！？])"),
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
 
 
-def encode_pieces(text: str, vocabulary: Vocabulary, limit: int) -> list[list[int]]:
-    """The ids of `text` in pieces of at most `limit` tokens (no EOS); no piece for a blank line."""
-    ids = vocabulary.encode(text)
+def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[list[int]]:
+    """The ids of `text` in pieces of at most `limit` tokens; no piece if it has no tokens.
+
+    Args:
+        ids: the whole text, encoded (no EOS).
+    """
     if len(ids) <= limit:
         return [ids] if ids else []
-    return [piece for piece in _cut(text, ids, vocabulary, limit, level=0) if piece]
+    return _cut(text, ids, vocabulary, limit, level=0)
 
 
 def _cut(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, level: int) -> list[list[int]]:
+    if len(ids) <= limit:
+        return [ids]
     if level == len(_CUTS):
         return [ids[i:i + limit] for i in range(0, len(ids), limit)]
+    spans = _spans(_CUTS[level], text)
+    encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[list[int]] = []
-    packed: list[str] = []  # the parts of the piece that is being filled
-    filled = 0
-    for part in [p for p in _CUTS[level].split(text) if p]:
-        part_ids = vocabulary.encode(part)
-        if packed and filled + len(part_ids) > limit:
-            pieces += _pack(packed, vocabulary, limit)
-            packed, filled = [], 0
-        if len(part_ids) > limit:
-            pieces += _cut(part, part_ids, vocabulary, limit, level + 1)
-        else:
-            packed.append(part)
-            filled += len(part_ids)
-    return pieces + (_pack(packed, vocabulary, limit) if packed else [])
+    first = 0
+    while first < len(spans):
+        last, size = first + 1, len(encoded[first])
+        while last < len(spans) and size + len(encoded[last]) <= limit:
+            size += len(encoded[last])
+            last += 1
+        piece = text[spans[first][0]:spans[last - 1][1]]
+        # A part that is too long alone is cut at the next level, and so is a pack whose joined text
+        # turns out to have more tokens than its parts.
+        pieces += _cut(piece, vocabulary.encode(piece), vocabulary, limit, level + 1)
+        first = last
+    return [piece for piece in pieces if piece]
 
 
-def _pack(parts: list[str], vocabulary: Vocabulary, limit: int) -> list[list[int]]:
-    ids = vocabulary.encode(" ".join(parts))
-    # Joined text may be segmented into a few more tokens than its parts.
-    return [ids] if len(ids) <= limit else [i for part in parts for i in [vocabulary.encode(part)]]
+def _spans(cut: re.Pattern[str], text: str) -> list[tuple[int, int]]:
+    ends = [match.end() for match in cut.finditer(text) if 0 < match.end() < len(text)]
+    return list(zip([0, *ends], [*ends, len(text)], strict=True))

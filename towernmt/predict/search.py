@@ -26,8 +26,12 @@ def search_signature() -> list[Any]:
     return [tf.TensorSpec([None, None], tf.int32, "source"), tf.TensorSpec([None], tf.int32, "source_length")]
 
 
-def search_tower(model: NMTModel, settings: SearchSettings, device: str | None = None) -> Callable[..., SearchResult]:
-    """A tower function over `search_signature()`, for `PredictConfig(tower_func=TowerFunc(...))`.
+def search_tower(model: NMTModel, settings: SearchSettings,
+                 device: str | None = None) -> Callable[..., SearchResult]:
+    """A tower function over `search_signature()`.
+
+    For `PredictConfig(tower_func=search_tower(...), input_signature=search_signature())`; do not wrap
+    it in a `TowerFunc` there, which tensorpack 0.11 then calls without end.
 
     Its outputs are named `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32
     `[batch, n_best]`) in the tower; see `SearchResult`.
@@ -80,7 +84,8 @@ class SearchPredictor:
         return tokens, scores
 
 
-def build_search_predictor(model: NMTModel, settings: SearchSettings, device: str | None = None) -> SearchPredictor:
+def build_search_predictor(model: NMTModel, settings: SearchSettings,
+                           device: str | None = None) -> SearchPredictor:
     """Build a search tower in the current graph on the variables of a training tower that is already there.
 
     Args:

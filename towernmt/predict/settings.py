@@ -34,7 +34,7 @@ class SearchSettings:
             raise SettingsError(
                 f"n_best={self.n_best}: choose 1 to beam_size ({self.beam_size}), or a larger beam.")
         if self.length_penalty < 0:
-            raise SettingsError(f"length_penalty={self.length_penalty}: choose 0 (none) or more, such as 0.6.")
+            raise SettingsError(f"length_penalty={self.length_penalty}: choose 0 (none) or more.")
         if self.max_length_factor < 0 or self.max_length_constant < 0 or self.min_length < 0:
             raise SettingsError("max_length_factor, max_length_constant and min_length are 0 or more.")
 
@@ -47,7 +47,8 @@ class StreamSettings:
         SettingsError: a value that cannot work.
     """
 
-    batch_tokens: int = setting(4096, "Source tokens in a batch, padding included, at most (one line at least).")
+    batch_tokens: int = setting(
+        4096, "Source tokens in a batch, padding included, at most (one line at least).")
     batch_sentences: int = setting(128, "Sentences in a batch, at most.")
     window: int = setting(
         2000, "Lines read before the first is written: they are sorted by length. 1 answers line by line.")

@@ -17,7 +17,7 @@ import numpy as np
 
 from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
 from towernmt.errors import DivergenceError
-from towernmt.predict.pieces import encode_pieces
+from towernmt.predict.pieces import cut_line
 from towernmt.predict.settings import StreamSettings
 from towernmt.predict.text_io import clean_lines, one_line
 
@@ -72,8 +72,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     """
     rest = enumerate(clean_lines(lines, name), start=1)
     while window := list(islice(rest, settings.window)):
-        pieces = [_encode(text, f"{name} line {number}", source_vocabulary, settings.max_source_length)
-                  for number, text in window]
+        pieces = _encode(window, name, source_vocabulary, settings.max_source_length)
         unique = sorted({piece for line in pieces for piece in line}, key=lambda ids: (len(ids), ids))
         translated: dict[tuple[int, ...], list[Hypothesis]] = {}
         for batch in plan_batches(unique, settings.batch_tokens, settings.batch_sentences):
@@ -95,14 +94,18 @@ def plan_batches(pieces: list[tuple[int, ...]], batch_tokens: int,
         yield batch
 
 
-def _encode(text: str, where: str, vocabulary: Vocabulary, limit: int) -> list[tuple[int, ...]]:
-    if not text.strip():
-        return []
-    pieces = [tuple(ids) for ids in encode_pieces(text, vocabulary, limit)]
-    if len(pieces) > 1:
-        log.warning("%s: %d tokens are more than %d; translated in %d pieces.",
-                    where, sum(map(len, pieces)), limit, len(pieces))
-    return pieces
+def _encode(window: list[tuple[int, str]], name: str, vocabulary: Vocabulary,
+            limit: int) -> list[list[tuple[int, ...]]]:
+    """The pieces of each (line number, text); a blank line has none, most lines have one."""
+    encoded = vocabulary.encode_batch([text for _, text in window])
+    result = []
+    for (number, text), ids in zip(window, encoded, strict=True):
+        pieces = cut_line(text, ids, vocabulary, limit) if text.strip() else []
+        if len(pieces) > 1:
+            log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
+                        name, number, len(ids), limit, len(pieces))
+        result.append([tuple(piece) for piece in pieces])
+    return result
 
 
 def _translate_batch(predictor: Predictor, vocabulary: Vocabulary,

@@ -1,0 +1,284 @@
+"""Beam search against a brute-force enumeration and an independent search in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorpack.predict import OfflinePredictor, PredictConfig
+from tensorpack.tfutils.tower import PredictTowerContext, TowerContext
+
+from towernmt.errors import SettingsError
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.predict.search import (
+    INPUT_NAMES,
+    OUTPUT_NAMES,
+    SearchSettings,
+    beam_search,
+    build_search_predictor,
+    search_signature,
+    search_tower,
+)
+from towernmt.tf_compat import tf, tf1
+
+PAD, BOS, EOS = 0, 1, 2
+ROWS = 499
+Scored = tuple[float, list[int]]
+
+
+def prefix_row(source: list[int], prefix: list[int]) -> int:
+    """The row of the table that holds the logits behind `prefix` (without BOS)."""
+    value = 31 * sum(source)
+    for token in [BOS, *prefix]:
+        value = (value * 7 + token + 1) % ROWS
+    return value
+
+
+class ToyModel(NMTModel):
+    """`decode_step` looks the row of the prefix up; the prefix is its cache, which grows by one a step."""
+
+    def __init__(self, vocabulary: int, seed: int, spread: float = 2.0) -> None:
+        self.source_vocab_size = self.target_vocab_size = vocabulary
+        self.table = np.random.default_rng(seed).normal(0, spread, [ROWS, vocabulary]).astype(np.float32)
+
+    def optimizer(self) -> Any:
+        return tf1.train.GradientDescentOptimizer(0.1)
+
+    def encode(self, source: Any, source_length: Any) -> Any:
+        mask = tf.sequence_mask(source_length, tf.shape(source)[1], dtype=tf.int32)
+        weight = tf1.get_variable("encoder/weight", [], tf.float32, tf1.constant_initializer(31.0))
+        return {"sum": tf.cast(weight, tf.int32) * tf.reduce_sum(source * mask, axis=1)}  # [batch]
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        rows = tf.shape(memory["sum"])[0] * beam
+        return DecoderState(memory, (tf.zeros([rows, 0], tf.int32), tf.zeros([rows, 1, 2])), tf.constant(0))
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        prefix = tf.concat([state.cache[0], token[:, None]], axis=1)  # [rows, step + 1]
+        batch = tf.shape(state.memory["sum"])[0]
+        beam = tf.shape(prefix)[0] // tf.maximum(batch, 1)
+        start = tf.repeat(state.memory["sum"], beam)
+        row = tf.foldl(lambda value, column: (value * 7 + column + 1) % ROWS, tf.transpose(prefix), start)
+        with tf1.variable_scope("decoder"):
+            table = tf1.get_variable("table", self.table.shape, tf.float32,
+                                     tf1.constant_initializer(self.table))
+        return tf.gather(table, row), DecoderState(state.memory, (prefix, state.cache[1]), state.step + 1)
+
+    def decode_hidden(self, memory: Any, target_in: Any) -> Any:
+        raise AssertionError("search must not decode by teacher forcing")
+
+    def output_projection(self) -> Any:
+        raise AssertionError("search must not decode by teacher forcing")
+
+    def log_prob(self, source: list[int], prefix: list[int]) -> np.ndarray:
+        """Reference: float64 log-probabilities `[vocabulary]` behind `prefix`."""
+        logits = self.table[prefix_row(source, prefix)].astype(np.float64)
+        return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+
+
+def length_limit(source: list[int], settings: SearchSettings) -> int:
+    return max(1, math.floor(len(source) * settings.max_length_factor) + settings.max_length_constant)
+
+
+def normalised(log_prob: float, length: int, settings: SearchSettings) -> float:
+    return log_prob / ((5 + length) / 6) ** settings.length_penalty
+
+
+def all_hypotheses(model: ToyModel, source: list[int], settings: SearchSettings) -> list[Scored]:
+    """(score, tokens) of every sequence within the limit, best first."""
+    limit = length_limit(source, settings)
+    words = range(3, model.target_vocab_size)
+    sequences = [[*body, EOS] for length in range(settings.min_length, limit)
+                 for body in itertools.product(words, repeat=length)]
+    sequences += [list(body) for body in itertools.product(words, repeat=limit)]
+    scored = []
+    for tokens in sequences:
+        total = sum(model.log_prob(source, tokens[:i])[token] for i, token in enumerate(tokens))
+        scored.append((normalised(total, len(tokens), settings), tokens))
+    return sorted(scored, key=lambda item: -item[0])
+
+
+def plain_beam_search(model: ToyModel, source: list[int],
+                      settings: SearchSettings) -> list[Scored]:
+    """Beam search of one sentence with lists; it never stops before the length limit (but greedily)."""
+    limit = length_limit(source, settings)
+    live: list[Scored] = [(0.0, [])]
+    finished: list[Scored] = []
+    for length in range(1, limit + 1):
+        grown = []
+        for total, prefix in live:
+            log_prob = model.log_prob(source, prefix)
+            for token in range(EOS, model.target_vocab_size):
+                if token != EOS or length > settings.min_length:
+                    grown.append((total + log_prob[token], [*prefix, token]))
+        grown.sort(key=lambda item: -item[0])
+        for total, tokens in grown[:settings.beam_size]:
+            if tokens[-1] == EOS or length == limit:
+                finished.append((normalised(total, length, settings), tokens))
+        live = [item for item in grown if item[1][-1] != EOS][:settings.beam_size]
+        if settings.beam_size == 1 and finished:
+            break
+    return sorted(finished, key=lambda item: -item[0])[:settings.n_best]
+
+
+def searcher(model: Any, settings: SearchSettings) -> Callable[[list[list[int]]], list[list[Scored]]]:
+    """A function from sentences to (score, tokens) of the n best, in a session of its own."""
+    graph = tf1.Graph()
+    with graph.as_default():
+        source = tf1.placeholder(tf.int32, [None, None])
+        length = tf1.placeholder(tf.int32, [None])
+        with PredictTowerContext(""):
+            result = beam_search(model, source, length, settings)
+        session = tf1.Session(graph=graph)
+        session.run(tf1.global_variables_initializer())
+
+    def search(sentences: list[list[int]]) -> list[list[Scored]]:
+        longest = max(map(len, sentences))
+        tokens, scores = session.run(result, {
+            source: [s + [PAD] * (longest - len(s)) for s in sentences], length: [len(s) for s in sentences]})
+        return [[(float(score), [int(t) for t in ids if t != PAD])
+                 for score, ids in zip(row_scores, row, strict=True)]
+                for row_scores, row in zip(scores, tokens, strict=True)]
+    return search
+
+
+def assert_same(found: list[Scored], expected: list[Scored]) -> None:
+    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
+    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_a_beam_that_holds_everything_finds_the_n_best_of_all_sequences(alpha: float) -> None:
+    model = ToyModel(vocabulary=6, seed=1)
+    settings = SearchSettings(beam_size=110, n_best=20, length_penalty=alpha, max_length_factor=1,
+                              max_length_constant=1)
+    search = searcher(model, settings)
+    sentences = [[4, 5, EOS], [3, 3, EOS], [5, EOS], [EOS]]
+    for source, found in zip(sentences, search(sentences), strict=True):
+        expected = all_hypotheses(model, source, settings)[:20]
+        assert_same(found[:len(expected)], expected)
+        assert all(score == -np.inf and not tokens for score, tokens in found[len(expected):])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_a_small_beam_agrees_with_a_plain_search_that_never_stops_early(beam: int, alpha: float) -> None:
+    model = ToyModel(vocabulary=9, seed=beam, spread=1.5)
+    settings = SearchSettings(beam_size=beam, n_best=beam, length_penalty=alpha, max_length_factor=2,
+                              max_length_constant=3)
+    rng = np.random.default_rng(7)
+    sentences = [[*rng.integers(3, 9, rng.integers(0, 5)).tolist(), EOS] for _ in range(24)]
+    for source, found in zip(sentences, searcher(model, settings)(sentences), strict=True):
+        expected = plain_beam_search(model, source, settings)
+        assert_same([item for item in found if np.isfinite(item[0])], expected)
+
+
+@pytest.mark.parametrize("n_best", [1, 4])
+def test_stopping_when_no_hypothesis_can_win_never_changes_the_result(n_best: int) -> None:
+    sentences = [[3, w, EOS] for w in range(3, 12)]
+    for seed in range(4):
+        model = ToyModel(vocabulary=12, seed=seed)
+        stopping, stubborn = (SearchSettings(beam_size=4, n_best=n_best, length_penalty=1.0, stop_early=stop)
+                              for stop in (True, False))
+        assert searcher(model, stopping)(sentences) == searcher(model, stubborn)(sentences)
+
+
+def test_search_stops_long_before_the_limit_when_the_end_is_certain() -> None:
+    model = ToyModel(vocabulary=6, seed=0)
+    model.table[:, EOS] += 20.0
+    settings = SearchSettings(beam_size=2, max_length_constant=500)
+    with tf1.Graph().as_default(), PredictTowerContext(""):
+        result = beam_search(model, tf.constant([[3, EOS]]), tf.constant([2]), settings)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            assert session.run(result).tokens.shape[2] < 20
+
+
+def test_a_sentence_is_translated_alone_as_in_a_batch() -> None:
+    model = ToyModel(vocabulary=10, seed=3)
+    search = searcher(model, SearchSettings(beam_size=3, n_best=3, max_length_factor=1))
+    sentences = [[3, EOS], [4, 5, 6, 7, 8, 9, 3, 4, EOS], [EOS], [9, 9, 9, EOS]]
+    assert [search([sentence])[0] for sentence in sentences] == search(sentences)
+
+
+def test_the_length_limit_is_each_sentences_own_and_cuts_without_an_end() -> None:
+    model = ToyModel(vocabulary=6, seed=0)
+    model.table[:, EOS] -= 50.0
+    search = searcher(model, SearchSettings(beam_size=2, max_length_factor=1.5, max_length_constant=1))
+    short, long = search([[EOS], [3, 3, 3, 3, 3, EOS]])
+    assert len(short[0][1]) == 2 and len(long[0][1]) == 10
+    assert EOS not in short[0][1] + long[0][1]
+
+
+def test_pad_and_bos_are_never_generated_and_keep_their_probability() -> None:
+    model = ToyModel(vocabulary=7, seed=5)
+    model.table[:, :2] += 8.0
+    settings = SearchSettings(beam_size=3, n_best=3)
+    source = [3, 4, EOS]
+    found = searcher(model, settings)([source])[0]
+    assert not {0, 1} & {token for _, tokens in found for token in tokens}
+    assert_same(found, plain_beam_search(model, source, settings))
+
+
+def test_an_empty_translation_is_allowed_unless_a_minimum_length_forbids_it() -> None:
+    model = ToyModel(vocabulary=6, seed=0)
+    model.table[:, EOS] += 20.0
+    assert searcher(model, SearchSettings(beam_size=2))([[3, EOS]])[0][0][1] == [EOS]
+    settings = SearchSettings(beam_size=2, min_length=3)
+    found = searcher(model, settings)([[3, EOS]])[0]
+    assert found[0][1][-1] == EOS and len(found[0][1]) == 4
+    assert_same(found, plain_beam_search(model, [3, EOS], settings))
+
+
+def test_of_equal_scores_the_smaller_token_ids_win() -> None:
+    model = ToyModel(vocabulary=6, seed=0)
+    model.table[:] = 0.0
+    model.table[:, EOS] = -9.0
+    settings = SearchSettings(beam_size=3, n_best=3, max_length_factor=0, max_length_constant=2)
+    found = searcher(model, settings)([[3, EOS]])[0]
+    assert [tokens for _, tokens in found] == [[3, 3], [3, 4], [3, 5]]
+
+
+def test_search_is_a_tower_function_of_tensorpacks_offline_predictor() -> None:
+    model = ToyModel(vocabulary=8, seed=2)
+    settings = SearchSettings(beam_size=3, n_best=2)
+    predictor = OfflinePredictor(PredictConfig(
+        tower_func=search_tower(model, settings, "/cpu:0"), input_signature=search_signature(),
+        input_names=INPUT_NAMES, output_names=OUTPUT_NAMES))
+    with predictor.graph.as_default():
+        predictor.sess.run(tf1.global_variables_initializer())
+    tokens, scores = predictor(np.array([[3, 4, EOS]], np.int32), np.array([3], np.int32))
+    expected = searcher(model, settings)([[3, 4, EOS]])[0]
+    assert [[t for t in row if t != PAD] for row in tokens[0].tolist()] == [ids for _, ids in expected]
+    assert scores[0].tolist() == [score for score, _ in expected]
+
+
+def test_search_inside_a_training_graph_reuses_its_variables_and_may_be_built_twice() -> None:
+    model = ToyModel(vocabulary=8, seed=2)
+    sentence = (np.array([[3, 4, EOS]], np.int32), np.array([3], np.int32))
+    with tf1.Graph().as_default():
+        with TowerContext("", is_training=True):
+            memory = model.encode(tf.constant(sentence[0]), tf.constant(sentence[1]))
+            model.decode_step(tf.constant([1]), model.start_state(memory, 1))
+        variables = tf1.global_variables()
+        beam, greedy = (build_search_predictor(model, SearchSettings(beam_size=size)) for size in (3, 1))
+        assert tf1.global_variables() == variables
+        assert sorted(v.op.name for v in variables) == ["decoder/table", "encoder/weight"]
+        with tf1.train.MonitoredSession() as session:
+            for predictor, size in ((beam, 3), (greedy, 1)):
+                predictor.set_session(session)
+                tokens, scores = predictor(*sentence)
+                expected = plain_beam_search(model, [3, 4, EOS], SearchSettings(beam_size=size))
+                assert [t for t in tokens[0, 0].tolist() if t != PAD] == expected[0][1]
+                assert scores[0, 0] == pytest.approx(expected[0][0], rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"beam_size": 0}, {"n_best": 6}, {"n_best": 0}, {"length_penalty": -1.0},
+                                   {"max_length_factor": -1.0}, {"min_length": -1}])
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        SearchSettings(**wrong)

@@ -1,0 +1,148 @@
+"""`towernmt translate`: lines from a file or a pipe to lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from towernmt.errors import SettingsError
+from towernmt.predict.settings import SearchSettings, StreamSettings
+from towernmt.predict.stream import Hypothesis
+from towernmt.predict.text_io import open_input, open_output
+
+if TYPE_CHECKING:
+    from towernmt.predict.translator import Translator
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt translate`."""
+    parser.add_argument("--input", metavar="FILE", help="text, one sentence a line (default: stdin)")
+    parser.add_argument("--output", metavar="FILE", help="where translations go (default: stdout)")
+    parser.add_argument("--n-best", type=int, metavar="N",
+                        help="write the N best translations of each line, one a line: "
+                             "`line number from 0 ||| text ||| score`")
+    parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
+    parser.add_argument("--window", type=int, metavar="LINES",
+                        help="lines read before the first translation is written, to sort them by length; 1 "
+                             f"answers line by line (default: {StreamSettings.window}; 1 on a terminal)")
+    add_model_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Translate; returns the exit status."""
+    if args.scores and args.n_best:
+        raise SettingsError("--n-best writes scores already: leave out --scores.")
+    if args.window is None and args.input is None and sys.stdin.isatty():
+        args.window = 1
+    source = open_input(args.input) if args.input else sys.stdin.buffer
+    translator = make_translator(args)
+    output = open_output(args.output) if args.output else sys.stdout.buffer
+    try:
+        stream = translator.translate_stream(source, args.input or "stdin")
+        write_translations(output, stream, n_best=args.n_best, scores=args.scores)
+    except BrokenPipeError:
+        # The reader (`| head`) has enough. Python flushes stdout once more at exit: let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        if args.input:
+            source.close()
+        if args.output:
+            output.close()
+    return 0
+
+
+def write_translations(output: BinaryIO, translations: Iterable[list[Hypothesis]],
+                       n_best: int | None = None, scores: bool = False) -> None:
+    """Write the translations of each line as soon as they are there, as UTF-8."""
+    for number, hypotheses in enumerate(translations):
+        for line in _format(number, hypotheses, n_best, scores):
+            output.write(line.encode("utf-8") + b"\n")
+        output.flush()
+
+
+def _format(number: int, hypotheses: list[Hypothesis], n_best: int | None, scores: bool) -> Iterator[str]:
+    if n_best:
+        for hypothesis in hypotheses[:n_best]:
+            yield f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
+    elif scores:
+        yield f"{hypotheses[0].score:.4f}\t{hypotheses[0].text}"
+    else:
+        yield hypotheses[0].text
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """The arguments that `towernmt translate` and `towernmt evaluate` share."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=required,
+                        help="the --logdir of a training run")
+    parser.add_argument("--checkpoint", metavar="NAME",
+                        help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
+    parser.add_argument("--beam", type=int, default=SearchSettings.beam_size, metavar="N",
+                        help="hypotheses kept for each sentence; 1 is greedy search (default: %(default)s)")
+    parser.add_argument("--length-penalty", type=float, default=SearchSettings.length_penalty,
+                        metavar="ALPHA", help="length normalisation; 0 is none, more makes longer text "
+                                              "(default: %(default)s)")
+    parser.add_argument("--max-length", metavar="FACTOR,CONSTANT",
+                        default=f"{SearchSettings.max_length_factor:g},{SearchSettings.max_length_constant}",
+                        help="a translation has at most source tokens * FACTOR + CONSTANT tokens "
+                             "(default: %(default)s)")
+    parser.add_argument("--min-length", type=int, default=SearchSettings.min_length, metavar="TOKENS",
+                        help="a translation has at least so many tokens (default: %(default)s)")
+    parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
+                        metavar="TOKENS", help="longer lines are cut at punctuation or spaces, translated in "
+                                               "pieces and joined (default: %(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
+                        help="source tokens in a batch, padding included, at most (default: %(default)s)")
+    parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
+                        help="sentences in a batch, at most (default: %(default)s)")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N",
+                        help="translate on GPU N (default: the first one, or the CPU where there is none)")
+    device.add_argument("--cpu", action="store_true", help="translate on the CPU")
+
+
+def make_translator(args: argparse.Namespace) -> Translator:
+    """The translator that the arguments ask for.
+
+    Raises:
+        SettingsError: a value that cannot work.
+        CheckpointError: there is no such checkpoint, or it does not fit its run.
+    """
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    n_best = getattr(args, "n_best", None)
+    if n_best is not None and n_best < 1:
+        raise SettingsError(f"--n-best {n_best}: choose 1 or more.")
+    factor, constant = _max_length(args.max_length)
+    search = SearchSettings(
+        beam_size=max(args.beam, n_best or 0), n_best=n_best or 1, length_penalty=args.length_penalty,
+        max_length_factor=factor, max_length_constant=constant, min_length=args.min_length)
+    window = getattr(args, "window", None)
+    stream = StreamSettings(
+        batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
+        window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length)
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+
+    from towernmt.predict.translator import Translator  # imports TensorFlow
+
+    _log_to_stderr()
+    return Translator(args.model, checkpoint=args.checkpoint, device=device, search=search, stream=stream)
+
+
+def _max_length(text: str) -> tuple[float, int]:
+    factor, _, constant = text.partition(",")
+    try:
+        return float(factor), int(constant or 0)
+    except ValueError:
+        raise SettingsError(f"--max-length {text}: expected FACTOR,CONSTANT, for example 2,10.") from None
+
+
+def _log_to_stderr() -> None:
+    """tensorpack logs to stdout, which is where the translations go."""
+    from tensorpack.utils import logger
+
+    for handler in logger._logger.handlers:
+        if getattr(handler, "stream", None) is sys.stdout:
+            handler.setStream(sys.stderr)

@@ -1,0 +1,113 @@
+"""A trained run as a translator: `Translator("runs/de-en").translate(["Guten Morgen!"])`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tensorpack.predict import OfflinePredictor, PredictConfig
+from tensorpack.tfutils.sesscreate import NewSessionCreator
+
+from towernmt.errors import SettingsError
+from towernmt.predict.restore import StrictRestore
+from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
+from towernmt.predict.settings import SearchSettings, StreamSettings
+from towernmt.predict.stream import Hypothesis, translate_stream
+from towernmt.tf_compat import tf
+from towernmt.train.run_directory import RunDirectory
+
+
+class Translator:
+    """Translates text with a checkpoint of a training run.
+
+    Attributes:
+        checkpoint: the checkpoint in use (TensorFlow's prefix).
+        predictor: tensorpack's `OfflinePredictor`: (source int32 `[batch, source length]`, source_length
+            int32 `[batch]`) to tokens int32 `[batch, n_best, length]` and scores float32
+            `[batch, n_best]`.
+        source_vocabulary, target_vocabulary: the run's vocabularies.
+    """
+
+    def __init__(self, run_dir: str | Path, beam_size: int = 5, *, n_best: int = 1,
+                 checkpoint: str | None = None, device: str | None = None,
+                 batch_tokens: int = StreamSettings.batch_tokens,
+                 batch_sentences: int = StreamSettings.batch_sentences,
+                 search: SearchSettings | None = None, stream: StreamSettings | None = None) -> None:
+        """
+        Args:
+            run_dir: the training run's directory (its --logdir).
+            beam_size: hypotheses kept for each sentence; 1 is greedy search.
+            n_best: translations that `translate_nbest` and `translate_stream` give, at most beam_size.
+            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
+                validation BLEU, or the last of a run without validation.
+            device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
+            batch_tokens: source tokens in a batch, padding included, at most.
+            batch_sentences: sentences in a batch, at most.
+            search: all settings of the search, in place of `beam_size` and `n_best`.
+            stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
+        Raises:
+            CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
+            SettingsError: a value that cannot work, or a GPU that is not there.
+        """
+        self.search = search or SearchSettings(beam_size=beam_size, n_best=n_best)
+        self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
+        run = RunDirectory(Path(run_dir))
+        self.checkpoint = _checkpoint_path(run, checkpoint)
+        self.source_vocabulary, self.target_vocabulary = run.vocabularies()
+        tower = search_tower(run.load_model(), self.search, _device_name(device))
+        sessions = NewSessionCreator()
+        sessions.config.intra_op_parallelism_threads = 0  # all cores; tensorpack's default is one
+        self.predictor = OfflinePredictor(PredictConfig(
+            tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
+            output_names=OUTPUT_NAMES, session_creator=sessions,
+            session_init=StrictRestore(self.checkpoint)))
+
+    def translate(self, lines: Sequence[str]) -> list[str]:
+        """The best translation of each line; a blank line gives an empty one."""
+        return [hypotheses[0].text for hypotheses in self.translate_nbest(lines)]
+
+    def translate_nbest(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
+        """Up to n_best translations of each line with their scores, best first."""
+        return list(self.translate_stream(lines))
+
+    def translate_stream(self, lines: Iterable[str | bytes],
+                         name: str = "input") -> Iterator[list[Hypothesis]]:
+        """As `translate_nbest`, for any number of lines: at most `stream.window` of them are read ahead.
+
+        Args:
+            lines: text, or bytes to be read as UTF-8 (what is broken becomes U+FFFD, with a warning).
+            name: where the lines come from, for the warnings.
+        """
+        return translate_stream(self._predict, self.source_vocabulary, self.target_vocabulary, lines,
+                                self.stream, name)
+
+    def _predict(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        tokens, scores = self.predictor(source, source_length)
+        return tokens, scores
+
+
+def _checkpoint_path(run: RunDirectory, which: str | None) -> str:
+    if which is not None and Path(which + ".index").is_file():
+        return which
+    return run.checkpoint(which)
+
+
+def _device_name(device: str | None) -> str | None:
+    """TensorFlow's name of a device.
+
+    Raises:
+        SettingsError: not a device's name, or there is no such GPU.
+    """
+    if device is None:
+        return None
+    match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
+    if match is None:
+        raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
+    kind, index = match[1], int(match[2] or 0)
+    found = len(tf.config.list_physical_devices("GPU"))
+    if kind == "gpu" and index >= found:
+        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine. "
+                            "Leave the device out to translate on the CPU.")
+    return f"/{kind}:{index}"
