@@ -36,8 +36,8 @@ class BatchSettings:
     batch_tokens: int = setting(4096, "Size of a global batch, in the unit of batch_type.")
     batch_type: str = setting(
         "target",
-        "What batch_tokens counts. target: target tokens with EOS; source+target: sentences x (longest source "
-        "+ longest target); longest: sentences x longest side; sentences: pairs.", choices=BATCH_TYPES)
+        "What batch_tokens counts. target: target tokens with EOS; source+target: sentences x (longest "
+        "source + longest target); longest: sentences x longest side; sentences: pairs.", choices=BATCH_TYPES)
     bucket_width: int = setting(8, "Step of the length buckets in target tokens; 0 for no bucketing.")
     max_length: int = setting(128, "Target bound of the last bucket, tokens with EOS; it takes longer pairs.")
     sort_by_length: bool = setting(True, "Sort by length inside a bucket, ties at random: least padding.")
@@ -166,8 +166,8 @@ class Batches:
             raise ValueError(f"read(start={start}, step={step}): expected start from 0 and step from 1")
         begin = position or Position()
         if not self._exists(begin):
-            raise DataError(f"The data position {begin.to_json()} lies outside this corpus: the corpus or its "
-                            "batch settings have changed since the checkpoint; restore them, or begin anew.")
+            raise DataError(f"The data position {begin.to_json()} lies outside this corpus: the corpus or "
+                            "its batch settings have changed since the checkpoint; restore them.")
         return self._read(begin, start, step)
 
     def _read(self, position: Position, skip: int, step: int) -> Iterator[tuple[Position, Batch]]:
