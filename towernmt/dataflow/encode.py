@@ -47,9 +47,11 @@ class PairFilter:
     max_length: int
     max_length_ratio: float
 
-    def reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> NDArray[np.int8]:
+    def reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]
+                ) -> NDArray[np.int8]:
         """int8 `[pairs]`: index into DROP_REASONS, or -1 for a pair that is kept."""
-        longer, shorter = np.maximum(source_lengths, target_lengths), np.minimum(source_lengths, target_lengths)
+        longer = np.maximum(source_lengths, target_lengths)
+        shorter = np.minimum(source_lengths, target_lengths)
         conditions = [source_lengths == 0, target_lengths == 0, source_lengths > self.max_length,
                       target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
         return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
@@ -79,7 +81,8 @@ class EncodedChunk:
 class ChunkEncoder:
     """Encodes chunks with two vocabularies and a filter."""
 
-    def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter) -> None:
+    def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter
+                 ) -> None:
         self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
         self._dtype = id_dtype(max(source_vocabulary.size, target_vocabulary.size))
 
@@ -90,7 +93,8 @@ class ChunkEncoder:
         reasons = self._filter.reasons(*lengths)
         numbers = source.first_line + np.arange(source.lines, dtype=np.int64)
         kept = np.flatnonzero(reasons < 0)
-        dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS) if (reasons == code).any()}
+        dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
+                   if (reasons == code).any()}
         source_lengths, target_lengths = (side[kept].astype(np.int32) for side in lengths)
         return EncodedChunk(source.lines, numbers[kept], source_lengths, target_lengths,
                             self._flat(source_ids, kept), self._flat(target_ids, kept), dropped)
@@ -100,8 +104,8 @@ class ChunkEncoder:
         return np.fromiter(chain.from_iterable(selected), self._dtype)
 
 
-def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pair_filter: PairFilter, workers: int
-                 ) -> Iterator[EncodedChunk]:
+def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pair_filter: PairFilter,
+                 workers: int) -> Iterator[EncodedChunk]:
     """Encode two parallel files, chunk by chunk, in file order.
 
     Args:
@@ -129,8 +133,10 @@ def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pai
         while pending:
             yield pending.popleft().result()
     except BrokenProcessPool as error:
-        raise DataError("a worker process of the preparation died (out of memory, or a script that calls prepare() "
-                        "outside `if __name__ == '__main__':`). Use fewer workers; 1 works without processes.") from error
+        raise DataError("a worker process of the preparation died (out of memory, or a script that calls "
+                        "prepare() "
+                        "outside `if __name__ == '__main__':`). Use fewer workers; 1 works without "
+                        "processes.") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

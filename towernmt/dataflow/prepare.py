@@ -77,13 +77,14 @@ class _Preparation:
             return False
         manifest = read_manifest(self._output)
         settings = self._settings.identity()
-        differences = [f"{name} {manifest['settings'].get(name)} there, {value} now"
-                       for name, value in settings.items() if manifest["settings"].get(name) != value]
-        differences += [f"another {name.replace('_', ' ')} text or file" for name, value in
-                        (self._inputs | {name: None for name in manifest["inputs"] if name not in self._inputs}).items()
-                        if manifest["inputs"].get(name) != value]
+        former, former_inputs = manifest["settings"], manifest["inputs"]
+        differences = [f"{name} {former.get(name)} there, {value} now"
+                       for name, value in settings.items() if former.get(name) != value]
+        differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
+                        if former_inputs.get(name) != self._inputs.get(name)]
         if differences:
-            raise DataError(f"{self._output} holds another preparation ({'; '.join(differences)}). Pass --overwrite "
+            raise DataError(f"{self._output} holds another preparation ({'; '.join(differences)}). Pass "
+                            "--overwrite "
                             f"to replace it, or another --output.")
         self._say(f"{self._output} is prepared already, from the same text with the same settings: kept.")
         return True
@@ -93,12 +94,14 @@ class _Preparation:
         try:
             self._output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). Choose another --output.") \
+            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). Choose another "
+                            "--output.") \
                 from error
         self._remove_former()
         lines = self._texts[0].lines
         if not lines:
-            raise DataError(f"{settings.source} and {settings.target} are empty: there is nothing to prepare.")
+            raise DataError(f"{settings.source} and {settings.target} are empty: there is nothing to "
+                            "prepare.")
         self._say("making the vocabularies")
         source, target, notes = self._maker.make(lines)
         save_vocabularies(source, target, self._output / VOCABULARIES)
@@ -207,7 +210,8 @@ class _Preparation:
             self._stream.flush()
 
 
-def _reorder(lengths: np.ndarray, ids: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _reorder(lengths: np.ndarray, ids: np.ndarray, order: np.ndarray
+             ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sentences in another order: (lengths, ids, offsets), without a loop over them."""
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[order]
     lengths = lengths[order]

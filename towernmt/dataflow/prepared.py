@@ -40,16 +40,20 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt prepare`.") from None
-        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
+            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
+                            "prepare`.") from None
+        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
+                        "prepared "
                         f"data). Run `towernmt prepare` again.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Run `towernmt prepare` again.") \
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Run `towernmt prepare` "
+                        "again.") \
             from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path}: not the manifest of prepared data. Run `towernmt prepare` again.")
     if manifest.get("version") != VERSION:
-        raise DataError(f"{path}: version {manifest.get('version')} of prepared data, but this towernmt reads version "
+        raise DataError(f"{path}: version {manifest.get('version')} of prepared data, but this towernmt "
+                        "reads version "
                         f"{VERSION}. Run `towernmt prepare` again.")
     return manifest
 
@@ -102,10 +106,12 @@ class PreparedData:
     @cached_property
     def statistics(self) -> dict[str, Any]:
         """The content of `statistics.json`."""
+        path = self.directory / "statistics.json"
         try:
-            statistics: dict[str, Any] = json.loads((self.directory / "statistics.json").read_text(encoding="utf-8"))
+            statistics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.directory / 'statistics.json'}: cannot be read. Run `towernmt prepare` again.") \
+            raise DataError(f"{path}: cannot be read. Run `towernmt prepare` "
+                            "again.") \
                 from error
         return statistics
 

@@ -43,5 +43,6 @@ class Progress:
         rate = self._lines / seconds if seconds > 0 else 0.0
         of = f" of {self._total:,}" if self._total is not None else ""
         clear = "\x1b[K" if self._terminal else ""
-        self._stream.write(f"{self._label}: {self._lines:,}{of} lines, {seconds:.1f} s, {rate:,.0f} lines/s{clear}{end}")
+        self._stream.write(f"{self._label}: {self._lines:,}{of} lines, {seconds:.1f} s, {rate:,.0f} "
+                           f"lines/s{clear}{end}")
         self._stream.flush()

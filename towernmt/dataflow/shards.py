@@ -24,7 +24,8 @@ from towernmt.errors import DataError
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQI20x")  # magic, version, bytes an id, pairs, source tokens, target tokens, CRC-32
+# magic, version, bytes an id, pairs, source tokens, target tokens, CRC-32
+_HEADER = struct.Struct("<8sIIQQQI20x")
 _COPY_BYTES = 1 << 22
 
 
@@ -107,7 +108,8 @@ class ShardWriter:
                 crc = _copy(part, file, crc)
                 part.unlink()
             file.seek(0)
-            file.write(_HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, pairs, source_tokens, target_tokens, crc))
+            file.write(_HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, pairs, source_tokens, target_tokens,
+                                    crc))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._path)
@@ -141,22 +143,26 @@ def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlo
             raise DataError(f"{path}: not a shard of a preparation. Prepare the data again.")
         _, version, id_bytes, pairs, source_tokens, target_tokens, crc = _HEADER.unpack(header)
         if version != VERSION:
-            raise DataError(f"{path}: shard of format {version}, but this towernmt reads format {VERSION}. Prepare the "
+            raise DataError(f"{path}: shard of format {version}, but this towernmt reads format {VERSION}. "
+                            "Prepare the "
                             f"data again.")
         if (id_bytes, pairs, source_tokens, target_tokens, crc) != (
                 info.id_bytes, info.pairs, info.source_tokens, info.target_tokens, info.crc32):
-            raise DataError(f"{path}: the shard belongs to another preparation than the manifest beside it. Prepare "
+            raise DataError(f"{path}: the shard belongs to another preparation than the manifest beside it. "
+                            "Prepare "
                             f"the data again.")
         if size != info.bytes:
             raise DataError(f"{path}: {size} bytes where the header announces {info.bytes}: the shard is "
                             f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")
         body = np.memmap(path, np.uint8, mode="r", offset=0)
     except OSError as error:
-        raise DataError(f"{path}: cannot read the shard ({error.strerror}). Prepare the data again.") from error
-    if verify and zlib.crc32(body[_HEADER.size:]) != crc:
+        raise DataError(f"{path}: cannot read the shard ({error.strerror}). Prepare the data "
+                        "again.") from error
+    if verify and zlib.crc32(body[_HEADER.size:].data) != crc:
         raise DataError(f"{path}: the shard is damaged (its checksum is wrong). Prepare the data again.")
     ids = np.dtype("<u2") if id_bytes == 2 else np.dtype("<i4")
-    bounds = np.cumsum([_HEADER.size, 4 * pairs, 4 * pairs, id_bytes * source_tokens, id_bytes * target_tokens])
+    sizes = [4 * pairs, 4 * pairs, id_bytes * source_tokens, id_bytes * target_tokens]
+    bounds = np.cumsum([_HEADER.size, *sizes])
     source_lengths, target_lengths, source_ids, target_ids = (
         body[start:stop].view(dtype)
         for start, stop, dtype in zip(bounds[:-1], bounds[1:], ("<i4", "<i4", ids, ids), strict=True))

@@ -27,7 +27,8 @@ class Statistics:
         self._pairs = 0
         self._sides = {"source": _Side(max_length), "target": _Side(max_length)}
         self._ratio_sum = self._ratio_squares = 0.0
-        self._dropped: dict[str, dict[str, Any]] = {name: {"pairs": 0, "first_lines": []} for name in DROP_REASONS}
+        self._dropped: dict[str, dict[str, Any]] = {
+            reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
 
     def add(self, chunk: EncodedChunk) -> None:
         """Count a chunk."""
@@ -118,9 +119,8 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
         notes: sentences to add at the end.
     """
     source, target = statistics["source"], statistics["target"]
-    rows = [("", "source", "target")]
-    rows.append(("vocabulary", *(f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
-                                 for side in ("source", "target"))))
+    left, right = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}" for side in ("source", "target"))
+    rows = [("", "source", "target"), ("vocabulary", left, right)]
     for label, form in (
             ("tokens", lambda side: f"{side['tokens']:,}"),
             ("unknown tokens", lambda side: f"{side['unknown']:,} ({100 * side['unknown_rate']:.3f} %)"),
@@ -146,12 +146,13 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
 
 def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str, str]]:
     """Sentences in ranges of length that double: 1-4, 5-8, 9-16, ..."""
-    rows, start, stop = [], 1, 4
+    rows: list[tuple[str, str, str]] = []
+    start, stop = 1, 4
     while start < max(len(source), len(target)):
-        counts = [f"{sum(side[start:stop + 1]):,}" for side in (source, target)]
-        rows.append((f"  {start} to {stop} tokens", *counts))
+        left, right = (f"{sum(side[start:stop + 1]):,}" for side in (source, target))
+        rows.append((f"  {start} to {stop} tokens", left, right))
         start, stop = stop + 1, stop * 2
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def _lines(entry: dict[str, Any]) -> str:

@@ -76,7 +76,8 @@ class Chunk:
 
     def _encoding_message(self, data: bytes, position: int) -> str:
         if self.first_line == 1 and data.startswith(_UTF16_BOMS):
-            return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is expected. "
+            return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
+                    "expected. "
                     f"Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
         line = self.first_line + data.count(b"\n", 0, position)
         column = position - (data.rfind(b"\n", 0, position) + 1) + 1
@@ -146,8 +147,10 @@ def scan_pair(source: str | Path, target: str | Path, progress: Progress | None 
     first, second = (scan.summary() for scan in scans)
     if first.lines != second.lines:
         short, long = sorted((first, second), key=lambda summary: summary.lines)
-        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: line n of "
-                        f"one must be the translation of line n of the other. Look for a missing or an extra line.")
+        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: "
+                        "line n of "
+                        "one must be the translation of line n of the other. Look for a missing or an "
+                        "extra line.")
     return first, second
 
 

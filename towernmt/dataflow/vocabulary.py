@@ -87,7 +87,8 @@ class Vocabulary(ABC):
             if id == EOS:
                 return
             if not 0 <= id < self.size:
-                raise DataError(f"id {id} is not in this vocabulary of {self.size}: is it the vocabulary that the "
+                raise DataError(f"id {id} is not in this vocabulary of {self.size}: is it the vocabulary "
+                                "that the "
                                 f"model was trained with?")
             if id not in (PAD, BOS):
                 yield id
@@ -107,7 +108,8 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
     if path.suffix not in SUFFIXES:
         found = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
         if not found:
-            raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model (SentencePiece), .codes "
+            raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model "
+                            "(SentencePiece), .codes "
                             f"(subword-nmt codes) or .words (one word a line).")
         path = found[0]
     try:
@@ -118,7 +120,8 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         pieces = path.with_suffix(".pieces")
         return BpeCodesVocabulary.parse(path.read_bytes(), pieces.read_bytes(), origin=str(path))
     except OSError as error:
-        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). Check the path.") \
+        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). Check "
+                        "the path.") \
             from error
 
 

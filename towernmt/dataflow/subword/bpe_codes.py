@@ -48,7 +48,8 @@ class BpeCodesVocabulary(Vocabulary):
         return cls(codes, read_pieces(pieces, origin.removesuffix(".codes") + ".pieces"), origin)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[id for word in clean(text).split(" ") if word for id in self._encode_word(word)] for text in texts]
+        return [[id for word in clean(text).split(" ") if word for id in self._encode_word(word)]
+                for text in texts]
 
     def _encode_word(self, word: str) -> list[int]:
         ids = self._cache.get(word)
@@ -108,7 +109,8 @@ def _learn(words: Counter[str], symbols: int) -> bytes:
     characters = len({(c, i == len(word) - 1) for word in words for i, c in enumerate(word)})
     if symbols < 2 or symbols <= characters:
         raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is smaller than the "
-                        f"{characters + len(SPECIAL_PIECES)} single characters (inside and at the end of words) and "
+                        f"{characters + len(SPECIAL_PIECES)} single characters (inside and at the end of "
+                        "words) and "
                         f"special pieces of the text. Raise --vocab-size, or use --vocab-kind bpe.")
     table = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
     output = io.StringIO()
@@ -124,7 +126,8 @@ def _segmenter(codes: bytes, origin: str) -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             return apply_bpe.BPE(text, separator=SEPARATOR)
     except (SystemExit, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"{origin}: not a file of subword-nmt codes (two symbols a line, after '#version').") from error
+        raise DataError(f"{origin}: not a file of subword-nmt codes (two symbols a line, after "
+                        "'#version').") from error
 
 
 def _subword_nmt(module: str) -> Any:
@@ -132,6 +135,7 @@ def _subword_nmt(module: str) -> Any:
         import subword_nmt.apply_bpe
         import subword_nmt.learn_bpe
     except ImportError as error:
-        raise DataError("the vocabulary kind bpe-codes needs the package subword-nmt: pip install 'towernmt[bpe]', or "
+        raise DataError("the vocabulary kind bpe-codes needs the package subword-nmt: pip install "
+                        "'towernmt[bpe]', or "
                         "use --vocab-kind bpe (SentencePiece).") from error
     return {"learn_bpe": subword_nmt.learn_bpe, "apply_bpe": subword_nmt.apply_bpe}[module]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,13 +62,15 @@ class VocabularyMaker:
             shared = self._make_one(self._files["source"], list(texts.values()), lines)
             vocabularies = {"source": shared, "target": shared}
         else:
-            vocabularies = {side: self._make_one(self._files[side], [text], lines) for side, text in texts.items()}
+            vocabularies = {side: self._make_one(self._files[side], [text], lines)
+                            for side, text in texts.items()}
         sides = ["source"] if settings.shared_vocab else ["source", "target"]
         for side in sides:
             size = vocabularies[side].size
             if not self._files[side] and size != settings.vocab_size:
                 name = "shared" if settings.shared_vocab else side
-                notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} asked for: "
+                notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} "
+                             "asked for: "
                              f"the text has no more pieces than that")
         return vocabularies["source"], vocabularies["target"], notes
 
@@ -82,8 +85,17 @@ class VocabularyMaker:
             return learn_words(sentences, settings.vocab_size)
         if settings.vocab_kind == "bpe-codes":
             return learn_bpe_codes(sentences, settings.vocab_size)
-        return learn_sentence_piece(sentences, settings.vocab_kind, settings.vocab_size, settings.character_coverage,
+        coverage = settings.character_coverage or self._coverage(self._sample(texts, lines))
+        return learn_sentence_piece(sentences, settings.vocab_kind, settings.vocab_size, coverage,
                                     settings.byte_fallback)
+
+    def _coverage(self, sentences: Iterator[str]) -> float:
+        """The share of the text that its characters cover, as many of them as fill half of the vocabulary."""
+        characters: Counter[str] = Counter()
+        for sentence in sentences:
+            characters.update(sentence)
+        kept = characters.most_common(max(self._settings.vocab_size // 2, 1))
+        return sum(count for _, count in kept) / max(characters.total(), 1)
 
     def _sample(self, texts: list[str], lines: int) -> Iterator[str]:
         """About `vocab_sentences` cleaned sentences of the texts; the same lines of each."""

@@ -39,7 +39,8 @@ class SentencePieceVocabulary(Vocabulary):
         except RuntimeError as error:
             raise DataError(f"{origin}: not a SentencePiece model, or a damaged one.") from error
         processor = self._processor
-        specials = {PAD: processor.pad_id(), BOS: processor.bos_id(), EOS: processor.eos_id(), UNK: processor.unk_id()}
+        specials = {PAD: processor.pad_id(), BOS: processor.bos_id(),
+                    EOS: processor.eos_id(), UNK: processor.unk_id()}
         pieces = processor.get_piece_size()
         others = [id for id in range(pieces) if id not in specials.values()]
         self._theirs = [specials[id] for id in range(len(specials))] + others  # our id -> theirs
@@ -65,7 +66,9 @@ class SentencePieceVocabulary(Vocabulary):
         return " ".join(text.split())
 
     def id_to_piece(self, id: int) -> str:
-        return SPECIAL_PIECES[id] if id < len(SPECIAL_PIECES) else str(self._processor.id_to_piece(self._theirs[id]))
+        if id < len(SPECIAL_PIECES):
+            return SPECIAL_PIECES[id]
+        return str(self._processor.id_to_piece(self._theirs[id]))
 
     def piece_to_id(self, piece: str) -> int:
         if piece in SPECIAL_PIECES:
@@ -112,4 +115,5 @@ def _training_message(message: str, kind: str, size: int) -> str:
                 f"--character-coverage.")
     if "!sentences_.empty()" in message or "no sentences" in message.lower():
         return "there is no text to learn a vocabulary from: every line is empty."
-    return f"SentencePiece cannot learn a {kind} vocabulary of {size} from this text: {' '.join(message.split())}."
+    return (f"SentencePiece cannot learn a {kind} vocabulary of {size} from this text: "
+            f"{' '.join(message.split())}.")

@@ -19,7 +19,8 @@ def read_pieces(content: bytes, origin: str) -> list[str]:
     try:
         lines = content.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8: a vocabulary is a text file, one piece a "
+        raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8: a vocabulary is a text file, one "
+                        "piece a "
                         f"line.") from None
     if tuple(lines[:len(SPECIAL_PIECES)]) != SPECIAL_PIECES:
         lines = [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
@@ -27,7 +28,8 @@ def read_pieces(content: bytes, origin: str) -> list[str]:
     for number, piece in enumerate(lines):
         if not piece or piece in first:
             what = "empty" if not piece else f"'{piece}' again"
-            raise DataError(f"{origin}: piece {number + 1} is {what}: a vocabulary is a text file with each piece on "
+            raise DataError(f"{origin}: piece {number + 1} is {what}: a vocabulary is a text file with each "
+                            "piece on "
                             f"a line of its own, once.")
         first[piece] = number
     return lines

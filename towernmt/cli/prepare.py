@@ -1,0 +1,57 @@
+"""`towernmt prepare`: text files to prepared data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import typing
+from typing import Any
+
+from towernmt.dataflow.prepare import prepare
+from towernmt.dataflow.prepare_settings import PrepareSettings
+
+DESCRIPTION = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
+               "line, in flat memory.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One option for each field of `PrepareSettings`, with its help and its default."""
+    parser.description = DESCRIPTION
+    kinds = typing.get_type_hints(PrepareSettings)
+    for field in dataclasses.fields(PrepareSettings):
+        option = "--" + field.name.replace("_", "-")
+        text = field.metadata["help"].replace("%", "%%")
+        kind = _kind(kinds[field.name])
+        if kind is bool:
+            parser.add_argument(option, action="store_true", help=text)
+            continue
+        required = field.default == ""
+        if not required and field.default is not None:
+            text += f" Default: {field.default}."
+        choices = field.metadata["choices"] or None
+        parser.add_argument(option, type=kind, default=field.default, required=required, choices=choices,
+                            metavar=None if choices else _metavar(field.name, kind), help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare, and print the table of statistics.
+
+    Raises:
+        TowerNMTError: what `prepare` raises.
+    """
+    names = [field.name for field in dataclasses.fields(PrepareSettings)]
+    data = prepare(PrepareSettings(**{name: getattr(args, name) for name in names}), stream=sys.stderr)
+    print(data.statistics_table, end="")
+    return 0
+
+
+def _kind(annotation: Any) -> type:
+    """The type of an option's value: `float` for `float | None`."""
+    kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    kind: type = kinds[0] if kinds else annotation
+    return kind
+
+
+def _metavar(name: str, kind: type) -> str:
+    return "DIR" if name == "output" else {int: "N", float: "X", str: "FILE"}[kind]
