@@ -39,7 +39,7 @@ class BatchSettings:
         "What batch_tokens counts. target: target tokens with EOS; source+target: sentences x (longest "
         "source + longest target); longest: sentences x longest side; sentences: pairs.", choices=BATCH_TYPES)
     bucket_width: int = setting(8, "Step of the length buckets in target tokens; 0 for no bucketing.")
-    max_length: int = setting(128, "Target bound of the last bucket, tokens with EOS; it takes longer pairs.")
+    max_length: int = setting(200, "Target bound of the last bucket, tokens with EOS; it takes longer pairs.")
     sort_by_length: bool = setting(True, "Sort by length inside a bucket, ties at random: least padding.")
     shuffle: bool = setting(True, "Shuffle blocks, pairs and batches; if not, all epochs have one order.")
     seed: int = setting(1, "Seed of the order of the training data, a whole number from 0.")
