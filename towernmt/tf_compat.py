@@ -7,10 +7,45 @@ switched off before the first graph is built.
 from __future__ import annotations
 
 import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's own start-up chatter
+_NOISE = re.compile(rb"^(I\d{4} |WARNING: All log messages before|E\d{4} .*cuInit|W\d{4} .*(cuda|gpu|TensorRT))", re.I)
 
-import tensorflow as tf  # noqa: E402
+
+@contextmanager
+def _without_startup_noise() -> Iterator[None]:
+    """Keep back the lines that TensorFlow's C++ writes at each start, whatever the log level is set to.
+
+    Everything else that was written meanwhile is passed on. `TOWERNMT_DEBUG=1` keeps all lines.
+    """
+    if os.environ.get("TOWERNMT_DEBUG"):
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            for line in held:
+                if not _NOISE.match(line):
+                    os.write(2, line)
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+with _without_startup_noise():
+    import tensorflow as tf
+
+    tf.config.list_physical_devices("GPU")  # the search for a GPU driver is as noisy as the import
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()

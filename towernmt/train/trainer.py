@@ -76,10 +76,9 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
             return []
         accumulator = Accumulator(gradients, _weight(self.tower_func))
         clock = tf1.get_collection(CLOCK_ADVANCE)
-        position = getattr(input, "position", None)
+        position = getattr(input, "position_tensor", tf.constant(""))
         self._collect_first, self._collect_next = (
-            [tf.group(op, *clock)] + ([position] if position is not None else [])
-            for op in (accumulator.assign, accumulator.add))
+            [position, tf.group(op, *clock)] for op in (accumulator.assign, accumulator.add))
         self.train_op = optimizer.apply_gradients(accumulator.with_current(), name="train_op")
         self._flush_op = tf.group(
             optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),
@@ -98,27 +97,27 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
 
     def run_step(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
-        collected = 0
+        collected, position = 0, b""
         try:
-            for collected in range(self.update_cycle - 1):
-                self.sess.run(self._collect_next if collected else self._collect_first)
-            if self.update_cycle > 1:
-                collected = self.update_cycle - 1
+            while collected < self.update_cycle - 1:
+                position, _ = self.sess.run(self._collect_next if collected else self._collect_first)
+                collected += 1
             self.hooked_sess.run(self.train_op)
         except tf.errors.OutOfRangeError:
             raise_feeder_error = getattr(self._input, "raise_feeder_error", None)
             if raise_feeder_error is not None:
                 raise_feeder_error()
             if collected:
-                self._flush(collected)
-            raise StopTraining("the end of the data") from None
+                self._flush(collected, position.decode())
+            raise StopTraining("the data has ended") from None
 
-    def _flush(self, collected: int) -> None:
+    def _flush(self, collected: int, position: str) -> None:
         """The data ended inside an update cycle: update from the batches that were there."""
         logger.info(f"The data ended after {collected} of {self.update_cycle} batches of an update cycle: "
                     "the last update is made from these.")
         self.sess.run(self._flush_op)
         self.loop._global_step += 1
+        self._input.last_position = position
 
 
 def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:

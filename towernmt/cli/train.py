@@ -1,0 +1,103 @@
+"""`towernmt train`: train a model on prepared data, or go on with a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towernmt.errors import SettingsError
+from towernmt.settings import apply_overrides, describe, load_yaml, parse_assignments
+
+if TYPE_CHECKING:
+    from towernmt.train.settings import Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `towernmt train`."""
+    parser.add_argument("--data", help="directory that `towernmt prepare` wrote")
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say how to train, shared with the example programs."""
+    parser.add_argument("--logdir", help="directory of the run; if it holds one already, that run goes on")
+    parser.add_argument("--model", default=None, help="architecture: transformer")
+    parser.add_argument("--preset", default=None, help="named sizes of the model: tiny, small, base, big")
+    devices = parser.add_mutually_exclusive_group()
+    devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower each, for example 0,1,2,3")
+    devices.add_argument("--towers", type=int, metavar="N", help="N towers on the CPU")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
+    parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+                        help="settings, for example train.batch_tokens=4096; any number, may be repeated")
+    parser.add_argument("--help-settings", action="store_true", help="list every setting and exit")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train as the command line says."""
+    if options.help_settings:
+        return print_settings(options)
+    if not options.data:
+        raise SettingsError("--data is missing: pass a directory that `towernmt prepare` wrote.")
+    if not options.logdir:
+        raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
+    from towernmt.dataflow.prepared import PreparedData
+
+    return train_prepared(options, PreparedData(options.data), settings_of(options))
+
+
+def train_prepared(options: argparse.Namespace, data: object, settings: Settings) -> int:
+    """Train on prepared data with the devices of the command line."""
+    from towernmt.train.launch import train
+
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)  # type: ignore[arg-type]
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
+    from towernmt.train.run_directory import RunDirectory
+    from towernmt.train.settings import default_settings
+
+    run_directory = RunDirectory(options.logdir) if options.logdir else None
+    if run_directory is not None and run_directory.exists():
+        settings = run_directory.settings()
+        if options.model not in (None, settings.architecture):
+            raise SettingsError(f"--model {options.model}: {options.logdir} holds a run of a {settings.architecture}; "
+                                "pass another --logdir.")
+        if options.preset is not None:
+            preset = default_settings(settings.architecture, options.preset).model
+            settings.model = _keep_vocabulary_sizes(preset, settings.model)
+    else:
+        settings = default_settings(options.model or "transformer", options.preset)
+    if options.config:
+        settings = apply_overrides(settings, load_yaml(Path(options.config)), origin=options.config)
+    return apply_overrides(settings, parse_assignments(options.assignments))
+
+
+def _keep_vocabulary_sizes(preset: object, saved: object) -> object:
+    import dataclasses
+
+    sizes = {f.name: getattr(saved, f.name) for f in dataclasses.fields(saved)  # type: ignore[arg-type]
+             if f.name.endswith("vocab_size")}
+    return dataclasses.replace(preset, **sizes)  # type: ignore[type-var]
+
+
+def gpu_numbers(text: str | None) -> list[int] | None:
+    """`"0,1"` as `[0, 1]`.
+
+    Raises:
+        SettingsError: not a comma-separated list of numbers.
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise SettingsError(f"--gpu {text}: expected GPU numbers separated by commas, for example 0,1.") from None
+
+
+def print_settings(options: argparse.Namespace) -> int:
+    """Print every setting with its default and meaning."""
+    for key, value, help_text in describe(settings_of(options)):
+        print(f"{key}={value}\n    {help_text}")
+    return 0

@@ -1,0 +1,135 @@
+"""From settings to a finished run: what `towernmt train` and the examples call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorpack.callbacks import JSONWriter, ScalarPrinter, TFEventWriter
+from tensorpack.train.interface import launch_train_with_config
+from tensorpack.utils import logger
+
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
+from towernmt.callbacks.bleu_validator import BleuValidator
+from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.callbacks.early_stopping import EarlyStopping
+from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.nan_guard import NanGuard
+from towernmt.callbacks.progress import Progress
+from towernmt.callbacks.schedule_callbacks import make_schedule
+from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.dataflow.batches import Batches
+from towernmt.dataflow.prepared import PreparedData
+from towernmt.errors import SettingsError
+from towernmt.input_source import GeneralQueueInput, QueueMonitor
+from towernmt.models import make_model
+from towernmt.models.randomness import set_seed
+from towernmt.settings import flatten
+from towernmt.tf_compat import tf
+from towernmt.train.config import TrainConfig
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.session import make_deterministic, session_creator
+from towernmt.train.settings import Settings
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+
+def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequence[int] | None = None,
+          towers: int | None = None) -> int:
+    """Train a model on prepared data, from the last checkpoint of `logdir` if there is one.
+
+    Args:
+        settings: of the run; written to the run's directory.
+        data: vocabularies, shards and validation text.
+        gpus: one tower on each; None for towers on the CPU.
+        towers: towers on the CPU, 1 if neither is given.
+    Returns:
+        the exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.
+    Raises:
+        TowerNMTError: what the user can mend.
+    """
+    run = RunDirectory(logdir)
+    settings = with_vocabulary_sizes(settings, data)
+    trainer = SyncMultiGPUTrainer(gpus, (towers or 1) if gpus is None else towers, settings.train.update_cycle)
+    check_resumable(run, settings)
+    run.save_settings(settings)
+    data.copy_vocabularies(run.vocabulary)
+    logger.set_logger_dir(str(run.log), action="k")
+    if settings.train.deterministic:
+        make_deterministic()
+    with tf.Graph().as_default():
+        set_seed(settings.train.seed)
+        config, stop = make_config(settings, data, run, gpus is not None)
+        launch_train_with_config(config, trainer)
+    return 128 + stop.received if stop.received else 0
+
+
+def with_vocabulary_sizes(settings: Settings, data: PreparedData) -> Settings:
+    """The settings with the sizes of the data's vocabularies in the model's group."""
+    model = dataclasses.replace(settings.model, source_vocab_size=data.source_vocabulary.size,
+                                target_vocab_size=data.target_vocabulary.size)
+    if not data.shared_vocabulary and getattr(model, "tie_embeddings", None) == "all":
+        logger.info("Source and target have vocabularies of their own: model.tie_embeddings=target.")
+        model = dataclasses.replace(model, tie_embeddings="target")
+    return dataclasses.replace(settings, model=model)
+
+
+FIXED_GROUPS = ("architecture", "model.")
+FIXED_KEYS = ("optimizer.name",)
+
+
+def check_resumable(run: RunDirectory, settings: Settings) -> None:
+    """Refuse to go on with a run under another architecture, which its checkpoints would not fit.
+
+    Raises:
+        SettingsError: the first setting that differs.
+    """
+    if not run.exists() or not run.checkpoints.is_dir():
+        return
+    old, new = flatten(run.settings()), flatten(settings)
+    for key in old:
+        fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
+        if fixed and "dropout" not in key and "smoothing" not in key and old[key] != new.get(key):
+            raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
+                                "as it was to go on with it, or pass another --logdir to begin another.")
+
+
+def make_config(settings: Settings, data: PreparedData, run: RunDirectory,
+                on_gpus: bool = False) -> tuple[TrainConfig, StopOnSignal]:
+    """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
+    s = settings.train
+    batches = Batches(data, s, epochs=s.epochs or None)
+    source = GeneralQueueInput(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
+    model = make_model(settings)
+    stop = StopOnSignal(interrupt=lambda: source.stop(None))
+    config = TrainConfig(
+        model=model, data=source, update_cycle=s.update_cycle,
+        callbacks=make_callbacks(settings, data, run, model, source) + [stop],
+        monitors=[TFEventWriter(), JSONWriter(), ScalarPrinter(whitelist=[])],
+        session_creator=session_creator(s.precision, on_gpus))
+    return config, stop
+
+
+def make_callbacks(settings: Settings, data: PreparedData, run: RunDirectory, model: Any,
+                   source: GeneralQueueInput) -> list[Any]:
+    """The callbacks of a run, in the order in which they act after a step."""
+    s = settings.train
+    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
+    schedule = make_schedule(settings.schedule, settings.optimizer.learning_rate,
+                             getattr(settings.model, "hidden_size", 512))
+    callbacks: list[Any] = [NanGuard(), Progress(s.log_steps), QueueMonitor(source)]
+    if data.valid_source and s.validate_steps:
+        count = s.validate_sentences or None
+        callbacks.append(BleuValidator(
+            data.valid_source[:count], data.valid_target[:count], data.source_vocabulary, data.target_vocabulary,
+            model, settings.search, every_steps=s.validate_steps,
+            best_checkpoints=BestCheckpoints(run.best, s.keep_best) if s.keep_best else None))
+        if s.stop_patience:
+            callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
+    callbacks += [schedule, saver]
+    if s.steps:
+        callbacks.append(StopAtStep(s.steps))
+    if s.minutes:
+        callbacks.append(StopAfterMinutes(s.minutes))
+    return callbacks
