@@ -54,7 +54,7 @@ def plan_block(source_lengths: IntArray, target_lengths: IntArray, buckets: Buck
         buckets: see `towernmt.dataflow.buckets`.
         batch_type: one of BATCH_TYPES, see `cut`.
         limit: the most a batch may hold, in the unit of `batch_type`.
-        sort_by_length: also sort inside each bucket, by target length, then source length.
+        sort_by_length: also sort inside each bucket, by the longest side, then by how much longer it is.
         shuffle_key: whole numbers from 0 that name the random order; None keeps the corpus's order among
             pairs that sort equal, and the batches by length.
     """
@@ -63,8 +63,10 @@ def plan_block(source_lengths: IntArray, target_lengths: IntArray, buckets: Buck
     source, target = source_lengths[order], target_lengths[order]
     keys = [buckets.assign(source, target)]
     if sort_by_length:
-        # Up and down in turn, as a snake: where the target length changes, the source length does not jump.
-        keys = [np.where(target % 2 == 0, source, -source), target, *keys]
+        # The second key runs up and down in turn, as a snake, so that neighbours are alike in both sides
+        # also where the first one changes.
+        longest, difference = np.maximum(source, target), source - target
+        keys = [np.where(longest % 2 == 0, difference, -difference), longest, *keys]
     by_length = np.lexsort(keys)
     order = order[by_length]
     ends = cut(source[by_length], target[by_length], batch_type, limit)
