@@ -1,0 +1,239 @@
+"""Lines to lines through a fake predictor: nothing here needs TensorFlow."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.dataflow.vocabulary import Vocabulary
+from towernmt.errors import DataError, DivergenceError, SettingsError
+from towernmt.predict.evaluate import corpus_scores
+from towernmt.predict.pieces import cut_line
+from towernmt.predict.settings import StreamSettings
+from towernmt.predict.stream import Hypothesis, plan_batches, translate_lines, translate_stream
+from towernmt.predict.text_io import clean_lines, read_text
+
+PAD, EOS, UNK = 0, 2, 3
+UNSEEN = "☃"
+
+
+class Words(Vocabulary):
+    """A token for each word; a new word gets the next id, but a snowman is unknown."""
+
+    kind = "word"
+    size = 10 ** 6
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self.piece_to_id(word) for word in text.split()] for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(map(self.id_to_piece, ids))
+
+    def piece_to_id(self, piece: str) -> int:
+        if piece == UNSEEN:
+            return UNK
+        if piece not in self.words:
+            self.words.append(piece)
+        return 4 + self.words.index(piece)
+
+    def id_to_piece(self, id: int) -> str:
+        return "<unk>" if id == UNK else self.words[id - 4]
+
+    def files(self) -> Mapping[str, bytes]:
+        return {}
+
+
+class Echo:
+    """Translates a sentence into itself; the k-th best lacks the last k words. Keeps the batches it saw."""
+
+    def __init__(self, n_best: int = 1) -> None:
+        self.n_best = n_best
+        self.batches: list[list[int]] = []
+
+    def __call__(self, source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert source.dtype == length.dtype == np.int32
+        for row, n in zip(source, length, strict=True):
+            assert row[n - 1] == EOS and (row[n:] == PAD).all()
+        self.batches.append(length.tolist())
+        tokens = np.repeat(source[:, None], self.n_best, axis=1)
+        for row, n in zip(tokens, length, strict=True):
+            for k in range(self.n_best):
+                row[k, max(n - 1 - k, 0):] = PAD
+        scores = -np.arange(self.n_best, dtype=np.float32) - length[:, None].astype(np.float32)
+        return tokens, scores
+
+
+def echo(lines: Iterable[str | bytes], predictor: Echo | None = None, **settings: int) -> list[str]:
+    words = Words()
+    stream = translate_stream(predictor or Echo(), words, words, lines, StreamSettings(**settings))
+    return [hypotheses[0].text for hypotheses in stream]
+
+
+def test_each_line_comes_out_as_one_line_in_place() -> None:
+    text = b"a b\n\n   \nc \xff d\nlast \xe2\x98\x83\r\n\x00 nul \x00\n"
+    text += b"x\xe2\x80\xa8y\xc2\x85z\x0bv\x0cw\rk\nno newline"
+    assert echo(io.BytesIO(text)) == [
+        "a b", "", "", "c \ufffd d", "last <unk>", "nul", "x y z v w k", "no newline"]
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_dropped() -> None:
+    assert list(clean_lines(io.BytesIO(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n"))) == ["one", "two", ""]
+
+
+def test_broken_utf8_is_warned_of_once_a_line_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert echo([b"fine\n", b"bad \xff\xfe and \xff\n", b"fine", b"\x80"]) == [
+            "fine", "bad \ufffd\ufffd and \ufffd", "fine", "\ufffd"]
+    places = [record.getMessage().split(":")[0] for record in caplog.records]
+    assert places == ["input line 2", "input line 4"]
+
+
+def test_text_with_lone_surrogates_is_translated() -> None:
+    assert echo(["a \ud800 b"]) == ["a \ufffd b"]
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda line: line.replace(b"\n", b" ")), max_size=30),
+       st.integers(1, 7), st.integers(1, 20), st.integers(1, 5), st.integers(1, 6))
+def test_any_bytes_give_one_line_for_each_line_whatever_the_batching(
+        lines: list[bytes], window: int, tokens: int, sentences: int, longest: int) -> None:
+    expected = echo([line + b"\n" for line in lines], window=10 ** 6)
+    found = echo(io.BytesIO(b"\n".join([*lines, b""])), window=window, batch_tokens=tokens,
+                 batch_sentences=sentences, max_source_length=longest)
+    assert found == expected
+    assert all(len(line.splitlines()) <= 1 for line in found)
+
+
+def test_the_stream_is_not_read_further_than_its_window() -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield f"line {read}"
+    words = Words()
+    stream = translate_stream(Echo(), words, words, endless(), StreamSettings(window=5))
+    assert [next(stream)[0].text for _ in range(7)] == [f"line {i}" for i in range(1, 8)]
+    assert read == 10
+
+
+def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_repeats_once() -> None:
+    predictor = Echo()
+    lines = ["a b c d e f", "a", "a b c", "b", "a", "a b", "c", "a", "c c"]
+    assert echo(lines, predictor, batch_tokens=8, batch_sentences=3) == lines
+    assert predictor.batches == [[2, 2, 2], [3, 3], [4], [7]]
+
+
+def test_a_sentence_longer_than_a_batch_is_a_batch_of_its_own() -> None:
+    assert [[len(p) for p in b] for b in plan_batches([(4,), (4,) * 9, (5,) * 9], 6, 10)] == [[1], [9], [9]]
+
+
+def test_lines_share_one_window_in_translate_lines_and_none_gives_none() -> None:
+    words = Words()
+    predictor = Echo()
+    assert translate_lines(predictor, words, words, ["b c", "", "a"], batch_tokens=100) == ["b c", "", "a"]
+    assert predictor.batches == [[2, 3]]
+    assert translate_lines(predictor, words, words, []) == []
+
+
+def test_n_best_lists_come_with_scores_and_blank_lines_with_one_empty_text() -> None:
+    words = Words()
+    stream = translate_stream(Echo(n_best=2), words, words, ["a b", ""], StreamSettings())
+    assert list(stream) == [[Hypothesis("a b", -3.0), Hypothesis("a", -4.0)], [Hypothesis("", 0.0)]]
+
+
+def test_places_without_a_hypothesis_are_left_out() -> None:
+    words = Words()
+
+    def one_of_two(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.stack([source, source * 0], axis=1), np.array([[-1.0, -np.inf]], np.float32)
+    stream = translate_stream(one_of_two, words, words, ["a"], StreamSettings())
+    assert list(stream) == [[Hypothesis("a", -1.0)]]
+
+
+def test_a_diverged_model_is_an_error() -> None:
+    words = Words()
+
+    def diverged(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return source[:, None], np.full([len(source), 1], np.nan, np.float32)
+    with pytest.raises(DivergenceError, match="NaN"):
+        translate_lines(diverged, words, words, ["a"])
+
+
+def cut(text: str, limit: int) -> list[str]:
+    words = Words()
+    return [words.decode(piece) for piece in cut_line(text, words.encode(text), words, limit)]
+
+
+def test_long_lines_are_cut_at_sentences_then_clauses_then_spaces_and_packed() -> None:
+    assert cut("One two. Three four! Five.", 4) == ["One two. Three four!", "Five."]
+    assert cut('He said: "Go." She went. 3.5 km.', 4) == ['He said: "Go."', "She went. 3.5 km."]
+    assert cut("a b, c d e, f. g", 3) == ["a b,", "c d e,", "f.", "g"]
+    assert cut("a b c d e", 2) == ["a b", "c d", "e"]
+    assert cut("fits", 1) == ["fits"] and cut("", 1) == []
+
+
+def test_a_word_without_any_place_to_cut_is_cut_between_tokens() -> None:
+    class Characters(Words):
+        def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+            return [[ord(c) for c in text if not c.isspace()] for text in texts]
+    assert [len(p) for p in cut_line("x" * 10, [ord("x")] * 10, Characters(), 4)] == [4, 4, 2]
+    chinese = "你好。我很好，谢谢你。"
+    pieces = cut_line(chinese, Characters().encode(chinese), Characters(), 5)
+    assert ["".join(map(chr, piece)) for piece in pieces] == ["你好。", "我很好，", "谢谢你。"]
+
+
+def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(
+        caplog: pytest.LogCaptureFixture) -> None:
+    predictor = Echo()
+    with caplog.at_level(logging.WARNING):
+        assert echo(["a", "b c. d e. f g h i"], predictor, max_source_length=4) == ["a", "b c. d e. f g h i"]
+    assert max(max(batch) for batch in predictor.batches) == 5
+    assert [r.getMessage() for r in caplog.records] == [
+        "input line 2: its 8 tokens are more than 4; translated in 2 pieces."]
+
+
+def test_hypotheses_of_pieces_are_joined_by_rank_with_their_mean_score() -> None:
+    words = Words()
+    stream = translate_stream(Echo(n_best=2), words, words, ["a b. c"], StreamSettings(max_source_length=2))
+    assert list(stream) == [[Hypothesis("a b. c", -2.5), Hypothesis("a", -3.5)]]
+
+
+@pytest.mark.parametrize("name", ["batch_tokens", "batch_sentences", "window", "max_source_length"])
+def test_stream_settings_below_one_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        StreamSettings(**{name: 0})
+
+
+def test_scores_of_a_perfect_translation_are_100_and_carry_sacrebleus_signature() -> None:
+    text = ["The cat sat on the mat.", "Good morning, everybody!"]
+    scores = corpus_scores(text, text)
+    assert scores.bleu == pytest.approx(100) and scores.chrf == pytest.approx(100)
+    assert all(part in scores.signature for part in ("tok:13a", "case:mixed", "version:"))
+
+
+def test_scores_match_bleu_computed_by_hand() -> None:
+    # 1- to 4-gram precisions 5/6, 3/5, 2/4, 1/3 and no brevity penalty.
+    scores = corpus_scores(["a b c d x f"], ["a b c d e f"])
+    assert scores.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+
+
+def test_scoring_nothing_or_unequal_numbers_of_lines_is_refused() -> None:
+    with pytest.raises(DataError, match="2 hypotheses for 1 references"):
+        corpus_scores(["a", "b"], ["a"])
+    with pytest.raises(DataError, match="no sentences"):
+        corpus_scores([], [])
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(DataError, match="nowhere.txt: cannot read"):
+        read_text("nowhere.txt")

@@ -1,0 +1,175 @@
+"""`towernmt translate` and `towernmt evaluate`, with a translator that turns words round."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.cli import evaluate, translate
+from towernmt.errors import DataError, SettingsError
+from towernmt.predict.stream import Hypothesis
+from towernmt.predict.text_io import clean_lines
+
+
+class Reverser:
+    """Stands in for a `Translator`: the best translation is the line backwards, the second is empty."""
+
+    checkpoint = "runs/x/best/step-1/model"
+
+    def translate_stream(self, lines: Iterable[str | bytes],
+                         name: str = "input") -> Iterator[list[Hypothesis]]:
+        for line in clean_lines(lines, name):
+            yield [Hypothesis(" ".join(reversed(line.split())), -0.5), Hypothesis("", -2.0)]
+
+    def translate(self, lines: list[str]) -> list[str]:
+        return [hypotheses[0].text for hypotheses in self.translate_stream(lines)]
+
+
+class Stdin:
+    """Standard input from bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def parse(module: Any, *arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args(list(arguments))
+
+
+@pytest.fixture
+def run_translate(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
+    def run(content: bytes, *arguments: str) -> bytes:
+        monkeypatch.setattr(translate, "make_translator", lambda args: Reverser())
+        monkeypatch.setattr(sys, "stdin", Stdin(content))
+        assert translate.run(parse(translate, "--model", "runs/x", *arguments)) == 0
+        return capfdbinary.readouterr().out
+    return run
+
+
+def test_lines_go_from_stdin_to_stdout_one_for_one(run_translate: Any) -> None:
+    assert run_translate("a ä\n\nc d\r\ne f".encode()) == "ä a\n\nd c\nf e\n".encode()
+
+
+def test_lines_go_from_file_to_file(run_translate: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"a b\nc d\n")
+    assert run_translate(b"", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")) == b""
+    assert (tmp_path / "out").read_bytes() == b"b a\nd c\n"
+
+
+def test_n_best_lines_carry_line_number_text_and_score(run_translate: Any) -> None:
+    assert run_translate(b"a b\nc\n", "--n-best", "2").decode().splitlines() == [
+        "0 ||| b a ||| -0.5000", "0 |||  ||| -2.0000", "1 ||| c ||| -0.5000", "1 |||  ||| -2.0000"]
+
+
+def test_scores_stand_before_the_text(run_translate: Any) -> None:
+    assert run_translate(b"a b\n", "--scores") == b"-0.5000\tb a\n"
+    with pytest.raises(SettingsError, match="leave out --scores"):
+        run_translate(b"", "--scores", "--n-best", "2")
+
+
+def test_every_line_is_flushed_before_the_next_is_translated() -> None:
+    events: list[str] = []
+
+    class Output(io.BytesIO):
+        def flush(self) -> None:
+            events.append("flush")
+
+    def translations() -> Iterator[list[Hypothesis]]:
+        for text in ("a", "b"):
+            events.append(text)
+            yield [Hypothesis(text, 0.0)]
+    translate.write_translations(Output(), translations())
+    assert events == ["a", "flush", "b", "flush"]
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
+    program = """
+import argparse, sys
+from towernmt.cli import translate
+from towernmt.predict.stream import Hypothesis
+class Endless:
+    def translate_stream(self, lines, name):
+        while True:
+            yield [Hypothesis("x" * 1000, 0.0)]
+translate.make_translator = lambda args: Endless()
+parser = argparse.ArgumentParser()
+translate.add_arguments(parser)
+sys.exit(translate.run(parser.parse_args(["--model", "runs/x"])))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline() == b"x" * 1000 + b"\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=30) == 0
+    process.stderr.close()
+
+
+def test_the_command_line_parses_without_tensorflow() -> None:
+    program = "import sys; from towernmt.cli import evaluate, translate; exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "--n-best 0"), (["--window", "0"], "window=0"),
+    (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
+def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
+        arguments: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        translate.make_translator(parse(translate, "--model", "runs/x", *arguments))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "source").write_text("you thank I\nhouse the in is he today\n", encoding="utf-8")
+    (tmp_path / "reference").write_text("I thank you\ntoday he is in the house\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_a_model_is_scored_on_a_test_set(files: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(evaluate, "make_translator", lambda args: Reverser())
+    arguments = ["--model", "runs/x", "--source", str(files / "source"),
+                 "--reference", str(files / "reference")]
+    assert evaluate.run(parse(evaluate, *arguments, "--hypothesis", str(files / "out"), "--json")) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["bleu"] == pytest.approx(100) and result["chrf"] == pytest.approx(100)
+    assert result["sentences"] == 2 and result["sentences_per_second"] > 0
+    assert "tok:13a" in result["signature"] and result["checkpoint"] == Reverser.checkpoint
+    assert (files / "out").read_text(encoding="utf-8") == (files / "reference").read_text(encoding="utf-8")
+    assert evaluate.run(parse(evaluate, *arguments)) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("BLEU = 100.00  nrefs:1|case:mixed") and second.startswith("chrF = 100.00")
+    assert "sentences/s" in third
+
+
+def test_translations_that_are_there_already_are_scored_without_a_model(
+        files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--hypothesis-file", str(files / "reference"), "--reference", str(files / "reference")]
+    assert evaluate.run(parse(evaluate, *arguments)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_incomplete_or_unequal_test_sets_are_refused(files: Path) -> None:
+    reference = ["--reference", str(files / "reference")]
+    with pytest.raises(SettingsError, match="Pass --model and --source"):
+        evaluate.run(parse(evaluate, *reference, "--model", "runs/x"))
+    with pytest.raises(SettingsError, match="leave out --model"):
+        evaluate.run(parse(evaluate, *reference, "--model", "runs/x", "--hypothesis-file", "x"))
+    (files / "source").write_text("one line\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has 1 lines and .* has 2"):
+        evaluate.run(parse(evaluate, *reference, "--model", "runs/x", "--source", str(files / "source")))

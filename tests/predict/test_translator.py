@@ -1,0 +1,141 @@
+"""The translator with a checkpoint on disk and the real Transformer, tiny and untrained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.dataflow.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary import EOS, SPECIAL_PIECES, Vocabulary
+from towernmt.errors import CheckpointError, SettingsError
+from towernmt.models.interface import shift_right
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.predict import translator as translator_module
+from towernmt.predict.settings import SearchSettings
+from towernmt.predict.translator import Translator
+from towernmt.tf_compat import tf, tf1
+
+WORDS = [f"w{i}" for i in range(16)]
+
+
+def make_model(**settings: Any) -> Transformer:
+    size = len(SPECIAL_PIECES) + len(WORDS)
+    return Transformer(TransformerSettings(**{
+        "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 2,
+        "source_vocab_size": size, "target_vocab_size": size, **settings}))
+
+
+class Run:
+    """Stands in for a `RunDirectory` with one checkpoint."""
+
+    model = make_model()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load_model(self) -> Transformer:
+        return self.model
+
+    def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
+        return vocabulary, vocabulary
+
+    def checkpoint(self, which: str | None = None) -> str:
+        return str(self.path / (which or "best") / "model")
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of random parameters, with an optimizer's slot beside them."""
+    path = tmp_path_factory.mktemp("run")
+    (path / "best").mkdir()
+    with tf1.Graph().as_default():
+        with PredictTowerContext(""):
+            Run.model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in Run.model.inputs()])
+        tf1.get_variable("beta1_power", [], initializer=tf1.ones_initializer())
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            rng = np.random.default_rng(1)
+            for variable in tf1.trainable_variables():  # far from uniform, so that no two scores are close
+                variable.load(rng.normal(0, 0.5, variable.shape.as_list()), session)
+            tf1.train.Saver().save(session, str(path / "best" / "model"), write_meta_graph=False)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def fake_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(translator_module, "RunDirectory", Run)
+    yield
+
+
+def test_a_translator_gives_one_text_a_line_in_order(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=3, device="cpu")
+    lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
+    together = translator.translate(lines)
+    assert len(together) == 5 and together[1] == "" and together[2] == together[4] != ""
+    assert [translator.translate([line])[0] for line in lines] == together
+    stream = translator.translate_stream(f"{line}\n".encode() for line in lines)
+    assert [hypotheses[0].text for hypotheses in stream] == together
+
+
+def test_scores_are_the_teacher_forced_log_probabilities(run_directory: Path) -> None:
+    translator = Translator(run_directory, search=SearchSettings(beam_size=4, n_best=4, length_penalty=1.0))
+    source, length = np.array([[5, 6, 7, EOS]], np.int32), np.array([4], np.int32)
+    tokens, scores = translator.predictor(source, length)
+    with translator.predictor.graph.as_default():
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext("forced"):
+            memory = Run.model.encode(tf.repeat(source, 4, axis=0), tf.repeat(length, 4))
+            target = tf.constant(tokens[0])
+            log_prob = tf.gather(tf.nn.log_softmax(Run.model.decode(memory, shift_right(target))), target,
+                                 batch_dims=2)  # [n_best, length]
+            forced = translator.predictor.sess.run(log_prob)
+    written = tokens[0] != 0
+    expected = (forced * written).sum(1) / ((5 + written.sum(1)) / 6)
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-4)
+    assert (np.diff(scores[0]) <= 0).all() and len({tuple(row) for row in tokens[0]}) == 4
+
+
+def test_n_best_translations_come_best_first(run_directory: Path) -> None:
+    found = Translator(run_directory, beam_size=4, n_best=3).translate_nbest(["w1 w2", ""])
+    assert len(found[0]) == 3 and found[0][0].score >= found[0][1].score >= found[0][2].score
+    assert found[1] == [("", 0.0)]
+
+
+def test_a_checkpoint_may_be_named_by_its_prefix(run_directory: Path) -> None:
+    prefix = str(run_directory / "best" / "model")
+    assert Translator(run_directory, beam_size=1, checkpoint=prefix).checkpoint == prefix
+
+
+def test_a_checkpoint_that_lacks_a_variable_of_the_model_is_refused(
+        run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "model", make_model(decoder_layers=3))
+    with pytest.raises(CheckpointError, match="transformer/decoder/layer_2/.* is not in this checkpoint"):
+        Translator(run_directory)
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "model", make_model(filter_size=48))
+    with pytest.raises(CheckpointError, match=r"has shape \[16, 32\] there and \[16, 48\] in the model"):
+        Translator(run_directory)
+
+
+def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="last/model"):
+        Translator(run_directory, checkpoint="last")
+    for file in (run_directory / "best").iterdir():
+        content = file.read_bytes()
+        (tmp_path / file.name).write_bytes(content[:-20] if ".data" in file.name else content)
+    with pytest.raises(CheckpointError, match="damaged|not a readable"):
+        Translator(run_directory, checkpoint=str(tmp_path / "model"))
+
+
+def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
+    with pytest.raises(SettingsError, match="TensorFlow sees 0 GPUs"):
+        Translator(run_directory, device="gpu:0")
+    with pytest.raises(SettingsError, match="choose cpu, gpu or gpu:N"):
+        Translator(run_directory, device="tpu")
