@@ -10,6 +10,7 @@ from towernmt.errors import SettingsError
 from towernmt.settings import setting
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
+LEAST_COVERAGE = 0.98  # SentencePiece takes no less
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class PrepareSettings:
             if not getattr(self, name) >= least:
                 raise SettingsError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least} is "
                                     "needed.")
-        if self.character_coverage is not None and not 0 < self.character_coverage <= 1:
-            raise SettingsError(f"--character-coverage {self.character_coverage}: a share above 0 and up to "
-                                "1 is "
-                                f"needed.")
+        coverage = self.character_coverage
+        if coverage is not None and not LEAST_COVERAGE <= coverage <= 1:
+            raise SettingsError(f"--character-coverage {coverage}: SentencePiece takes a share from "
+                                f"{LEAST_COVERAGE} to 1.")

@@ -119,7 +119,8 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
         notes: sentences to add at the end.
     """
     source, target = statistics["source"], statistics["target"]
-    left, right = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}" for side in ("source", "target"))
+    left, right = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
+                   for side in ("source", "target"))
     rows = [("", "source", "target"), ("vocabulary", left, right)]
     for label, form in (
             ("tokens", lambda side: f"{side['tokens']:,}"),

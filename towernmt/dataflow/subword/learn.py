@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from towernmt.dataflow.line_hash import line_hash
-from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.subword.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
 from towernmt.dataflow.subword.words import learn_words
@@ -94,8 +94,10 @@ class VocabularyMaker:
         characters: Counter[str] = Counter()
         for sentence in sentences:
             characters.update(sentence)
-        kept = characters.most_common(max(self._settings.vocab_size // 2, 1))
-        return sum(count for _, count in kept) / max(characters.total(), 1)
+        kept = characters.most_common(self._settings.vocab_size // 2)
+        if len(kept) == len(characters):
+            return 1.0
+        return max(sum(count for _, count in kept) / characters.total(), LEAST_COVERAGE)
 
     def _sample(self, texts: list[str], lines: int) -> Iterator[str]:
         """About `vocab_sentences` cleaned sentences of the texts; the same lines of each."""

@@ -1,0 +1,50 @@
+"""`towernmt prepare` from the command line's arguments to its output."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli import prepare as command
+from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared import PreparedData
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="towernmt prepare")
+    command.add_arguments(parser)
+    return parser
+
+
+def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    for name, word in (("train.de", "ja"), ("train.en", "yes"), ("valid.de", "ja"), ("valid.en", "yes")):
+        (tmp_path / name).write_text("".join(f"{word} {n} {word}\n" for n in range(50)))
+    arguments = [f"--{option}={tmp_path / name}" for option, name in (
+        ("source", "train.de"), ("target", "train.en"), ("valid-source", "valid.de"),
+        ("valid-target", "valid.en"), ("output", "out"))]
+    options = ["--vocab-size", "30", "--shared-vocab", "--vocab-kind", "bpe"]
+    assert command.run(_parser().parse_args(arguments + options)) == 0
+    data = PreparedData(tmp_path / "out")
+    assert (data.pairs, data.shared_vocabulary, len(data.valid_source)) == (50, True, 50)
+    printed = capsys.readouterr()
+    assert printed.out == data.statistics_table
+    assert "pairs: 50 of 50 lines; 0 dropped" in printed.out
+    assert "encoding: 50 of 50 lines" in printed.err
+
+
+def test_every_setting_has_an_option_with_the_same_default() -> None:
+    args = _parser().parse_args(["--source=a", "--target=b", "--output=c"])
+    assert PrepareSettings(**vars(args)) == PrepareSettings(source="a", target="b", output="c")
+    text = " ".join(_parser().format_help().split())
+    for field in dataclasses.fields(PrepareSettings):
+        assert "--" + field.name.replace("_", "-") in text
+
+
+def test_a_kind_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["--source=a", "--target=b", "--output=c", "--vocab-kind=chars"])
+    assert "unigram" in capsys.readouterr().err
