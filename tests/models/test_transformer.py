@@ -108,12 +108,13 @@ class Reference:
         return self.affine(np.maximum(self.affine(x, f"{scope}/feed_forward/inner"), 0), f"{scope}/feed_forward/outer")
 
     def packed_attention(self, x: np.ndarray, scope: str, causal: bool) -> np.ndarray:
-        query, key, value = np.split(self.affine(x, f"{scope}/qkv"), 3, -1)
-        return self.affine(self.heads(query, key, value, causal), f"{scope}/output")
+        query, key, value = np.split(x @ self.v[f"{scope}/qkv/kernel"], 3, -1)
+        return self.heads(query, key, value, causal) @ self.v[f"{scope}/output/kernel"]
 
     def cross_attention(self, x: np.ndarray, memory: np.ndarray, scope: str) -> np.ndarray:
-        key, value = np.split(self.affine(memory, f"{scope}/kv"), 2, -1)
-        return self.affine(self.heads(self.affine(x, f"{scope}/query"), key, value, False), f"{scope}/output")
+        key, value = np.split(memory @ self.v[f"{scope}/kv/kernel"], 2, -1)
+        query = x @ self.v[f"{scope}/query/kernel"]
+        return self.heads(query, key, value, False) @ self.v[f"{scope}/output/kernel"]
 
     def heads(self, query, key, value, causal: bool) -> np.ndarray:
         size = self.s.hidden_size // self.s.heads

@@ -20,13 +20,16 @@ from towernmt.train.checkpoint import (
     read_state,
     remove_unfinished,
     write_checkpoint,
+    write_state,
 )
 
 
 class CheckpointSaver(Callback):  # type: ignore[misc]
     """Write checkpoints that a run resumes from exactly: parameters, optimizer, clock, position, callbacks.
 
-    Put it after the callbacks whose state it keeps and after the NaN guard, before validation.
+    Put it behind the NaN guard and behind the callbacks whose state it keeps. One of these may call
+    `save_now()`; the state of the callbacks in that checkpoint is brought up to date when the saver's own
+    turn comes.
 
     Args:
         directory: where the directories `step-N` go.
@@ -82,6 +85,9 @@ class CheckpointSaver(Callback):  # type: ignore[misc]
             self.save_now()
 
     def _trigger_step(self) -> None:
+        if self._saved_step == self.global_step:
+            write_state(self.directory, self.global_step, self._state(self.global_step))
+            return
         minutes = (time.monotonic() - self._saved_time) / 60
         if (self.every_steps and self.global_step % self.every_steps == 0) or (
                 self.every_minutes and minutes >= self.every_minutes):
@@ -95,15 +101,18 @@ class CheckpointSaver(Callback):  # type: ignore[misc]
         # A step that failed half-way may have counted itself already; the parameters are those of `step`.
         session.run(self._set_step, {self._step_value: step})
         started = time.monotonic()
-        write_checkpoint(self._saver, session, self.directory, step, {
+        write_checkpoint(self._saver, session, self.directory, step, self._state(step))
+        keep_last(self.directory, self.keep)
+        self._saved_step, self._saved_time = step, time.monotonic()
+        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({self._saved_time - started:.1f} s).")
+
+    def _state(self, step: int) -> dict[str, Any]:
+        return {
             "format": 1,
             "step": step,
             "position": getattr(self.data, "last_position", None),
             "callbacks": {c.state_key: c.state() for c in _stateful(self.trainer._callbacks.cbs)},
-        })
-        keep_last(self.directory, self.keep)
-        self._saved_step, self._saved_time = step, time.monotonic()
-        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({self._saved_time - started:.1f} s).")
+        }
 
 
 def _stateful(callbacks: list[Any]) -> list[StatefulCallback]:

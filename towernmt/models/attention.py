@@ -1,4 +1,8 @@
-"""Multi-head scaled dot-product attention (Vaswani et al. 2017), over whole sentences and step by step."""
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017), over whole sentences and step by step.
+
+As in the paper the projections have no bias. (One on the keys would have a gradient of exactly zero, since
+the softmax does not see it, and Adam would turn the rounding of that zero into steps of full size.)
+"""
 
 from __future__ import annotations
 
@@ -61,10 +65,10 @@ def self_attention(x: Any, bias: Any, heads: int, dropout_rate: float, name: str
     """Self-attention over `x` float32 `[batch, length, depth]`; queries, keys and values in one product."""
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        query, key, value = tf.split(linear(x, depth, "qkv", parts=3), 3, axis=-1)
+        query, key, value = tf.split(linear(x, depth, "qkv", parts=3, use_bias=False), 3, axis=-1)
         context = attend(split_heads(query, heads), split_heads(key, heads), split_heads(value, heads),
                          bias, dropout_rate)
-        return linear(merge_heads(context), depth, "output")
+        return linear(merge_heads(context), depth, "output", use_bias=False)
 
 
 def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any, Any]:
@@ -78,12 +82,12 @@ def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any,
     """
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        qkv = linear(x, depth, "qkv", parts=3)
+        qkv = linear(x, depth, "qkv", parts=3, use_bias=False)
         query, new = qkv[:, None, :depth], qkv[:, None, depth:]
         cache = tf.concat([cache, new], 1)
         context = attend(split_heads(query, heads), split_heads(cache[:, :, :depth], heads),
                          split_heads(cache[:, :, depth:], heads), None, 0.0)     # [rows, heads, 1, head depth]
-        return linear(tf.reshape(context, [-1, depth]), depth, "output"), cache
+        return linear(tf.reshape(context, [-1, depth]), depth, "output", use_bias=False), cache
 
 
 def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
@@ -95,7 +99,8 @@ def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
         two float32 `[batch, heads, source length, head depth]`.
     """
     with tf1.variable_scope(name):
-        key, value = tf.split(linear(memory, int(memory.shape[-1]), "kv", parts=2), 2, axis=-1)
+        packed = linear(memory, int(memory.shape[-1]), "kv", parts=2, use_bias=False)
+        key, value = tf.split(packed, 2, axis=-1)
         return split_heads(key, heads), split_heads(value, heads)
 
 
@@ -108,6 +113,6 @@ def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int
     """
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        query = split_heads(linear(x, depth, "query"), heads)
+        query = split_heads(linear(x, depth, "query", use_bias=False), heads)
         context = attend(query, keys_values[0], keys_values[1], bias, dropout_rate)
-        return linear(merge_heads(context), depth, "output")
+        return linear(merge_heads(context), depth, "output", use_bias=False)

@@ -23,13 +23,14 @@ from towernmt.tf_compat import tf, tf1
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
+_STATE = "state.json"
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
     """The steps of the complete checkpoints in a directory, ascending."""
     if not directory.is_dir():
         return []
-    found = (_NAME.match(entry.name) for entry in directory.iterdir() if (entry / "state.json").is_file())
+    found = (_NAME.match(entry.name) for entry in directory.iterdir() if (entry / _STATE).is_file())
     return sorted(int(match.group(1)) for match in found if match)
 
 
@@ -59,7 +60,7 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         saver.save(session, str(unfinished / "model"), write_meta_graph=False, write_state=False)
-        (unfinished / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        (unfinished / _STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
         for entry in (*unfinished.iterdir(), unfinished):
             _flush_to_disk(entry)
         if final.exists():
@@ -68,10 +69,24 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         _flush_to_disk(directory)
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise CheckpointError(f"{final}: the checkpoint could not be written ({reason}); free some space or make "
-                              "the directory writable, and start the same command to go on from the last one.") from error
+        raise _not_written(final, error) from error
     return final
+
+
+def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
+    """Replace the `state.json` of a checkpoint atomically.
+
+    Raises:
+        CheckpointError: it cannot be written; the old one is untouched.
+    """
+    final = checkpoint_path(directory, step)
+    try:
+        new = final / f"{_STATE}.new"
+        new.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        _flush_to_disk(new)
+        new.replace(final / _STATE)
+    except OSError as error:
+        raise _not_written(final, error) from error
 
 
 def keep_last(directory: Path, count: int) -> None:
@@ -94,7 +109,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         CheckpointError: it is missing or damaged.
     """
     try:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{checkpoint}/state.json: missing or damaged ({error}); remove {checkpoint} to go on "
                               "from the checkpoint before it.") from error
@@ -138,6 +153,12 @@ class RestoreCheckpoint(SessionInit):  # type: ignore[misc]
             if saved[name] != shape:
                 raise CheckpointError(f"{self.checkpoint}: variable '{name}' has shape {saved[name]} there and {shape} "
                                       "in this model; use the settings it was trained with, or another --logdir.")
+
+
+def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return CheckpointError(f"{checkpoint}: the checkpoint could not be written ({reason}); free some space or make the "
+                           "directory writable, and start the same command to go on from the last one.")
 
 
 def _damaged(checkpoint: Path, error: Exception) -> CheckpointError:

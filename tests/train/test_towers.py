@@ -1,0 +1,147 @@
+"""One tower, several towers and update cycles make the same update from the same target tokens."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.train.interface import launch_train_with_config
+
+from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.callbacks.limits import StopAtStep
+from towernmt.dataflow.batches import Batch, Batches, BatchSettings
+from towernmt.dataflow.pairs import PairBlock
+from towernmt.dataflow.position import Position
+from towernmt.errors import SettingsError
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models.randomness import set_seed
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf
+from towernmt.train.config import TrainConfig
+from towernmt.train.optimizer import OptimizerSettings
+from towernmt.train.trainer import SyncMultiGPUTrainer, tower_devices
+
+SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 2,
+         "source_vocab_size": 50, "target_vocab_size": 50}
+NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
+
+
+class RandomPairs:
+    """A corpus in memory, in blocks."""
+
+    num_blocks, length_ratio = 3, 1.0
+
+    def read_block(self, index: int) -> PairBlock:
+        random = np.random.default_rng(index)
+        sides = []
+        for _ in range(2):
+            lengths = random.integers(1, 9, 60)
+            sides += [random.integers(4, 50, lengths.sum()).astype(np.int32),
+                      np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)]
+        return PairBlock(*sides)
+
+
+def train(directory: Path, steps: int = 20, towers: int = 1, update_cycle: int = 1, batches=None, optimizer="adam",
+          **model) -> tuple[dict[str, np.ndarray], GeneralQueueInput]:
+    """Train, and return the variables of the last checkpoint and the input."""
+    logging.getLogger("tensorpack").setLevel(logging.ERROR)
+    with tf.Graph().as_default():
+        set_seed(5)
+        batches = batches or Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2))
+        data = GeneralQueueInput(batches, feeders=2)
+        settings = TransformerSettings(**{**SIZES, **NO_DROPOUT, **model})
+        config = TrainConfig(
+            Transformer(settings, OptimizerSettings(name=optimizer, learning_rate=0.005)), data, update_cycle=update_cycle,
+            callbacks=[CheckpointSaver(directory, every_steps=0), StopAtStep(steps)], monitors=[])
+        launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
+    reader = tf.train.load_checkpoint(str(CheckpointSaver(directory).latest() / "model"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}, data
+
+
+def assert_equal_variables(a: dict[str, np.ndarray], b: dict[str, np.ndarray], tolerance: float) -> None:
+    assert set(a) == set(b)
+    for name in a:
+        scale = max(np.abs(a[name]).max(), 1e-3)
+        assert np.abs(a[name] - b[name]).max() <= tolerance * scale, name
+
+
+@pytest.fixture(scope="module")
+def one_tower(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("one"))[0]
+
+
+@pytest.mark.parametrize("towers", [2, 4])
+def test_more_towers_make_the_same_updates_and_the_same_checkpoint_names(one_tower, towers, tmp_path):
+    assert_equal_variables(one_tower, train(tmp_path, towers=towers)[0], 1e-5)
+
+
+def test_a_share_without_a_row_counts_nothing(tmp_path):
+    batches = lambda: Batches(RandomPairs(), BatchSettings(batch_tokens=3, batch_type="sentences"))  # noqa: E731
+    one = train(tmp_path / "one", batches=batches(), steps=5)[0]
+    assert_equal_variables(one, train(tmp_path / "four", batches=batches(), steps=5, towers=4)[0], 1e-5)
+
+
+def test_sparse_gradients_of_untied_embeddings_are_averaged_over_towers(tmp_path):
+    one = train(tmp_path / "one", tie_embeddings="none", steps=5)[0]
+    assert_equal_variables(one, train(tmp_path / "two", tie_embeddings="none", steps=5, towers=2)[0], 1e-5)
+
+
+class Listed:
+    """Batches from a list, once."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.batches = batches
+
+    def batches_per_epoch(self) -> int:
+        return len(self.batches)
+
+    def read(self, position=None, start=0, step=1):
+        first = position.batch if position else 0
+        for i in range(first + start, len(self.batches), step):
+            yield Position(0, 0, i + 1), self.batches[i]
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """A batch as two of different size, cut by rows."""
+    cut = max(1, len(batch.source) // 3)
+    return [Batch(batch.source[rows], batch.source_length[rows], batch.target[rows], batch.target_length[rows],
+                  np.float32(batch.target_length[rows].sum())) for rows in (slice(0, cut), slice(cut, None))]
+
+
+def whole_batches(count: int) -> list[Batch]:
+    stream = Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2)).read()
+    return [next(stream)[1] for _ in range(count)]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_update_cycle_averages_over_all_target_tokens_of_its_batches(tmp_path, optimizer):
+    whole = whole_batches(6)
+    parts = [half for batch in whole for half in halves(batch)]
+    one = train(tmp_path / "one", batches=Listed(whole), steps=6, optimizer=optimizer)[0]
+    cycled = train(tmp_path / "two", batches=Listed(parts), steps=6, update_cycle=2, optimizer=optimizer)[0]
+    one.pop("random_clock"), cycled.pop("random_clock")     # it counts batches, not updates
+    assert_equal_variables(one, cycled, 1e-4)
+
+
+def test_data_that_ends_inside_an_update_cycle_is_trained_on_to_the_last_batch(tmp_path):
+    whole = whole_batches(3)
+    parts = [half for batch in whole for half in halves(batch)] + [whole[0]]
+    expected = train(tmp_path / "one", batches=Listed([*whole, whole[0]]), steps=99)[0]
+    cycled, data = train(tmp_path / "two", batches=Listed(parts), steps=99, update_cycle=2)
+    assert cycled["global_step"] == 4
+    assert Position.from_json(data.last_position) == Position(0, 0, len(parts))
+    expected.pop("random_clock"), cycled.pop("random_clock")
+    assert_equal_variables(expected, cycled, 1e-4)
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_one_sentence():
+    with pytest.raises(SettingsError, match=r"--gpu 0,1: GPU 0 was not found .*--towers 2"):
+        tower_devices([0, 1], None)
+
+
+@pytest.mark.parametrize("gpus, towers", [(None, None), (None, 0), ([], None), ([0], 1)])
+def test_a_trainer_without_clear_towers_is_refused(gpus, towers):
+    with pytest.raises(SettingsError):
+        SyncMultiGPUTrainer(gpus, towers)
