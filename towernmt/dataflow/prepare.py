@@ -29,7 +29,7 @@ from towernmt.dataflow.vocabulary import Vocabulary, save_vocabularies
 from towernmt.errors import DataError
 
 _POOL_LINES = 20_000  # fewer lines are encoded sooner than a pool starts
-_BUFFER_BYTES = 1 << 28  # of all shard writers together
+_BUFFER_BYTES = 1 << 26  # of all shard writers together
 _OURS = ("shard-*.pairs*", "statistics.json*", "statistics.txt*", "valid.source*", "valid.target*",
          f"{VOCABULARIES}/source.*", f"{VOCABULARIES}/target.*", f"{MANIFEST}*")
 
