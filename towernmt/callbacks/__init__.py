@@ -10,7 +10,14 @@ import importlib
 from typing import Any
 
 _MODULES = {
+    "best_checkpoints": ["BestCheckpoints"],
+    "bleu_validator": ["BleuValidator"],
+    "checkpoint": ["CheckpointSaver"],
+    "early_stopping": ["EarlyStopping"],
+    "limits": ["StopAfterMinutes", "StopAtStep"],
+    "nan_guard": ["NaNGuard", "watch_gradients"],
     "patience": ["Patience"],
+    "progress": ["Progress"],
     "schedule_callbacks": [
         "ConstantSchedule", "CosineSchedule", "ExponentialSchedule", "InverseSquareRootSchedule",
         "LearningRateSchedule", "LinearSchedule", "NoamSchedule", "PiecewiseSchedule", "ReduceOnPlateau",
@@ -18,6 +25,7 @@ _MODULES = {
     "schedules": ["ScheduleSettings"],
     "score_watcher": ["ScoreWatcher"],
     "stateful": ["StatefulCallback"],
+    "stop_signal": ["StopOnSignal"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
