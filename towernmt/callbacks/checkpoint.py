@@ -10,7 +10,9 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.stateful import StatefulCallback
+from towernmt.callbacks.surroundings import all_callbacks, find_callbacks
 from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf1
 from towernmt.train.checkpoint import (
@@ -97,6 +99,8 @@ class CheckpointSaver(Callback):  # type: ignore[misc]
         self.save_now()
 
     def _write(self, step: int) -> None:
+        for guard in find_callbacks(self.trainer, NaNGuard):
+            guard.check_variables()
         session = self.trainer.sess
         # A step that failed half-way may have counted itself already; the parameters are those of `step`.
         session.run(self._set_step, {self._step_value: step})
@@ -111,7 +115,7 @@ class CheckpointSaver(Callback):  # type: ignore[misc]
             "format": 1,
             "step": step,
             "position": getattr(self.data, "last_position", None),
-            "callbacks": {c.state_key: c.state() for c in _stateful(self.trainer._callbacks.cbs)},
+            "callbacks": {c.state_key: c.state() for c in _stateful(all_callbacks(self.trainer))},
         }
 
 

@@ -16,7 +16,7 @@ from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.early_stopping import EarlyStopping
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.nan_guard import NanGuard
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
 from towernmt.callbacks.stop_signal import StopOnSignal
@@ -115,19 +115,20 @@ def make_callbacks(settings: Settings, data: PreparedData, run: RunDirectory, mo
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train
-    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
+    callbacks: list[Any] = [NaNGuard()]
     schedule = make_schedule(settings.schedule, settings.optimizer.learning_rate,
                              getattr(settings.model, "hidden_size", 512))
-    callbacks: list[Any] = [NanGuard(), Progress(s.log_steps), QueueMonitor(source)]
     if data.valid_source and s.validate_steps:
         count = s.validate_sentences or None
         callbacks.append(BleuValidator(
-            data.valid_source[:count], data.valid_target[:count], data.source_vocabulary, data.target_vocabulary,
-            model, settings.search, every_steps=s.validate_steps,
-            best_checkpoints=BestCheckpoints(run.best, s.keep_best) if s.keep_best else None))
+            model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
+            data.target_vocabulary, s.validate_steps, settings.search))
         if s.stop_patience:
             callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
-    callbacks += [schedule, saver]
+        if s.keep_best:
+            callbacks.append(BestCheckpoints(run.best, s.keep_best))
+    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
+    callbacks += [schedule, saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if s.minutes:

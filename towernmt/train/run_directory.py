@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ class RunDirectory:
                               f"{', '.join(have) or 'none yet: train first'}.")
 
     def _best_step(self) -> int | None:
-        from towernmt.callbacks.best_checkpoints import best_step
-
-        return best_step(self.best)
-
+        """The first of `best/record.json` (see `BestCheckpoints`)."""
+        record = self.best / "record.json"
+        entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else []
+        return int(entries[0]["step"]) if entries else None
