@@ -22,7 +22,7 @@ from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.feeding import FeederRecord, FeederRun
 from towernmt.tf_compat import tf, tf1
 
-STOP_GRACE = 3.0  # seconds that a stop waits for feeders that are inside their feed function
+STOP_GRACE = 2.0  # seconds that a stop waits for feeders that are inside their feed function
 DRAIN_CHECK = 0.05  # seconds between two looks at the queue while a Coordinator waits for its last elements
 
 
@@ -167,7 +167,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         self._join(feeders)
 
     def _report(self, sess: Any, run: FeederRun, error: FeederError, coord: Any) -> None:
-        logger.error("%s What is in the queue already is delivered first.", error)
+        logger.error("%s%s", error, " (What was enqueued before is delivered first.)" if run.enqueued else "")
         if not coord:
             self._exceptions_raised.append(error)
             return

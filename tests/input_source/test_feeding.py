@@ -1,0 +1,67 @@
+"""The feeders' shared state by itself, without TensorFlow's part."""
+
+from __future__ import annotations
+
+import threading
+
+from towernmt.errors import FeederError
+from towernmt.input_source.feeding import FeederRun
+
+LONG = 20.0
+
+
+def test_who_waits_for_an_item_is_woken_by_it() -> None:
+    run = FeederRun(["a"], in_order=True, allow_empty=False)
+    answers: list[bool] = []
+    waiter = threading.Thread(target=lambda: answers.append(run.wait_for_item(0)))
+    waiter.start()
+    assert run.take_turn(0)
+    run.enqueued_by(0)
+    waiter.join(LONG)
+    assert answers == [True]
+
+
+def test_who_waits_for_an_item_is_woken_by_the_end() -> None:
+    run = FeederRun(["a"], in_order=True, allow_empty=True)
+    answers: list[bool] = []
+    waiter = threading.Thread(target=lambda: answers.append(run.wait_for_item(0)))
+    waiter.start()
+    assert run.take_turn(0)
+    run.end(0)
+    waiter.join(LONG)
+    assert answers == [False] and run.error is None
+
+
+def test_an_error_does_not_finish_a_run_while_another_feeder_still_enqueues() -> None:
+    run = FeederRun(["a", "b"], in_order=False, allow_empty=False)
+    assert run.take_turn(0) and run.take_turn(1)
+    run.fail(0, FeederError("broken"))
+    assert not run.finished
+    run.enqueued_by(1)
+    assert run.finished and run.wait_for_item(0) and not run.wait_for_item(1)
+
+
+def test_the_first_error_is_kept() -> None:
+    run = FeederRun(["a", "b"], in_order=False, allow_empty=False)
+    assert run.take_turn(0) and run.take_turn(1)
+    first = FeederError("first")
+    run.fail(0, first)
+    run.fail(1, FeederError("second"))
+    assert run.error is first
+
+
+def test_after_an_error_no_feeder_gets_a_turn() -> None:
+    run = FeederRun(["a", "b"], in_order=True, allow_empty=False)
+    assert run.take_turn(0)
+    run.fail(0, FeederError("broken"))
+    assert not run.take_turn(1)
+
+
+def test_a_stop_wakes_a_feeder_that_waits_for_its_turn() -> None:
+    run = FeederRun(["a", "b"], in_order=True, allow_empty=False)
+    answers: list[bool] = []
+    waiter = threading.Thread(target=lambda: answers.append(run.take_turn(1)))
+    waiter.start()
+    run.request_stop()
+    waiter.join(LONG)
+    assert answers == [False]
