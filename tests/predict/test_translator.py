@@ -19,6 +19,7 @@ from towernmt.predict import translator as translator_module
 from towernmt.predict.settings import SearchSettings
 from towernmt.predict.translator import Translator
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.settings import Settings
 
 WORDS = [f"w{i}" for i in range(16)]
 
@@ -37,6 +38,11 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def settings(self) -> Settings:
+        settings = Settings()
+        settings.search = SearchSettings(beam_size=2, length_penalty=0.3)
+        return settings
 
     def load_model(self) -> Transformer:
         return self.model
@@ -84,7 +90,7 @@ def test_a_translator_gives_one_text_a_line_in_order(run_directory: Path) -> Non
 
 
 def test_scores_are_the_teacher_forced_log_probabilities(run_directory: Path) -> None:
-    translator = Translator(run_directory, search=SearchSettings(beam_size=4, n_best=4, length_penalty=1.0))
+    translator = Translator(run_directory, beam_size=4, n_best=4, length_penalty=1.0)
     source, length = np.array([[5, 6, 7, EOS]], np.int32), np.array([4], np.int32)
     tokens, scores = translator.predictor(source, length)
     with translator.predictor.graph.as_default():
@@ -104,6 +110,12 @@ def test_n_best_translations_come_best_first(run_directory: Path) -> None:
     found = Translator(run_directory, beam_size=4, n_best=3).translate_nbest(["w1 w2", ""])
     assert len(found[0]) == 3 and found[0][0].score >= found[0][1].score >= found[0][2].score
     assert found[1] == [("", 0.0)]
+
+
+def test_search_settings_are_the_runs_where_none_are_given(run_directory: Path) -> None:
+    assert Translator(run_directory).search == SearchSettings(beam_size=2, length_penalty=0.3)
+    search = Translator(run_directory, n_best=3, length_penalty=1.0).search
+    assert search == SearchSettings(beam_size=3, n_best=3, length_penalty=1.0)
 
 
 def test_a_checkpoint_may_be_named_by_its_prefix(run_directory: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from towernmt.errors import SettingsError
 from towernmt.predict.settings import SearchSettings, StreamSettings
@@ -15,6 +15,8 @@ from towernmt.predict.text_io import open_input, open_output
 
 if TYPE_CHECKING:
     from towernmt.predict.translator import Translator
+
+AS_THE_RUN = "default: the run's setting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,17 +81,15 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="the --logdir of a training run")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
-    parser.add_argument("--beam", type=int, default=SearchSettings.beam_size, metavar="N",
-                        help="hypotheses kept for each sentence; 1 is greedy search (default: %(default)s)")
-    parser.add_argument("--length-penalty", type=float, default=SearchSettings.length_penalty,
-                        metavar="ALPHA", help="length normalisation; 0 is none, more makes longer text "
-                                              "(default: %(default)s)")
+    parser.add_argument("--beam", type=int, metavar="N",
+                        help=f"hypotheses kept for each sentence; 1 is greedy search ({AS_THE_RUN})")
+    parser.add_argument("--length-penalty", type=float, metavar="ALPHA",
+                        help=f"length normalisation; 0 is none, more makes longer text ({AS_THE_RUN})")
     parser.add_argument("--max-length", metavar="FACTOR,CONSTANT",
-                        default=f"{SearchSettings.max_length_factor:g},{SearchSettings.max_length_constant}",
                         help="a translation has at most source tokens * FACTOR + CONSTANT tokens "
-                             "(default: %(default)s)")
-    parser.add_argument("--min-length", type=int, default=SearchSettings.min_length, metavar="TOKENS",
-                        help="a translation has at least so many tokens (default: %(default)s)")
+                             f"({AS_THE_RUN})")
+    parser.add_argument("--min-length", type=int, metavar="TOKENS",
+                        help=f"a translation has at least so many tokens ({AS_THE_RUN})")
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are cut at punctuation or spaces, translated in "
                                                "pieces and joined (default: %(default)s)")
@@ -112,13 +112,9 @@ def make_translator(args: argparse.Namespace) -> Translator:
     """
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
-    n_best = getattr(args, "n_best", None)
-    if n_best is not None and n_best < 1:
-        raise SettingsError(f"--n-best {n_best}: choose 1 or more.")
-    factor, constant = _max_length(args.max_length)
-    search = SearchSettings(
-        beam_size=max(args.beam, n_best or 0), n_best=n_best or 1, length_penalty=args.length_penalty,
-        max_length_factor=factor, max_length_constant=constant, min_length=args.min_length)
+    search = _search_arguments(args)
+    # A wrong value is refused before anything is loaded; the beam is at least n_best if it is not given.
+    SearchSettings(**{"beam_size": max(5, search.get("n_best", 1)), **search})
     window = getattr(args, "window", None)
     stream = StreamSettings(
         batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
@@ -128,15 +124,21 @@ def make_translator(args: argparse.Namespace) -> Translator:
     from towernmt.predict.translator import Translator  # imports TensorFlow
 
     _log_to_stderr()
-    return Translator(args.model, checkpoint=args.checkpoint, device=device, search=search, stream=stream)
+    return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream, **search)
 
 
-def _max_length(text: str) -> tuple[float, int]:
-    factor, _, constant = text.partition(",")
-    try:
-        return float(factor), int(constant or 0)
-    except ValueError:
-        raise SettingsError(f"--max-length {text}: expected FACTOR,CONSTANT, for example 2,10.") from None
+def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `SearchSettings` that were given."""
+    given = {"beam_size": args.beam, "n_best": getattr(args, "n_best", None),
+             "length_penalty": args.length_penalty, "min_length": args.min_length}
+    if args.max_length is not None:
+        factor, _, constant = args.max_length.partition(",")
+        try:
+            given["max_length_factor"], given["max_length_constant"] = float(factor), int(constant or 0)
+        except ValueError:
+            raise SettingsError(
+                f"--max-length {args.max_length}: expected FACTOR,CONSTANT, for example 2,10.") from None
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _log_to_stderr() -> None:

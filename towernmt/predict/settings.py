@@ -49,7 +49,7 @@ class StreamSettings:
 
     batch_tokens: int = setting(
         4096, "Source tokens in a batch, padding included, at most (one line at least).")
-    batch_sentences: int = setting(128, "Sentences in a batch, at most.")
+    batch_sentences: int = setting(64, "Sentences in a batch, at most; a GPU likes more.")
     window: int = setting(
         2000, "Lines read before the first is written: they are sorted by length. 1 answers line by line.")
     max_source_length: int = setting(

@@ -39,8 +39,9 @@ class Hypothesis(NamedTuple):
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
-                    lines: Iterable[str | bytes], batch_tokens: int = 4096, batch_sentences: int = 128,
-                    max_source_length: int = 256) -> list[str]:
+                    lines: Iterable[str | bytes], batch_tokens: int = StreamSettings.batch_tokens,
+                    batch_sentences: int = StreamSettings.batch_sentences,
+                    max_source_length: int = StreamSettings.max_source_length) -> list[str]:
     """The best translation of every line, all lines sorted by length together.
 
     Args:

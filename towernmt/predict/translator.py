@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
@@ -30,30 +32,32 @@ class Translator:
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
-    def __init__(self, run_dir: str | Path, beam_size: int = 5, *, n_best: int = 1,
+    def __init__(self, run_dir: str | Path, beam_size: int | None = None, *, n_best: int | None = None,
                  checkpoint: str | None = None, device: str | None = None,
                  batch_tokens: int = StreamSettings.batch_tokens,
                  batch_sentences: int = StreamSettings.batch_sentences,
-                 search: SearchSettings | None = None, stream: StreamSettings | None = None) -> None:
+                 stream: StreamSettings | None = None, **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
-            beam_size: hypotheses kept for each sentence; 1 is greedy search.
+            beam_size: hypotheses kept for each sentence; 1 is greedy search. By default as the run's
+                settings have it, but at least n_best.
             n_best: translations that `translate_nbest` and `translate_stream` give, at most beam_size.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
                 validation BLEU, or the last of a run without validation.
             device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
             batch_tokens: source tokens in a batch, padding included, at most.
             batch_sentences: sentences in a batch, at most.
-            search: all settings of the search, in place of `beam_size` and `n_best`.
             stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
+            search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
+                are as the run's settings have them.
         Raises:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
-            SettingsError: a value that cannot work, or a GPU that is not there.
+            SettingsError: a value that cannot work, no run, or a GPU that is not there.
         """
-        self.search = search or SearchSettings(beam_size=beam_size, n_best=n_best)
-        self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         run = RunDirectory(Path(run_dir))
+        self.search = _search_settings(run.settings().search, beam_size, n_best, search)
+        self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         self.checkpoint = _checkpoint_path(run, checkpoint)
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         tower = search_tower(run.load_model(), self.search, _device_name(device))
@@ -86,6 +90,13 @@ class Translator:
     def _predict(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         tokens, scores = self.predictor(source, source_length)
         return tokens, scores
+
+
+def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,
+                     others: dict[str, Any]) -> SearchSettings:
+    if beam_size is None:
+        beam_size = max(saved.beam_size, n_best or 1)
+    return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
 
 
 def _checkpoint_path(run: RunDirectory, which: str | None) -> str:
