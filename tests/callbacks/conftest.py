@@ -84,6 +84,16 @@ def put_scores() -> type[PutScores]:
 
 
 @pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def start_at() -> type[_StartAt]:
+    return _StartAt
+
+
+@pytest.fixture
 def do() -> type[Do]:
     return Do
 

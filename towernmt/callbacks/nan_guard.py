@@ -137,7 +137,7 @@ def _gradients(graph: Any) -> list[tuple[str, Any]]:
 
 
 def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:
-    """(variable, gradient) of every operation of an optimizer: those with inputs `var` and `grad` or `delta`."""
+    """(variable, gradient) of every optimizer operation: those with inputs `var` and `grad` or `delta`."""
     found: dict[str, Any] = {}
     for operation in graph.get_operations():
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []

@@ -1,0 +1,192 @@
+"""The best checkpoints: which are kept, and that a kill at any moment changes nothing in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
+from towernmt.errors import CheckpointError, SettingsError
+
+
+class Monitors:
+    def __init__(self):
+        self.history = []
+
+    def get_history(self, name):
+        return [item for metric, item in self.history if metric == name]
+
+
+class Loop:
+    """Stands in for a trainer: a score at each step, a checkpoint every third step, the last two kept."""
+
+    diverged = False
+
+    def __init__(self, root: Path, keep: int = 2, metric: str = "validation_bleu"):
+        self.directory = root / "checkpoints"
+        self.monitors = Monitors()
+        self.global_step = 0
+        self.best = BestCheckpoints(root / "best", keep=keep, saver=self, metric=metric)
+        self.best.trainer = self
+        steps = sorted(int(p.name[5:]) for p in self.directory.glob("step-*"))
+        if steps:
+            self.global_step = steps[-1]
+            state = json.loads((self.directory / f"step-{steps[-1]}" / "state.json").read_text())
+            self.best.restore_state(state)
+
+    def save_now(self):
+        place = self.directory / f"step-{self.global_step}"
+        if not place.exists():
+            unfinished = self.directory / f".writing-{place.name}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            (unfinished / "model").write_text(str(self.global_step))
+            (unfinished / "state.json").write_text(json.dumps(self.best.state()))
+            unfinished.rename(place)
+            for old in sorted(self.directory.glob("step-*"), key=lambda p: int(p.name[5:]))[:-2]:
+                shutil.rmtree(old)
+        return place
+
+    def run(self, scores: list[float]) -> Loop:
+        self.best._before_train()
+        self.best._before_epoch()
+        while self.global_step < len(scores):
+            self.global_step += 1
+            score = scores[self.global_step - 1]
+            self.monitors.history.append(("validation_bleu", (self.global_step, score)))
+            self.best._trigger_step()
+            if self.global_step % 3 == 0:
+                self.save_now()
+        return self
+
+
+def tree(root: Path) -> dict[str, str]:
+    return {str(p.relative_to(root)): p.read_text() for p in sorted((root / "best").rglob("*"))
+            if p.is_file() and p.name != "state.json"}
+
+
+def test_the_best_are_kept_with_their_record_and_log(tmp_path):
+    best = Loop(tmp_path).run([1.0, 3.0, 2.0, 3.0, 0.5]).best
+    assert [(e["step"], e["score"]) for e in best.entries] == [(2, 3.0), (4, 3.0)]
+    assert json.loads((tmp_path / "best/record.json").read_text()) == [
+        {"step": 2, "score": 3.0, "metric": "validation_bleu"},
+        {"step": 4, "score": 3.0, "metric": "validation_bleu"}]
+    assert (tmp_path / "best/log").read_text().splitlines() == [
+        f"step {i} validation_bleu {s:.6f}" for i, s in enumerate([1.0, 3.0, 2.0, 3.0, 0.5], 1)]
+    assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["log", "record.json", "step-2", "step-4"]
+    assert (tmp_path / "best/step-2/model").read_text() == "2"  # the saver has removed its own by now
+
+
+@settings(max_examples=25, deadline=None)
+@given(scores=st.lists(st.integers(0, 6).map(float), min_size=1, max_size=10), keep=st.integers(1, 3))
+def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
+    with tempfile.TemporaryDirectory() as root:
+        best = Loop(Path(root), keep).run(scores).best
+        expected = sorted(enumerate(scores, 1), key=lambda item: (-item[1], item[0]))[:keep]
+        assert [(e["step"], e["score"]) for e in best.entries] == expected
+        present = {p.name for p in (Path(root) / "best").glob("step-*")}
+        assert present == {f"step-{step}" for step, _ in expected}
+
+
+class Killed(BaseException):
+    pass
+
+
+@settings(max_examples=50, deadline=None)
+@given(scores=st.lists(st.integers(0, 4).map(float), min_size=2, max_size=8), keep=st.integers(1, 3),
+       kills=st.lists(st.integers(1, 60), min_size=1, max_size=3))
+def test_a_run_that_is_killed_at_any_file_operation_ends_like_the_uninterrupted_one(scores, keep, kills):
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        Loop(Path(one), keep).run(scores)
+        for operations in kills:
+            patch = pytest.MonkeyPatch()
+            left = [operations]
+
+            def counted(function, left=left):
+                def call(*args, **kwargs):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    return function(*args, **kwargs)
+                return call
+
+            for owner, name in [(os, "link"), (os, "fsync"), (shutil, "rmtree"), (Path, "rename"),
+                                (Path, "replace"), (Path, "mkdir")]:
+                patch.setattr(owner, name, counted(getattr(owner, name)))
+            try:
+                Loop(Path(other), keep).run(scores)
+            except Killed:
+                pass
+            finally:
+                patch.undo()
+        Loop(Path(other), keep).run(scores)
+        assert tree(Path(other)) == tree(Path(one))
+
+
+def test_a_run_resumed_from_an_earlier_checkpoint_forgets_the_later_entries(tmp_path):
+    Loop(tmp_path).run([1.0, 2.0, 3.0, 4.0, 5.0])
+    for step in (4, 5):
+        shutil.rmtree(tmp_path / f"checkpoints/step-{step}")
+    shutil.copytree(tmp_path / "best/step-4", tmp_path / "checkpoints/step-3")
+    (tmp_path / "checkpoints/step-3/model").write_text("3")
+    (tmp_path / "checkpoints/step-3/state.json").write_text(json.dumps({
+        "entries": [{"step": 3, "score": 3.0, "metric": "validation_bleu"}],
+        "last": {"step": 3, "score": 3.0, "metric": "validation_bleu"}}))
+    again = Loop(tmp_path)
+    again.best._before_train()
+    again.best._before_epoch()
+    assert [e["step"] for e in again.best.entries] == [3]
+    assert {p.name for p in (tmp_path / "best").glob("step-*")} == {"step-3"}
+    assert (tmp_path / "best/log").read_text().splitlines()[-1] == "step 3 validation_bleu 3.000000"
+
+
+def test_an_entry_without_its_directory_is_taken_off(tmp_path, caplog):
+    Loop(tmp_path).run([3.0, 1.0, 2.0, 0.0, 0.0, 0.0])
+    shutil.rmtree(tmp_path / "best/step-1")
+    again = Loop(tmp_path)
+    again.run([])
+    assert [e["step"] for e in again.best.entries] == [3]
+    assert "step-1" in caplog.text and "taken off" in caplog.text
+
+
+def test_a_new_run_sets_the_best_of_an_older_one_aside(tmp_path):
+    Loop(tmp_path).run([1.0, 2.0])
+    shutil.rmtree(tmp_path / "checkpoints")
+    Loop(tmp_path).run([0.5])
+    assert (tmp_path / "best.1/step-2/model").read_text() == "2"
+    assert json.loads((tmp_path / "best/record.json").read_text())[0]["step"] == 1
+
+
+def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_path):
+    loop = Loop(tmp_path, keep=1).run([1.0, 2.0])
+    loop.global_step = 3
+    loop.save_now()  # the checkpoint is written before the score is known
+    loop.monitors.history.append(("validation_bleu", (3, 9.0)))
+    loop.best._after_train()
+    again = Loop(tmp_path, keep=1).run([1.0, 2.0, 9.0, 3.0])
+    assert [e["step"] for e in again.best.entries] == [3]
+
+
+def test_a_broken_record_is_an_error_that_says_so(tmp_path):
+    Loop(tmp_path).run([1.0])
+    (tmp_path / "best/record.json").write_text("[{")
+    with pytest.raises(CheckpointError, match="record.json"):
+        Loop(tmp_path).run([1.0])
+
+
+def test_scores_that_are_not_numbers_are_logged_and_never_kept(tmp_path):
+    best = Loop(tmp_path).run([float("nan"), 1.0]).best
+    assert [e["step"] for e in best.entries] == [2]
+    assert (tmp_path / "best/log").read_text().startswith("step 1 validation_bleu nan")
+
+
+def test_a_trainer_without_a_saver_is_refused(train, tmp_path):
+    with pytest.raises(SettingsError, match="CheckpointSaver"):
+        train([BestCheckpoints(tmp_path / "best")], steps=1)

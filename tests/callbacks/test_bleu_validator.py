@@ -1,0 +1,226 @@
+"""BLEU validation in a real trainer, with a model that learns to copy: scores, loss, resumes and signals."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorpack.callbacks import Callback
+from tensorpack.dataflow import DataFromList, RepeatedData
+from tensorpack.input_source import FeedInput
+from tensorpack.tfutils.sesscreate import NewSessionCreator
+from tensorpack.train import SimpleTrainer
+
+from towernmt.callbacks.bleu_validator import BleuValidator
+from towernmt.callbacks.early_stopping import EarlyStopping
+from towernmt.callbacks.schedule_callbacks import PiecewiseSchedule
+from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.callbacks.validation_batches import teacher_forced_batches
+from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
+from towernmt.errors import DataError
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.loss import Projection
+from towernmt.predict.search import SearchSettings
+from towernmt.tf_compat import tf, tf1
+
+V = 12
+
+
+class Numbers(Vocabulary):
+    """Words that are numbers from 4 on; each is its own id."""
+
+    size = V
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[int(word) for word in text.split()] for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        words = []
+        for id in ids:
+            if id == EOS:
+                break
+            words.append(str(int(id)))
+        return " ".join(words)
+
+    def id_to_piece(self, id: int) -> str:
+        return str(id)
+
+    def piece_to_id(self, piece: str) -> int:
+        return int(piece)
+
+    def files(self) -> Mapping[str, bytes]:
+        return {}
+
+
+class Copier(NMTModel):
+    """Logits: 10 w for the source token at the same place, 1 for EOS, 0 else; it copies once 10 w > 1."""
+
+    source_vocab_size = target_vocab_size = V
+
+    def optimizer(self) -> Any:
+        rate = tf1.get_variable("learning_rate", initializer=0.0, trainable=False)
+        return tf1.train.GradientDescentOptimizer(rate)
+
+    def _logits(self, token: Any) -> Any:
+        w = tf1.get_variable("copier/w", [], initializer=tf1.zeros_initializer())
+        return 10 * w * tf.one_hot(token, V) + tf.one_hot(EOS, V)
+
+    def encode(self, source: Any, source_length: Any) -> Any:
+        return source
+
+    def decode_hidden(self, memory: Any, target_in: Any) -> Any:
+        return self._logits(memory[:, :tf.shape(target_in)[1]])  # [batch, target length, V]
+
+    def output_projection(self) -> Projection:
+        return Projection(tf.eye(V), None)
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        return DecoderState(memory, tf.repeat(memory, beam, axis=0), tf.constant(0))
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        place = tf.minimum(state.step, tf.shape(state.cache)[1] - 1)
+        return self._logits(tf.gather(state.cache, place, axis=1)), state._replace(step=state.step + 1)
+
+
+LINES = ["4 5 6 7 8", "9 10 11 4", "5 5 6 6 7 7", "8 4 9 10 11 11 4"]
+PAIR = [np.array([[4, 5, EOS]], np.int32), np.array([3], np.int32)]
+
+
+class W(Callback):
+    """Keeps the copier's parameter after each step."""
+
+    def __init__(self):
+        self.values = {}
+
+    def _setup_graph(self):
+        self._w = next(v for v in tf1.trainable_variables() if v.op.name == "copier/w").value()
+
+    def _trigger_step(self):
+        self.values[self.global_step] = float(self.trainer.sess.run(self._w))
+
+
+def validator(every: int = 2, **kwargs: Any) -> BleuValidator:
+    return BleuValidator(Copier(), LINES, LINES, Numbers(), Numbers(), every_steps=every, batch_tokens=16,
+                         search=SearchSettings(beam_size=2), **kwargs)
+
+
+@pytest.fixture
+def fit(recorder, start_at):
+    def run(callbacks, steps, start=0, epochs=1):
+        model = Copier()
+        data = RepeatedData(DataFromList([[*PAIR, *PAIR, np.float32(3)]], shuffle=False), -1)
+        with tf.Graph().as_default():
+            trainer = SimpleTrainer()
+            trainer.setup_graph(model.get_input_signature(), FeedInput(data), model.build_graph,
+                                model.get_optimizer)
+            trainer.setup_callbacks(list(callbacks), [recorder])
+            trainer.initialize(NewSessionCreator(config=tf1.ConfigProto(intra_op_parallelism_threads=1)),
+                               start_at(start))
+            trainer.main_loop(steps, 1, epochs)
+        return trainer
+    return run
+
+
+def reference_loss(w: float) -> float:
+    """The mean negative log-likelihood of the tokens of LINES, in plain Python."""
+    total = tokens = 0.0
+    for line in LINES:
+        words = len(line.split())
+        total += words * (math.log(math.exp(10 * w) + math.e + V - 2) - 10 * w)
+        total += math.log(math.exp(10 * w + 1) + V - 1) - (10 * w + 1)
+        tokens += words + 1
+    return total / tokens
+
+
+def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog):
+    weights, check = W(), validator()
+    with caplog.at_level(logging.INFO):
+        fit([PiecewiseSchedule([2], [1e-4, 1.0]), weights, check], steps=5)
+    # empty translations at first, copies once w is large; the last step is validated at the end of training
+    assert recorder.of("validation_bleu") == [(2, 0.0), (4, pytest.approx(100.0)), (5, pytest.approx(100.0))]
+    assert recorder.of("validation_chrf")[1] == (4, pytest.approx(100.0))
+    for step, loss in recorder.of("validation_loss"):
+        assert loss == pytest.approx(reference_loss(weights.values[step]), rel=1e-5)
+        assert (step, pytest.approx(math.exp(loss))) in recorder.of("validation_perplexity")
+    assert (check.best_score, check.best_step) == (pytest.approx(100.0), 4)
+    assert "tok:13a" in caplog.text and "Validation at step 4: BLEU 100.00" in caplog.text
+    assert "translation 4 5 6 7 8" in caplog.text
+
+
+def test_a_last_step_that_was_validated_is_not_validated_again(fit, recorder):
+    fit([validator(loss=False)], steps=4, epochs=2)
+    assert [step for step, _ in recorder.of("validation_bleu")] == [2, 4, 6, 8]
+    assert not recorder.of("validation_loss")
+
+
+def test_the_best_is_remembered_over_a_resume_and_nothing_is_validated_twice(fit, recorder):
+    first, second = validator(loss=False), validator(loss=False)
+    fit([PiecewiseSchedule([9], [1.0, 1.0]), first], steps=4)
+    second.restore_state(first.state())
+    fit([second], steps=3, start=4)  # the copier starts from nothing here, so the best stays
+    assert [step for step, _ in recorder.of("validation_bleu")] == [2, 4, 6, 7]
+    assert (second.best_score, second.best_step) == (first.best_score, first.best_step)
+
+
+def test_a_resumed_run_makes_the_validation_that_is_missing_before_its_first_step(fit, recorder):
+    resumed = validator(loss=False)
+    resumed.restore_state({"best_score": 100.0, "best_step": 2, "last_step": 2})
+    stop = EarlyStopping(patience=1)
+    stop.restore_state({"best": 100.0, "best_step": 2, "failures": 0})
+    trainer = fit([resumed, stop], steps=10, start=4)
+    assert recorder.of("validation_bleu") == [(4, 0.0)]
+    assert trainer.loop.global_step == 4
+
+
+def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
+    class Kill(Callback):
+        def _trigger_step(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with caplog.at_level(logging.INFO):
+        trainer = fit([Kill(), validator(1), StopOnSignal()], steps=10)
+    assert trainer.loop.global_step == 1
+    assert recorder.of("validation_bleu") == []
+    assert "left to the resumed run" in caplog.text
+
+
+def test_training_that_ends_by_an_error_is_not_validated(fit, recorder):
+    class Fail(Callback):
+        def _trigger_step(self):
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        fit([Fail(), validator(100)], steps=10)
+    assert recorder.of("validation_bleu") == []
+
+
+def test_validation_sets_that_cannot_work_are_refused():
+    with pytest.raises(DataError, match="2 source and 1 reference"):
+        BleuValidator(Copier(), ["4", "5"], ["4"], Numbers(), Numbers())
+    with pytest.raises(DataError, match="empty"):
+        BleuValidator(Copier(), [], [], Numbers(), Numbers())
+
+
+@given(lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30),
+       budget=st.integers(1, 60))
+def test_teacher_forced_batches_hold_every_pair_once_within_the_budget(lengths, budget):
+    pairs = [([4 + i % 8] * s, [4 + i // 8] * t) for i, (s, t) in enumerate(lengths)]
+    text = [[" ".join(map(str, side)) for side in column] for column in zip(*pairs, strict=True)]
+    seen = []
+    for source, source_length, target, target_length, tokens in teacher_forced_batches(
+            text[0], text[1], Numbers(), Numbers(), budget):
+        assert tokens == target_length.sum()
+        assert len(source) == 1 or len(source) * max(source.shape[1], target.shape[1]) <= budget
+        for ids, length, out, out_length in zip(source, source_length, target, target_length, strict=True):
+            assert (ids[length:] == PAD).all() and ids[length - 1] == EOS
+            assert (out[out_length:] == PAD).all() and out[out_length - 1] == EOS
+            seen.append((ids[:length - 1].tolist(), out[:out_length - 1].tolist()))
+    assert sorted(seen) == sorted(pairs)

@@ -1,0 +1,181 @@
+"""Progress: the numbers of its lines and scalars, against sums made by hand."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+
+import numpy as np
+import pytest
+from tensorpack.dataflow import DataFromList
+from tensorpack.input_source import FeedInput
+from tensorpack.tfutils.sesscreate import NewSessionCreator
+from tensorpack.tfutils.sessinit import JustCurrentSession
+from tensorpack.train import SimpleTrainer
+
+from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.progress import Progress, duration, perplexity
+from towernmt.callbacks.schedule_callbacks import ConstantSchedule
+from towernmt.callbacks.status_line import StatusLine
+from towernmt.errors import SettingsError
+from towernmt.tf_compat import tf, tf1
+
+
+class Clock:
+    """A second passes in each update (read twice around it), none elsewhere."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def run(callbacks, recorder, steps, batches, epochs=1):
+    """Batches of (x, source lengths, target tokens); loss = x, nll = x / 2, without any learning."""
+    def tower(x, source_length, target_tokens):
+        w = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
+        tf.multiply(w, x / 2, name="nll")
+        return tf.multiply(w, x, name="loss")
+
+    def optimizer():
+        rate = tf1.get_variable("learning_rate", initializer=0.0, trainable=False)
+        return tf1.train.GradientDescentOptimizer(rate)
+
+    signature = [tf.TensorSpec([], tf.float32, "x"), tf.TensorSpec([None], tf.int32, "source_length"),
+                 tf.TensorSpec([], tf.float32, "target_tokens")]
+    points = [[np.float32(x), np.array(s, np.int32), np.float32(t)] for x, s, t in batches]
+    data = DataFromList(points, shuffle=False)
+    with tf.Graph().as_default():
+        trainer = SimpleTrainer()
+        trainer.setup_graph(signature, FeedInput(data), tower, optimizer)
+        trainer.setup_callbacks(callbacks, [recorder])
+        trainer.initialize(NewSessionCreator(config=tf1.ConfigProto(intra_op_parallelism_threads=1)),
+                           JustCurrentSession())
+        trainer.main_loop(steps, 1, epochs)
+    return trainer
+
+
+BATCHES = [(4.0, [3, 2], 10.0), (1.0, [5], 30.0), (2.0, [1, 1], 4.0), (2.0, [1, 1], 4.0)]
+
+
+def test_a_line_holds_token_weighted_means_and_speeds(recorder, caplog, do):
+    clock = Clock()
+
+    def tick(_):
+        clock.now += 100.0  # another callback's time, which the speed leaves out
+
+    class Update(type(do(tick))):
+        def _after_run(self, _, __):
+            clock.now += 1.0
+
+    with caplog.at_level(logging.INFO):
+        run([Update(tick), Progress(2, clock), StopAtStep(4)], recorder, 10, BATCHES)
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("step ")]
+    loss = (4.0 * 10 + 1.0 * 30) / 40
+    assert recorder.of("loss") == [(2, pytest.approx(loss)), (4, pytest.approx(2.0))]
+    assert recorder.of("perplexity")[0][1] == pytest.approx(math.exp(loss / 2))
+    assert recorder.of("target_tokens_per_second") == [(2, pytest.approx(20.0)), (4, pytest.approx(4.0))]
+    assert recorder.of("tokens_per_second") == [(2, pytest.approx(25.0)), (4, pytest.approx(6.0))]
+    assert recorder.of("learning_rate")[0] == (2, 0.0)
+    # two updates and one wait of the other callback took 102 s, and two updates are left
+    assert lines[0] == ("step 2, epoch 1, loss 1.7500, perplexity 2.40, learning rate 0.000e+00, "
+                        "20 target tokens/s (25 with source), ETA 1:42")
+    assert len(lines) == 2
+    assert ("Trained 4 steps in 6:44: 48 target tokens, 12 a second of training; "
+            "the last step is 4.") in caplog.text
+
+
+def test_an_update_cycle_counts_the_tokens_of_all_its_batches(recorder):
+    clock = Clock()
+
+    class Ticking(Progress):
+        def _setup_graph(self):
+            super()._setup_graph()
+            self._cycle = 3
+
+        def _after_run(self, context, values):
+            clock.now += 2.0
+            super()._after_run(context, values)
+
+    run([Ticking(1, clock), StopAtStep(1)], recorder, 1, BATCHES)
+    assert recorder.of("target_tokens_per_second") == [(1, pytest.approx(15.0))]
+
+
+def test_a_trainer_without_tokens_gets_steps_per_second(train, caplog):
+    with caplog.at_level(logging.INFO):
+        _, recorder = train([ConstantSchedule(0.5), Progress(2)], steps=4, inputs=(3.0,))
+    assert [step for step, _ in recorder.of("steps_per_second")] == [2, 4]
+    assert not recorder.of("perplexity")
+    line = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 2"))
+    assert "steps/s" in line and "learning rate 5.000e-01" in line and "perplexity" not in line
+
+
+def test_the_eta_is_that_of_the_nearest_limit(recorder, caplog):
+    clock = Clock()
+
+    class Ticking(Progress):
+        def _after_run(self, context, values):
+            clock.now += 6.0
+            super()._after_run(context, values)
+
+    def eta(*limits, **kwargs):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run([Ticking(1, clock), *limits], recorder, 2, BATCHES, **kwargs)
+        first = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 1"))
+        return first.partition("ETA ")[2]
+
+    assert eta(StopAtStep(101)) == "0:06"  # one epoch of two steps is nearer
+    assert eta(StopAtStep(2), epochs=50) == "0:06"
+    assert eta(StopAfterMinutes(0.25, clock), epochs=50) == "0:09"
+
+
+def test_a_terminal_gets_one_line_that_overwrites_itself_and_the_file_gets_lines(recorder, caplog, tmp_path):
+    from tensorpack.utils import logger
+
+    terminal = Terminal()
+    file = logging.FileHandler(tmp_path / "log")
+    logger._logger.addHandler(file)
+    try:
+        with caplog.at_level(logging.INFO):
+            run([Progress(2, status=StatusLine(terminal, 0.0)), StopAtStep(4)], recorder, 4, BATCHES)
+    finally:
+        logger._logger.removeHandler(file)
+    shown = [text for text in terminal.getvalue().split("\x1b[2K\r") if text]
+    assert [text.split(",")[0] for text in shown] == ["step 1", "step 2", "step 3", "step 4"]
+    assert "\n" not in terminal.getvalue()
+    lines = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("step")]
+    assert [line.split(",")[0] for line in lines] == ["step 2", "step 4"]
+
+
+def test_no_terminal_gets_no_escape_codes():
+    stream = io.StringIO()
+    status = StatusLine(stream)
+    status.open()
+    status.show("step 1", always=True)
+    status.close()
+    assert not status.active and stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"),
+                                           (90061, "1 d 01:01:01")])
+def test_durations_are_written_as_clocks_do(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_perplexity_overflows_to_infinity():
+    assert perplexity(0.0) == 1.0
+    assert perplexity(1000.0) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_an_interval_of_no_steps_is_refused():
+    with pytest.raises(SettingsError, match="log_steps"):
+        Progress(0)

@@ -1,0 +1,131 @@
+"""Signals: a clean end after the present step, also when the main thread is blocked inside TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from tensorpack.callbacks import Callback
+
+from towernmt.callbacks.stop_signal import StopOnSignal
+
+
+def send_at(step, number):
+    return lambda callback: os.kill(os.getpid(), number) if callback.global_step == step else None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_ends_training_after_the_present_step(train, do, number):
+    ended = []
+
+    class Saver(Callback):
+        def _after_train(self):
+            ended.append(self.global_step)
+
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    stop = StopOnSignal()
+    trainer, _ = train([do(send_at(3, number)), Saver(), stop], steps=100)
+    assert trainer.loop.global_step == 3 and ended == [3]
+    assert stop.received == number
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_second_ctrl_c_interrupts_at_once(train, do):
+    steps = []
+
+    def twice(callback):
+        steps.append(callback.global_step)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train([do(twice), StopOnSignal()], steps=100)
+    assert steps == [1]
+
+
+def test_a_second_sigterm_does_not_hurry(train, do):
+    def twice(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer, _ = train([do(twice), StopOnSignal()], steps=100)
+    assert trainer.loop.global_step == 1
+
+
+def test_outside_the_main_thread_signals_are_left_alone(train):
+    handler = signal.getsignal(signal.SIGTERM)
+    stop = StopOnSignal()
+    results = []
+    thread = threading.Thread(target=lambda: results.append(train([stop], steps=2)))
+    thread.start()
+    thread.join()
+    assert results[0][0].loop.global_step == 2
+    assert stop.received is None and signal.getsignal(signal.SIGTERM) is handler
+
+
+BLOCKED = """
+import os, signal, sys, threading
+from tensorpack.callbacks import Callback
+from tensorpack.input_source import PlaceholderInput
+from tensorpack.tfutils.sesscreate import NewSessionCreator
+from tensorpack.tfutils.sessinit import JustCurrentSession
+from tensorpack.train import Trainer
+from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.tf_compat import tf, tf1
+
+class Blocked(Trainer):                    # its step waits for ever: nobody fills the queue
+    pass
+
+class Say(Callback):
+    def _before_run(self, _):
+        print("blocked", flush=True)
+    def _after_train(self):
+        print("saved", flush=True)
+
+queue = tf1.FIFOQueue(1, tf.float32)
+close = queue.close(cancel_pending_enqueues=True)
+trainer = Blocked()
+trainer.train_op = queue.dequeue()
+stop = StopOnSignal(interrupt={interrupt}, grace={grace})
+trainer.setup_callbacks([Say(), stop], [])
+trainer.initialize(NewSessionCreator(), JustCurrentSession())
+trainer.main_loop(10, 1, 1)
+sys.exit(128 + stop.received)
+"""
+
+
+def blocked_process(interrupt: str, grace: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", BLOCKED.format(interrupt=interrupt, grace=grace)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == "blocked":
+            break
+    return process
+
+
+def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly():
+    process = blocked_process("lambda: trainer.sess.run(close)", 0.2)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "saved" in output
+
+
+def test_a_second_ctrl_c_ends_a_process_that_cannot_be_unblocked():
+    process = blocked_process("None", 0.2)
+    process.send_signal(signal.SIGINT)
+    for _ in range(100):  # the kernel merges signals that come before the first was delivered
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=1)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
