@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from towernmt import __version__
+from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.errors import TowerNMTError
 
 COMMANDS = {
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(command: Callable[[], int]) -> int:
     """Call `command`; print what the user can mend as one line, without a stack."""
     try:
-        return command()
+        with quiet_tensorflow():
+            return command()
     except TowerNMTError as error:
         print(f"towernmt: {error}", file=sys.stderr)
         if os.environ.get("TOWERNMT_DEBUG"):

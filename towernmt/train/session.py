@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tensorpack.tfutils.sesscreate import NewSessionCreator
@@ -40,3 +41,12 @@ def session_creator(precision: str = "float32", gpus: bool = False) -> NewSessio
 def make_deterministic() -> None:
     """Let TensorFlow use only kernels that add in a fixed order: the same run gives the same bits."""
     tf.config.experimental.enable_op_determinism()
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 in hardware (AVX512_BF16 or AMX); False where unknown."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

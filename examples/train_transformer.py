@@ -1,0 +1,98 @@
+"""Train a Transformer from two text files (or from nothing), score it by BLEU and translate with it.
+
+    python examples/train_transformer.py                        # a small real corpus, about 10 minutes on 2 cores
+    python examples/train_transformer.py --pair en-fr           # other languages of that corpus
+    python examples/train_transformer.py --gpu 0,1,2,3 --source train.de --target train.en \
+        --valid-source valid.de --valid-target valid.en --logdir runs/de-en
+
+Started again with the same arguments, it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from towernmt.cli.main import run_command
+from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
+from towernmt.dataflow.default_corpus import default_corpus
+from towernmt.dataflow.prepare import prepare
+from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.text import read_lines
+from towernmt.errors import SettingsError
+from towernmt.predict.evaluate import corpus_scores
+from towernmt.predict.nearest import nearest_translations
+
+DEMONSTRATION = ["train.minutes=6.5", "train.batch_tokens=1024", "train.validate_steps=500", "train.validate_sentences=300",
+                 "train.checkpoint_steps=250", "optimizer.learning_rate=0.002", "schedule.warmup_steps=400",
+                 "model.residual_dropout=0.1"]
+"""What suits a corpus of 34,000 short sentences and a few minutes; --set overrides it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare, train, evaluate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("source", "target", "valid-source", "valid-target", "test-source", "test-target"):
+        parser.add_argument(f"--{name}", metavar="FILE", help="text, one sentence a line")
+    parser.add_argument("--pair", default="en-de", help="languages of the default corpus (no --source)")
+    parser.add_argument("--vocab-size", type=int, default=None, help="pieces of the joint vocabulary")
+    add_run_arguments(parser)
+    options = parser.parse_args(arguments)
+    return run_command(lambda: print_settings(options) if options.help_settings else run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """The whole job; the exit status."""
+    if bool(options.source) != bool(options.target):
+        raise SettingsError("--source and --target go together: pass both text files, or neither for the default corpus.")
+    if not options.source:
+        use_default_corpus(options)
+    options.logdir = options.logdir or "runs/transformer"
+    data = prepare(PrepareSettings(
+        source=options.source, target=options.target, valid_source=options.valid_source,
+        valid_target=options.valid_target, vocab_size=options.vocab_size or 8000, shared_vocab=True,
+        output=str(Path(options.logdir) / "data")), stream=sys.stderr)
+    print(data.statistics_table, flush=True)
+    status = train_prepared(options, data, settings_of(options))
+    if status == 0 and options.test_source and options.test_target:
+        evaluate(options, data)
+    return status
+
+
+def use_default_corpus(options: argparse.Namespace) -> None:
+    """Point the options at the default corpus, and at settings that suit it."""
+    from towernmt.train.session import has_fast_bfloat16
+
+    print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).", flush=True)
+    corpus = default_corpus(options.pair)
+    for name in ("train", "valid", "test"):
+        prefix = "" if name == "train" else f"{name}_"
+        setattr(options, f"{prefix}source", str(getattr(corpus, f"{name}_source")))
+        setattr(options, f"{prefix}target", str(getattr(corpus, f"{name}_target")))
+    options.vocab_size = options.vocab_size or 4000
+    options.logdir = options.logdir or f"runs/{options.pair}"
+    precision = "bfloat16" if has_fast_bfloat16() and not options.gpu else "float32"
+    options.assignments = [*DEMONSTRATION, f"train.precision={precision}", *options.assignments]
+
+
+def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
+    """Test BLEU beside the floor, and some translations."""
+    from towernmt.predict.translator import Translator
+
+    source, reference = list(read_lines(options.test_source)), list(read_lines(options.test_target))
+    train_source, train_target = list(read_lines(options.source)), list(read_lines(options.target))
+    floor = corpus_scores(nearest_translations(train_source, train_target, source), reference)
+    translations = Translator(options.logdir).translate(source)
+    scores = corpus_scores(translations, reference)
+    for i in range(0, len(source), max(1, len(source) // 8)):
+        print(f"source       {source[i]}\nreference    {reference[i]}\ntranslation  {translations[i]}\n")
+    print(f"Test BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signature})")
+    print(f"Copying the most similar training pair: BLEU {floor.bleu:.2f}, chrF {floor.chrf:.2f}")
+    print(f"Translate with it:  towernmt translate --model {options.logdir} < text")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
