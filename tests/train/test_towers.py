@@ -14,7 +14,7 @@ from towernmt.callbacks.limits import StopAtStep
 from towernmt.dataflow.batches import Batch, Batches, BatchSettings
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.position import Position
-from towernmt.errors import SettingsError
+from towernmt.errors import FeederError, SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import set_seed
 from towernmt.models.transformer import Transformer, TransformerSettings
@@ -145,3 +145,15 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_sentence():
 def test_a_trainer_without_clear_towers_is_refused(gpus, towers):
     with pytest.raises(SettingsError):
         SyncMultiGPUTrainer(gpus, towers)
+
+
+@pytest.mark.parametrize("good", [3, 4])
+def test_a_broken_source_inside_an_update_cycle_is_an_error_and_no_end(tmp_path, good):
+    class Broken(Listed):
+        def read(self, position=None, start=0, step=1):
+            yield from super().read(position, start, step)
+            raise OSError("the disk is gone")
+
+    with pytest.raises(FeederError, match="the disk is gone"):
+        train(tmp_path, batches=Broken(whole_batches(good)), update_cycle=2)
+    assert CheckpointSaver(tmp_path).latest().name == f"step-{good // 2}"

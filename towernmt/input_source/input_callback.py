@@ -52,6 +52,12 @@ class InputCallback(Callback):
             self._raised = True
             raise run.error
 
+    def run_with_batch(self, sess: Any, op: Any) -> str:
+        """Run an operation that consumes one batch outside the hooks; the position after that batch."""
+        self._await_batch()
+        results, _ = sess.run([self._fetches(), op])
+        return self._count(results)
+
     def _setup_graph(self) -> None:
         callbacks = getattr(getattr(self, "trainer", None), "_callbacks", None)
         for callback in getattr(callbacks, "cbs", []):

@@ -121,6 +121,18 @@ class GeneralQueueInput(FeedfreeInput):
         calls when it meets `OutOfRangeError`, so that a broken source is no normal end."""
         self._callback.raise_feeder_error()
 
+    def run_with_batch(self, sess: Any, op: Any) -> str:
+        """Run `op`, which consumes one batch, outside a training step's hooks (update cycles do).
+
+        `last_position` stays: what was consumed counts only once an update was made from it.
+
+        Returns:
+            the position after that batch, as JSON.
+        Raises:
+            FeederError, StopTraining: as before a training step.
+        """
+        return self._callback.run_with_batch(sess, op)
+
     def statistics(self) -> InputStatistics:
         """What went through so far, a snapshot (see `InputStatistics`)."""
         return self._callback.counts.snapshot(self.run)

@@ -123,12 +123,14 @@ def make_callbacks(settings: Settings, data: PreparedData, run: RunDirectory, mo
         callbacks.append(BleuValidator(
             model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
             data.target_vocabulary, s.validate_steps, settings.search))
+    callbacks.append(schedule)
+    if data.valid_source and s.validate_steps:
         if s.stop_patience:
             callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
         if s.keep_best:
             callbacks.append(BestCheckpoints(run.best, s.keep_best))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
-    callbacks += [schedule, saver, Progress(s.log_steps), QueueMonitor(source)]
+    callbacks += [saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if s.minutes:

@@ -8,6 +8,7 @@ from typing import Any
 from tensorpack.tfutils.gradproc import GradientProcessor
 from tensorpack.tfutils.optimizer import apply_grad_processors
 
+from towernmt.callbacks.nan_guard import watch_gradients
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
 
@@ -50,6 +51,7 @@ class GlobalNorm(GradientProcessor):
         self.clip_norm = clip_norm
 
     def _process(self, grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        watch_gradients(grads)
         norm = tf.identity(tf.linalg.global_norm([g for g, _ in grads]), name="gradient_norm")
         if not self.clip_norm:
             return grads

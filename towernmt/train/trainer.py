@@ -12,9 +12,11 @@ from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 
 from towernmt.errors import SettingsError
+from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.gradients import Accumulator, average_over_towers
+from towernmt.train.log_filter import mend_logger
 
 GradsAndVars = list[tuple[Any, Any]]
 
@@ -56,6 +58,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
 
     def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1) -> None:
         super().__init__()
+        mend_logger()
         self.tower_devices = tower_devices(gpus, towers)
         self.devices = list(range(len(self.tower_devices)))     # tensorpack's name for the list of towers
         if update_cycle < 1:
@@ -76,9 +79,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
             return []
         accumulator = Accumulator(gradients, _weight(self.tower_func))
         clock = tf1.get_collection(CLOCK_ADVANCE)
-        position = getattr(input, "position_tensor", tf.constant(""))
-        self._collect_first, self._collect_next = (
-            [position, tf.group(op, *clock)] for op in (accumulator.assign, accumulator.add))
+        self._collect_first = tf.group(accumulator.assign, *clock)
+        self._collect_next = tf.group(accumulator.add, *clock)
         self.train_op = optimizer.apply_gradients(accumulator.with_current(), name="train_op")
         self._flush_op = tf.group(
             optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),
@@ -97,19 +99,24 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
 
     def run_step(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
-        collected, position = 0, b""
+        collected, position = 0, ""
         try:
             while collected < self.update_cycle - 1:
-                position, _ = self.sess.run(self._collect_next if collected else self._collect_first)
+                position = self._collect(self._collect_next if collected else self._collect_first)
                 collected += 1
             self.hooked_sess.run(self.train_op)
-        except tf.errors.OutOfRangeError:
-            raise_feeder_error = getattr(self._input, "raise_feeder_error", None)
-            if raise_feeder_error is not None:
-                raise_feeder_error()
+        except (tf.errors.OutOfRangeError, StopTraining) as end:
+            if isinstance(self._input, GeneralQueueInput):
+                self._input.raise_feeder_error()
             if collected:
-                self._flush(collected, position.decode())
-            raise StopTraining("the data has ended") from None
+                self._flush(collected, position)
+            raise StopTraining(str(end) if isinstance(end, StopTraining) else "the data has ended") from None
+
+    def _collect(self, op: Any) -> str:
+        if isinstance(self._input, GeneralQueueInput):
+            return self._input.run_with_batch(self.sess, op)
+        self.sess.run(op)
+        return ""
 
     def _flush(self, collected: int, position: str) -> None:
         """The data ended inside an update cycle: update from the batches that were there."""

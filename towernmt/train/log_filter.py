@@ -1,0 +1,22 @@
+"""Mending one record of tensorpack's logger, which cannot be formatted and would hide the error behind it."""
+
+from __future__ import annotations
+
+import logging
+
+from tensorpack.utils import logger
+
+
+class _MendFailureRecord(logging.Filter):
+    """tensorpack calls `logger.error("Training failed at global_step=", step)` without a place for the step."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.args and isinstance(record.msg, str) and "%" not in record.msg:
+            record.msg, record.args = record.msg + " ".join(map(str, record.args)), ()
+        return True
+
+
+def mend_logger() -> None:
+    """Install the mend (once) in tensorpack's logger."""
+    if not any(isinstance(f, _MendFailureRecord) for f in logger._logger.filters):
+        logger._logger.addFilter(_MendFailureRecord())
