@@ -1,7 +1,7 @@
 """Train a Transformer from two text files (or from nothing), score it by BLEU and translate with it.
 
-    python examples/train_transformer.py                        # a small real corpus, about 10 minutes on 2 cores
-    python examples/train_transformer.py --pair en-fr           # other languages of that corpus
+    python examples/train_transformer.py                   # a small real corpus, about 10 minutes on 2 cores
+    python examples/train_transformer.py --pair en-fr      # other languages of that corpus
     python examples/train_transformer.py --gpu 0,1,2,3 --source train.de --target train.en \
         --valid-source valid.de --valid-target valid.en --logdir runs/de-en
 
@@ -26,15 +26,17 @@ from towernmt.errors import SettingsError
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.nearest import nearest_translations
 
-DEMONSTRATION = ["train.minutes=6.5", "train.batch_tokens=1024", "train.validate_steps=500", "train.validate_sentences=300",
-                 "train.checkpoint_steps=250", "optimizer.learning_rate=0.002", "schedule.warmup_steps=400",
-                 "model.residual_dropout=0.1"]
+DEMONSTRATION = [
+    "train.minutes=6.5", "train.batch_tokens=1024", "train.validate_steps=500",
+    "train.validate_sentences=300", "train.checkpoint_steps=250", "optimizer.learning_rate=0.002",
+    "schedule.warmup_steps=400", "model.residual_dropout=0.1"]
 """What suits a corpus of 34,000 short sentences and a few minutes; --set overrides it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepare, train, evaluate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("source", "target", "valid-source", "valid-target", "test-source", "test-target"):
         parser.add_argument(f"--{name}", metavar="FILE", help="text, one sentence a line")
     parser.add_argument("--pair", default="en-de", help="languages of the default corpus (no --source)")
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """The whole job; the exit status."""
     if bool(options.source) != bool(options.target):
-        raise SettingsError("--source and --target go together: pass both text files, or neither for the default corpus.")
+        raise SettingsError("--source and --target go together: pass both text files, "
+                            "or neither for the default corpus.")
     if not options.source:
         use_default_corpus(options)
     options.logdir = options.logdir or "runs/transformer"
@@ -66,7 +69,8 @@ def use_default_corpus(options: argparse.Namespace) -> None:
     """Point the options at the default corpus, and at settings that suit it."""
     from towernmt.train.session import has_fast_bfloat16
 
-    print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).", flush=True)
+    print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
+          flush=True)
     corpus = default_corpus(options.pair)
     for name in ("train", "valid", "test"):
         prefix = "" if name == "train" else f"{name}_"

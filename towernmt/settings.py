@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import yaml
 
+from towernmt.atomic_files import write_text
 from towernmt.errors import SettingsError
 
 T = TypeVar("T")
@@ -106,8 +107,8 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
 
 
 def save_yaml(settings: Any, path: Path) -> None:
-    """Write a nest of dataclasses as YAML."""
-    path.write_text(yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False), encoding="utf-8")
+    """Write a nest of dataclasses as YAML; the file is replaced whole."""
+    write_text(path, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -139,7 +140,8 @@ def _dotted(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: str, known: list[str]) -> Any:
+def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: str,
+             known: list[str]) -> Any:
     fields = {field.name: field for field in dataclasses.fields(settings)}
     name = path[0]
     current = getattr(settings, name, None)
@@ -165,7 +167,8 @@ def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, o
     kind = typing.get_type_hints(owner)[field.name]
     converted = _as_type(kind, value)
     if converted is _WRONG:
-        raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} (default: {_default(field)}).")
+        raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} "
+                            f"(default: {_default(field)}).")
     choices = field.metadata.get("choices")
     if choices and converted is not None and converted not in choices:
         raise SettingsError(f"{origin}: {key}={value} is not one of {', '.join(choices)}.")

@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NOISE = re.compile(rb"^(I\d{4} |WARNING: All log messages before|E\d{4} .*cuInit|W\d{4} .*(cuda|gpu|TensorRT))", re.I)
+_NOISE = re.compile(rb"^(I\d{4} |WARNING: All log messages before"
+                    rb"|E\d{4} .*cuInit|W\d{4} .*(cuda|gpu|TensorRT))", re.I)
 
 
 @contextmanager

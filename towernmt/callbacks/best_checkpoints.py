@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorpack.utils import logger
 
+from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.callbacks.score_watcher import ScoreWatcher
 from towernmt.callbacks.surroundings import EndOfTraining, find_saver
 from towernmt.errors import CheckpointError, SettingsError
@@ -165,7 +166,7 @@ class BestCheckpoints(ScoreWatcher):
                                   f"mend it, or move {self.directory} away to begin a new one.") from error
 
     def _write_record(self) -> None:
-        _write_atomically(self.directory / "record.json", json.dumps(self._entries, indent=1) + "\n")
+        write_text(self.directory / "record.json", json.dumps(self._entries, indent=1) + "\n")
 
     def _read_log(self) -> list[str]:
         path = self.directory / "log"
@@ -173,7 +174,7 @@ class BestCheckpoints(ScoreWatcher):
         return [line for line in lines if _step_of(line) >= 0]
 
     def _write_log(self, lines: list[str]) -> None:
-        _write_atomically(self.directory / "log", "".join(f"{line}\n" for line in lines))
+        write_text(self.directory / "log", "".join(f"{line}\n" for line in lines))
 
 
 def _log_line(entry: Entry) -> str:
@@ -199,9 +200,9 @@ def _link_tree(source: Path, target: Path) -> None:
             _link_or_copy(file, unfinished / file.name)
         if target.exists():
             shutil.rmtree(target)
-        _flush(unfinished)
+        flush_to_disk(unfinished)
         unfinished.rename(target)
-        _flush(target.parent)
+        flush_to_disk(target.parent)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointError(f"{target}: a best checkpoint could not be kept ({error.strerror}); free "
@@ -213,22 +214,4 @@ def _link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        _flush(target)
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".writing-{path.name}")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_to_disk(target)

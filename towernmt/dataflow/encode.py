@@ -134,8 +134,7 @@ def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pai
             yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise DataError("a worker process of the preparation died (out of memory, or a script that calls "
-                        "prepare() "
-                        "outside `if __name__ == '__main__':`). Use fewer workers; 1 works without "
+                        "prepare() outside `if __name__ == '__main__':`). Use fewer workers; 1 works without "
                         "processes.") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -147,7 +146,7 @@ def _start_method() -> str:
     return "fork" if forkable else "spawn"
 
 
-_encoder: ChunkEncoder | None = None  # of a worker process
+_encoder: ChunkEncoder  # of a worker process, made at its start
 
 
 def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
@@ -156,5 +155,4 @@ def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
 
 
 def _encode(source: Chunk, target: Chunk) -> EncodedChunk:
-    assert _encoder is not None
     return _encoder(source, target)

@@ -14,7 +14,8 @@ class PairBlock:
 
     Attributes:
         source_ids: int32 (or a narrower unsigned type) `[source tokens]`, all sentences one after another.
-        source_offsets: int64 `[pairs + 1]`; sentence i is `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
+        source_offsets: int64 `[pairs + 1]`; sentence i is
+            `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
         target_ids: as `source_ids`.
         target_offsets: as `source_offsets`.
     """

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from towernmt.atomic_files import write_text
 from towernmt.dataflow import prepared
 from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files
 from towernmt.dataflow.line_hash import line_hash
@@ -84,8 +85,7 @@ class _Preparation:
                         if former_inputs.get(name) != self._inputs.get(name)]
         if differences:
             raise DataError(f"{self._output} holds another preparation ({'; '.join(differences)}). Pass "
-                            "--overwrite "
-                            f"to replace it, or another --output.")
+                            "--overwrite to replace it, or another --output.")
         self._say(f"{self._output} is prepared already, from the same text with the same settings: kept.")
         return True
 
@@ -94,9 +94,8 @@ class _Preparation:
         try:
             self._output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). Choose another "
-                            "--output.") \
-                from error
+            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). "
+                            "Choose another --output.") from error
         self._remove_former()
         lines = self._texts[0].lines
         if not lines:
@@ -165,10 +164,10 @@ class _Preparation:
                         "target": {"kind": settings.vocab_kind if not settings.target_vocab else target.kind,
                                    "size": target.size}}
         if self._validation is not None:
-            _write_lines(self._output / "valid.source", settings.valid_source, cleaned=True)
-            _write_lines(self._output / "valid.target", settings.valid_target, cleaned=False)
-        _write(self._output / "statistics.json", json.dumps(report, indent=1) + "\n")
-        _write(self._output / "statistics.txt", table(report, vocabularies, notes))
+            _write_lines(self._output / "valid.source", self._validation[0].path, cleaned=True)
+            _write_lines(self._output / "valid.target", self._validation[1].path, cleaned=False)
+        write_text(self._output / "statistics.json", json.dumps(report, indent=1) + "\n")
+        write_text(self._output / "statistics.txt", table(report, vocabularies, notes))
         manifest = {
             "format": prepared.FORMAT,
             "version": prepared.VERSION,
@@ -181,7 +180,7 @@ class _Preparation:
             "notes": notes,
             "shards": [shard.to_json() for shard in shards],
         }
-        _write(self._output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_text(self._output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
     def _without_empty(self, shards: list[ShardInfo]) -> list[ShardInfo]:
         for shard in shards:
@@ -220,15 +219,5 @@ def _reorder(lengths: np.ndarray, ids: np.ndarray, order: np.ndarray
     return lengths, ids[positions], offsets
 
 
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _write_lines(path: Path, text: str | None, cleaned: bool) -> None:
-    assert text is not None
-    _write(path, "".join((clean(line) if cleaned else line) + "\n" for line in read_lines(text)))
+def _write_lines(path: Path, text: str, cleaned: bool) -> None:
+    write_text(path, "".join((clean(line) if cleaned else line) + "\n" for line in read_lines(text)))

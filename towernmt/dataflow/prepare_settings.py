@@ -17,38 +17,33 @@ LEAST_COVERAGE = 0.98  # SentencePiece takes no less
 class PrepareSettings:
     """What `prepare` reads, how it treats it, and where it writes."""
 
-    source: str = setting("", "Training text in the source language: UTF-8, one sentence a line (.gz is "
-                              "read too).")
+    source: str = setting(
+        "", "Training text in the source language: UTF-8, one sentence a line (.gz is read too).")
     target: str = setting("", "Its translation, line by line.")
     output: str = setting("", "Directory for the prepared data.")
     valid_source: str | None = setting(None, "Validation text in the source language, kept as raw text.")
     valid_target: str | None = setting(None, "Its reference translation, line by line, kept untouched.")
-    vocab_kind: str = setting("unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt "
-                                         "bpe-codes, or "
-                              "plain words.", VOCABULARY_KINDS)
+    vocab_kind: str = setting(
+        "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
+        VOCABULARY_KINDS)
     vocab_size: int = setting(8000, "Ids of each vocabulary, the four special ones included.")
     shared_vocab: bool = setting(False, "One vocabulary for both languages, learned from both.")
-    source_vocab: str | None = setting(None, "An existing vocabulary for the source (.model, .codes or "
-                                             ".words file); "
-                                       "none: learn it.")
+    source_vocab: str | None = setting(
+        None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
     target_vocab: str | None = setting(None, "The same for the target.")
     character_coverage: float | None = setting(
         None, "SentencePiece: share of the text's characters with a piece of their own; none: every "
         "character, but at most as many as fill half of the vocabulary.")
-    byte_fallback: bool = setting(False, "SentencePiece: write other characters as bytes (256 pieces) "
-                                         "rather than as "
-                                  "unknown.")
-    vocab_sentences: int = setting(1_000_000, "Sentences that a vocabulary is learned from, drawn at random "
-                                              "from a "
-                                   "larger text.")
-    max_length: int = setting(200, "Most tokens of either side, after segmentation; longer pairs are "
-                                   "dropped.")
-    max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter; other "
-                                           "pairs are "
-                                      "dropped.")
-    shard_pairs: int = setting(1_000_000, "Lines for each shard; training shuffles whole shards, and pairs "
-                                          "within a "
-                               "shard.")
+    byte_fallback: bool = setting(
+        False, "SentencePiece: write other characters as bytes (256 pieces) rather than as unknown.")
+    vocab_sentences: int = setting(
+        1_000_000, "Sentences that a vocabulary is learned from, drawn at random from a larger text.")
+    max_length: int = setting(
+        200, "Most tokens of either side, after segmentation; longer pairs are dropped.")
+    max_length_ratio: float = setting(
+        9.0, "Most tokens of the longer side for each of the shorter; other pairs are dropped.")
+    shard_pairs: int = setting(
+        1_000_000, "Lines for each shard; training shuffles whole shards, and pairs within a shard.")
     seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.")
     workers: int = setting(0, "Processes that encode; 0: one a processor. The result does not depend on it.")
     overwrite: bool = setting(False, "Replace another preparation in the output directory.")
@@ -70,8 +65,8 @@ class PrepareSettings:
         if bool(self.valid_source) != bool(self.valid_target):
             raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
         if self.vocab_kind not in VOCABULARY_KINDS:
-            raise SettingsError(f"--vocab-kind {self.vocab_kind} is not one of "
-                                f"{', '.join(VOCABULARY_KINDS)}.")
+            kinds = ", ".join(VOCABULARY_KINDS)
+            raise SettingsError(f"--vocab-kind {self.vocab_kind} is not one of {kinds}.")
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(given) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "

@@ -43,18 +43,15 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
             raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
                             "prepare`.") from None
         raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
-                        "prepared "
-                        f"data). Run `towernmt prepare` again.") from None
+                        "prepared data). Run `towernmt prepare` again.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}). Run `towernmt prepare` "
-                        "again.") \
-            from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: cannot be read ({reason}). Run `towernmt prepare` again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path}: not the manifest of prepared data. Run `towernmt prepare` again.")
     if manifest.get("version") != VERSION:
         raise DataError(f"{path}: version {manifest.get('version')} of prepared data, but this towernmt "
-                        "reads version "
-                        f"{VERSION}. Run `towernmt prepare` again.")
+                        f"reads version {VERSION}. Run `towernmt prepare` again.")
     return manifest
 
 
@@ -110,9 +107,7 @@ class PreparedData:
         try:
             statistics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read. Run `towernmt prepare` "
-                            "again.") \
-                from error
+            raise DataError(f"{path}: cannot be read. Run `towernmt prepare` again.") from error
         return statistics
 
     @property

@@ -28,17 +28,17 @@ class Progress:
         """`lines` are done so far."""
         self._lines = lines
         now = time.monotonic()
-        if self._stream is not None and now - self._last >= self._interval:
+        if now - self._last >= self._interval:
             self._last = now
             self._write(now, end="\r" if self._terminal else "\n")
 
     def done(self) -> None:
         """The work has ended: one last line."""
-        if self._stream is not None:
-            self._write(time.monotonic(), end="\n")
+        self._write(time.monotonic(), end="\n")
 
     def _write(self, now: float, end: str) -> None:
-        assert self._stream is not None
+        if self._stream is None:
+            return
         seconds = now - self._start
         rate = self._lines / seconds if seconds > 0 else 0.0
         of = f" of {self._total:,}" if self._total is not None else ""

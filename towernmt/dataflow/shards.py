@@ -9,7 +9,6 @@ a shard of another preparation is refused.
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from towernmt.atomic_files import replacing
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.errors import DataError
 
@@ -100,9 +100,8 @@ class ShardWriter:
         self._flush()
         pairs = self._bytes[0] // 4
         source_tokens, target_tokens = (count // self._dtype.itemsize for count in self._bytes[2:])
-        temporary = self._path.with_name(self._path.name + ".tmp")
         crc = 0
-        with open(temporary, "wb") as file:
+        with replacing(self._path) as file:
             file.write(bytes(_HEADER.size))
             for part in self._parts:
                 crc = _copy(part, file, crc)
@@ -110,9 +109,6 @@ class ShardWriter:
             file.seek(0)
             file.write(_HEADER.pack(MAGIC, VERSION, self._dtype.itemsize, pairs, source_tokens, target_tokens,
                                     crc))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
         return ShardInfo(self._path.name, pairs, source_tokens, target_tokens, self._dtype.itemsize, crc)
 
     def _flush(self) -> None:
@@ -144,13 +140,11 @@ def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlo
         _, version, id_bytes, pairs, source_tokens, target_tokens, crc = _HEADER.unpack(header)
         if version != VERSION:
             raise DataError(f"{path}: shard of format {version}, but this towernmt reads format {VERSION}. "
-                            "Prepare the "
-                            f"data again.")
+                            "Prepare the data again.")
         if (id_bytes, pairs, source_tokens, target_tokens, crc) != (
                 info.id_bytes, info.pairs, info.source_tokens, info.target_tokens, info.crc32):
             raise DataError(f"{path}: the shard belongs to another preparation than the manifest beside it. "
-                            "Prepare "
-                            f"the data again.")
+                            "Prepare the data again.")
         if size != info.bytes:
             raise DataError(f"{path}: {size} bytes where the header announces {info.bytes}: the shard is "
                             f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from towernmt.dataflow.progress import Progress
 from towernmt.errors import DataError
@@ -77,8 +77,7 @@ class Chunk:
     def _encoding_message(self, data: bytes, position: int) -> str:
         if self.first_line == 1 and data.startswith(_UTF16_BOMS):
             return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
-                    "expected. "
-                    f"Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
+                    f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
         line = self.first_line + data.count(b"\n", 0, position)
         column = position - (data.rfind(b"\n", 0, position) + 1) + 1
         return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
@@ -148,9 +147,8 @@ def scan_pair(source: str | Path, target: str | Path, progress: Progress | None 
     if first.lines != second.lines:
         short, long = sorted((first, second), key=lambda summary: summary.lines)
         raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: "
-                        "line n of "
-                        "one must be the translation of line n of the other. Look for a missing or an "
-                        "extra line.")
+                        "line n of one must be the translation of line n of the other. Look for a missing or "
+                        "an extra line.")
     return first, second
 
 
@@ -169,7 +167,7 @@ class _Scan:
 
 def _open(path: str | Path) -> IO[bytes]:
     if str(path).endswith(".gz"):
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.open(path, "rb"))
     return open(path, "rb", buffering=1 << 20)
 
 

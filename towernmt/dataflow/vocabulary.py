@@ -12,11 +12,11 @@ The ids of the special tokens are the same in every vocabulary. Every kind lives
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from towernmt.atomic_files import replacing
 from towernmt.errors import DataError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -70,10 +70,8 @@ class Vocabulary(ABC):
         paths = []
         for suffix, content in self.files().items():
             path = Path(f"{prefix}{suffix}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(path.name + ".tmp")
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+            with replacing(path) as file:
+                file.write(content)
             paths.append(path)
         return paths
 
@@ -88,8 +86,7 @@ class Vocabulary(ABC):
                 return
             if not 0 <= id < self.size:
                 raise DataError(f"id {id} is not in this vocabulary of {self.size}: is it the vocabulary "
-                                "that the "
-                                f"model was trained with?")
+                                "that the model was trained with?")
             if id not in (PAD, BOS):
                 yield id
 
@@ -109,8 +106,7 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         found = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
         if not found:
             raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model "
-                            "(SentencePiece), .codes "
-                            f"(subword-nmt codes) or .words (one word a line).")
+                            "(SentencePiece), .codes (subword-nmt codes) or .words (one word a line).")
         path = found[0]
     try:
         if path.suffix == ".model":
@@ -120,9 +116,8 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         pieces = path.with_suffix(".pieces")
         return BpeCodesVocabulary.parse(path.read_bytes(), pieces.read_bytes(), origin=str(path))
     except OSError as error:
-        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). Check "
-                        "the path.") \
-            from error
+        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). "
+                        "Check the path.") from error
 
 
 def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Mending one record of tensorpack's logger, which cannot be formatted and would hide the error behind it."""
+"""Mending one record of tensorpack's logger that cannot be formatted, and would hide the error behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tensorpack.utils import logger
 
 
 class _MendFailureRecord(logging.Filter):
-    """tensorpack calls `logger.error("Training failed at global_step=", step)` without a place for the step."""
+    """tensorpack logs "Training failed at global_step=" with the step, but without a place for it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.args and isinstance(record.msg, str) and "%" not in record.msg:

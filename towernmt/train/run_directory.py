@@ -52,8 +52,8 @@ class RunDirectory:
             SettingsError: there is no run here, or its settings are not understood.
         """
         if not self.exists():
-            raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); pass the --logdir of a "
-                                "`towernmt train`.")
+            raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
+                                "pass the --logdir of a `towernmt train`.")
         saved = load_yaml(self.settings_file)
         settings = default_settings(str(saved.get("architecture", "transformer")))
         return apply_overrides(settings, saved, origin=str(self.settings_file))
@@ -75,7 +75,8 @@ class RunDirectory:
         """The prefix of a checkpoint's TensorFlow files.
 
         Args:
-            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the best if there is one.
+            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the best if there is
+                one, else the last.
         Raises:
             CheckpointError: there is no such checkpoint.
         """

@@ -27,7 +27,8 @@ def session_config(precision: str = "float32", gpus: bool = False) -> Any:
     config.gpu_options.allow_growth = True
     if precision == "bfloat16":
         if gpus:
-            raise SettingsError("train.precision=bfloat16 is a rewrite for CPUs; use train.precision=float32 with --gpu.")
+            raise SettingsError("train.precision=bfloat16 is a rewrite for CPUs; "
+                                "use train.precision=float32 with --gpu.")
         options = config.graph_options.rewrite_options
         options.auto_mixed_precision_onednn_bfloat16 = options.ON
     return config

@@ -110,8 +110,7 @@ def _learn(words: Counter[str], symbols: int) -> bytes:
     if symbols < 2 or symbols <= characters:
         raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is smaller than the "
                         f"{characters + len(SPECIAL_PIECES)} single characters (inside and at the end of "
-                        "words) and "
-                        f"special pieces of the text. Raise --vocab-size, or use --vocab-kind bpe.")
+                        "words) and special pieces of the text. Raise --vocab-size, or use --vocab-kind bpe.")
     table = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
     output = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
@@ -136,6 +135,5 @@ def _subword_nmt(module: str) -> Any:
         import subword_nmt.learn_bpe
     except ImportError as error:
         raise DataError("the vocabulary kind bpe-codes needs the package subword-nmt: pip install "
-                        "'towernmt[bpe]', or "
-                        "use --vocab-kind bpe (SentencePiece).") from error
+                        "'towernmt[bpe]', or use --vocab-kind bpe (SentencePiece).") from error
     return {"learn_bpe": subword_nmt.learn_bpe, "apply_bpe": subword_nmt.apply_bpe}[module]

@@ -70,8 +70,7 @@ class VocabularyMaker:
             if not self._files[side] and size != settings.vocab_size:
                 name = "shared" if settings.shared_vocab else side
                 notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} "
-                             "asked for: "
-                             f"the text has no more pieces than that")
+                             "asked for: the text has no more pieces than that")
         return vocabularies["source"], vocabularies["target"], notes
 
     def _make_one(self, path: str | None, texts: list[str], lines: int) -> Vocabulary:

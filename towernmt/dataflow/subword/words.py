@@ -20,8 +20,7 @@ def read_pieces(content: bytes, origin: str) -> list[str]:
         lines = content.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8: a vocabulary is a text file, one "
-                        "piece a "
-                        f"line.") from None
+                        "piece a line.") from None
     if tuple(lines[:len(SPECIAL_PIECES)]) != SPECIAL_PIECES:
         lines = [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
     first: dict[str, int] = {}
@@ -29,8 +28,7 @@ def read_pieces(content: bytes, origin: str) -> list[str]:
         if not piece or piece in first:
             what = "empty" if not piece else f"'{piece}' again"
             raise DataError(f"{origin}: piece {number + 1} is {what}: a vocabulary is a text file with each "
-                            "piece on "
-                            f"a line of its own, once.")
+                            "piece on a line of its own, once.")
         first[piece] = number
     return lines
 
