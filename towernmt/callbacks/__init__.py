@@ -6,10 +6,9 @@ start TensorFlow.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from towernmt.lazy_exports import lazy_exports
 
-_MODULES = {
+__getattr__, __dir__ = lazy_exports(__name__, {
     "best_checkpoints": ["BestCheckpoints"],
     "bleu_validator": ["BleuValidator"],
     "checkpoint": ["CheckpointSaver"],
@@ -26,15 +25,4 @@ _MODULES = {
     "score_watcher": ["ScoreWatcher"],
     "stateful": ["StatefulCallback"],
     "stop_signal": ["StopOnSignal"],
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+})

@@ -1,0 +1,1 @@
+"""The command line: `towernmt COMMAND`, a module a command. Nothing else imports it, but for examples."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.errors import SettingsError
+from towernmt.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
     from towernmt.train.settings import Settings
 
 ARCHITECTURES = ("transformer",)
+
+__getattr__, __dir__ = lazy_exports(__name__, {
+    "interface": ["DecoderState", "NMTModel"],
+    "transformer": ["Transformer", "TransformerSettings"],
+})
 
 
 class Architecture(NamedTuple):

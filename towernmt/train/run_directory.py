@@ -24,7 +24,7 @@ class RunDirectory:
     vocabulary/              source and target vocabularies
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
-    log/                     train.log, TensorBoard events, stat.json
+    log/                     log.log, stats.json, TensorBoard events
     ```
     """
 
