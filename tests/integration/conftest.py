@@ -1,0 +1,257 @@
+"""A tiny corpus, a tiny model, and real processes that train it.
+
+Nothing waits by sleeping: a test reads a process's log to a line, or the process holds itself (see
+`recorded_train.py`). A watchdog ends a process that hangs, which fails its test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = Path(__file__).with_name("recorded_train.py")
+PATIENCE = 180.0
+"""Seconds after which a process is taken to hang; none takes more than 30 where nothing else runs."""
+
+TINY_MODEL = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
+              "model.decoder_layers=1"]
+TINY_TRAINING = [*TINY_MODEL, "train.batch_tokens=256", "optimizer.learning_rate=0.01", "schedule.warmup_steps=30",
+                 "train.log_steps=1", "search.beam_size=2"]
+LONG_RUN = [*TINY_TRAINING, "model.residual_dropout=0.1", "model.attention_dropout=0.1", "train.steps=120",
+            "train.checkpoint_steps=24", "train.validate_steps=40", "train.keep_best=2"]
+"""Ten epochs; dropout, checkpoints, validation and best checkpoints on."""
+
+
+@dataclass
+class Result:
+    """How a process ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def text(self) -> str:
+        return self.output + self.errors
+
+    def the_error(self) -> str:
+        """The one sentence on standard error that says why it failed; there is no stack."""
+        assert "Traceback" not in self.text, self.text
+        sentences = [line for line in self.errors.splitlines() if line.startswith("towernmt: ")]
+        assert len(sentences) == 1, self.text
+        return sentences[0]
+
+
+class Process:
+    """A program of the package as a child process whose output is read as it comes.
+
+    The pipe of its output holds 4 KiB, about 24 lines of the log: it cannot run further ahead of its reader.
+    """
+
+    def __init__(self, command: Sequence[str | Path], directory: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+        self._errors = directory / f"stderr-{len(list(directory.glob('stderr-*')))}"
+        with self._errors.open("wb") as errors:
+            self.popen = subprocess.Popen([sys.executable, *map(str, command)], cwd=directory, env=environment,
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        assert self.popen.stdout is not None
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        self._lines: list[str] = []
+        self._watchdog = threading.Timer(PATIENCE, self.popen.kill)
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def wait_for(self, pattern: str) -> str:
+        """Read the output up to a line in which `pattern` is found."""
+        for raw in self.popen.stdout:
+            self._lines.append(raw.decode())
+            if re.search(pattern, self._lines[-1]):
+                return self._lines[-1]
+        raise AssertionError(f"it ended without '{pattern}':\n{self.wait().text}")
+
+    def send(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def wait(self) -> Result:
+        """Read on to the end."""
+        self._lines += [raw.decode() for raw in self.popen.stdout]
+        status = self.popen.wait()
+        self._watchdog.cancel()
+        self.popen.stdout.close()
+        return Result(status, "".join(self._lines), self._errors.read_text(errors="replace"))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program."""
+    yield from _starter(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
+    """`start` for the fixtures of a module."""
+    yield from _starter(tmp_path_factory.mktemp("processes"))
+
+
+def _starter(directory: Path) -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt.cli.main")) -> Process:
+        started.append(Process([*program, *arguments], directory))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.wait()
+
+
+@dataclass
+class Corpus:
+    """Raw text and what `towernmt prepare` made of it."""
+
+    directory: Path
+    prepared: Path
+
+    def file(self, name: str) -> Path:
+        return self.directory / name
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """400 pairs in four shards: each word of the source, in order, is one word of the target."""
+    directory = tmp_path_factory.mktemp("corpus")
+    chance = random.Random(3)
+    words = [first + second for first in "bdfgkl" for second in "aeio"]
+    sources = [" ".join(chance.choices(words, k=chance.randint(4, 7))) for _ in range(400)]
+    targets = [" ".join(word[::-1] + "n" for word in line.split()) for line in sources]
+    for name, count in (("train", 400), ("valid", 12)):
+        directory.joinpath(f"{name}.source").write_text("".join(f"{line}\n" for line in sources[:count]))
+        directory.joinpath(f"{name}.target").write_text("".join(f"{line}\n" for line in targets[:count]))
+    options = [x for kind in ("source", "target") for x in (
+        f"--{kind}", directory / f"train.{kind}", f"--valid-{kind}", directory / f"valid.{kind}")]
+    process = Process(["-m", "towernmt.cli.main", "prepare", *options, "--vocab-kind", "word", "--shared-vocab",
+                       "--shard-pairs", "100", "--output", "data"], directory)
+    result = process.wait()
+    assert result.status == 0, result.text
+    return Corpus(directory, directory / "data")
+
+
+def train_arguments(data: Path, logdir: Path, *settings: str) -> list[str | Path]:
+    return ["train", "--data", data, "--logdir", logdir, "--set", *settings]
+
+
+@pytest.fixture(scope="session")
+def arguments() -> Callable[..., list[str | Path]]:
+    """The arguments of a `towernmt train` with settings."""
+    return train_arguments
+
+
+@pytest.fixture(scope="session")
+def tiny() -> list[str]:
+    """Settings of a model and a training that take a second."""
+    return TINY_TRAINING
+
+
+@pytest.fixture(scope="session")
+def long_run() -> list[str]:
+    """Settings of the run that the fault tests compare with."""
+    return LONG_RUN
+
+
+@dataclass
+class Run:
+    """A finished run: its directory, and what was recorded of each step."""
+
+    logdir: Path
+    steps: dict[int, dict[str, Any]]
+
+    def copy(self, place: Path) -> Path:
+        """A copy of the run's directory, to be spoilt."""
+        return Path(shutil.copytree(self.logdir, place))
+
+
+def read_steps(record: Path) -> dict[int, dict[str, Any]]:
+    """What `recorded_train.py` wrote, by step; of a step made twice, the last."""
+    return {entry["step"]: entry for entry in map(json.loads, record.read_text().splitlines())}
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Callable[[Path], dict[int, dict[str, Any]]]:
+    """Reads a record of steps."""
+    return read_steps
+
+
+@pytest.fixture(scope="session")
+def recording() -> Callable[..., list[str | Path]]:
+    """The program that trains as `towernmt train` does and records each step in a file."""
+    return lambda record, *faults: [RECORDED, record, *faults, "--"]
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """120 steps without a stop."""
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    process = Process([RECORDED, directory / "steps", "--",
+                       *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory)
+    result = process.wait()
+    assert result.status == 0, result.text
+    return Run(directory / "run", read_steps(directory / "steps"))
+
+
+def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
+    """Every variable of a checkpoint."""
+    from towernmt.tf_compat import tf
+
+    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope="session")
+def variables() -> Callable[[Path], dict[str, np.ndarray]]:
+    """Reads every variable of a checkpoint."""
+    return tensors
+
+
+@pytest.fixture(scope="session")
+def assert_same_end() -> Callable[[Path, Path], None]:
+    """Asserts that two runs ended in the same state, bit for bit, with the same best checkpoints."""
+
+    def check(logdir: Path, other: Path, step: int = 120) -> None:
+        here, there = (run / "checkpoints" / f"step-{step}" for run in (logdir, other))
+        found, expected = tensors(here), tensors(there)
+        assert set(found) == set(expected)
+        assert {"random_clock", "global_step", "learning_rate"} < set(found)
+        assert any(name.endswith("/Adam_1") for name in found)
+        for name, value in expected.items():
+            assert np.array_equal(found[name], value), name
+        assert (here / "state.json").read_text() == (there / "state.json").read_text()
+        for name in ("best/record.json", "best/log"):
+            assert (logdir / name).read_text() == (other / name).read_text()
+        for entry in json.loads((other / "best/record.json").read_text()):
+            best = f"best/step-{entry['step']}"
+            for name, value in tensors(other / best).items():
+                assert np.array_equal(tensors(logdir / best)[name], value), name
+        left_over = [*logdir.rglob(".*"), *logdir.rglob("*.new")]
+        assert not left_over
+
+    return check
