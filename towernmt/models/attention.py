@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from towernmt.models.layers import linear
+from towernmt.models.precision import matmul, to_float32
 from towernmt.models.randomness import dropout
 from towernmt.tf_compat import tf, tf1
 
@@ -29,10 +30,19 @@ def causal_bias(length: Any) -> Any:
     return (later * MASKED)[None, None]
 
 
-def split_heads(x: Any, heads: int) -> Any:
-    """`[batch, length, depth]` as `[batch, heads, length, depth / heads]`."""
+def split_heads(x: Any, heads: int, parts: int = 1) -> list[Any]:
+    """Packed projections by part and head.
+
+    Args:
+        x: `[batch, length, parts * depth]`.
+    Returns:
+        for each part `[batch, heads, length, depth / heads]`; one transposition serves all parts, and
+        taking them apart along the first dimension copies nothing.
+    """
     shape = tf.shape(x)
-    return tf.transpose(tf.reshape(x, [shape[0], shape[1], heads, x.shape[-1] // heads]), [0, 2, 1, 3])
+    size = x.shape[-1] // (parts * heads)
+    by_part = tf.reshape(x, [shape[0], shape[1], parts, heads, size])
+    return list(tf.unstack(tf.transpose(by_part, [2, 0, 3, 1, 4]), num=parts))
 
 
 def merge_heads(x: Any) -> Any:
@@ -45,29 +55,28 @@ def attend(query: Any, key: Any, value: Any, bias: Any, dropout_rate: float) -> 
     """Weighted sums of the values.
 
     Args:
-        query: float32 `[batch, heads, query length, head depth]`.
-        key: float32 `[batch, heads, key length, head depth]`.
+        query: `[batch, heads, query length, head depth]`, in the compute dtype as all projections.
+        key: `[batch, heads, key length, head depth]`.
         value: as `key`.
         bias: float32, broadcast to `[batch, heads, query length, key length]`; None for none.
         dropout_rate: on the attention weights.
     Returns:
-        float32 `[batch, heads, query length, head depth]`.
+        `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
-    logits = tf.matmul(query, key, transpose_b=True)                # [batch, heads, query length, key length]
+    logits = to_float32(matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
     if bias is not None:
         logits += bias
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
-    return tf.matmul(weights, value)
+    return matmul(weights, value)
 
 
 def self_attention(x: Any, bias: Any, heads: int, dropout_rate: float, name: str) -> Any:
-    """Self-attention over `x` float32 `[batch, length, depth]`; queries, keys and values in one product."""
+    """Self-attention over `x` `[batch, length, depth]`; queries, keys and values in one product."""
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        query, key, value = tf.split(linear(x, depth, "qkv", parts=3, use_bias=False), 3, axis=-1)
-        context = attend(split_heads(query, heads), split_heads(key, heads), split_heads(value, heads),
-                         bias, dropout_rate)
+        query, key, value = split_heads(linear(x, depth, "qkv", parts=3, use_bias=False), heads, parts=3)
+        context = attend(query, key, value, bias, dropout_rate)
         return linear(merge_heads(context), depth, "output", use_bias=False)
 
 
@@ -75,18 +84,18 @@ def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any,
     """Self-attention of one new position to itself and all before it.
 
     Args:
-        x: float32 `[rows, depth]`.
-        cache: float32 `[rows, steps, 2 * depth]`, keys and values of the earlier positions.
+        x: `[rows, depth]`.
+        cache: `[rows, steps, 2 * depth]`, keys and values of the earlier positions.
     Returns:
-        float32 `[rows, depth]`, and the cache with one more step.
+        `[rows, depth]`, and the cache with one more step.
     """
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
         qkv = linear(x, depth, "qkv", parts=3, use_bias=False)
         query, new = qkv[:, None, :depth], qkv[:, None, depth:]
         cache = tf.concat([cache, new], 1)
-        context = attend(split_heads(query, heads), split_heads(cache[:, :, :depth], heads),
-                         split_heads(cache[:, :, depth:], heads), None, 0.0)     # [rows, heads, 1, head depth]
+        key, value = split_heads(cache, heads, parts=2)         # [rows, heads, steps, head depth]
+        context = attend(*split_heads(query, heads), key, value, None, 0.0)     # [rows, heads, 1, head depth]
         return linear(tf.reshape(context, [-1, depth]), depth, "output", use_bias=False), cache
 
 
@@ -94,25 +103,25 @@ def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
     """Keys and values of the source for attention by a decoder layer.
 
     Args:
-        memory: float32 `[batch, source length, depth]`.
+        memory: `[batch, source length, depth]`.
     Returns:
-        two float32 `[batch, heads, source length, head depth]`.
+        two `[batch, heads, source length, head depth]`.
     """
     with tf1.variable_scope(name):
         packed = linear(memory, int(memory.shape[-1]), "kv", parts=2, use_bias=False)
-        key, value = tf.split(packed, 2, axis=-1)
-        return split_heads(key, heads), split_heads(value, heads)
+        key, value = split_heads(packed, heads, parts=2)
+        return key, value
 
 
 def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int, dropout_rate: float,
                      name: str) -> Any:
-    """Attention from `x` float32 `[batch, queries, depth]` to the source.
+    """Attention from `x` `[batch, queries, depth]` to the source.
 
     The queries may be target positions or, in stepwise decoding, the hypotheses of a sentence: keys and
     values are there once a sentence, not once a hypothesis.
     """
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        query = split_heads(linear(x, depth, "query", use_bias=False), heads)
+        (query,) = split_heads(linear(x, depth, "query", use_bias=False), heads)
         context = attend(query, keys_values[0], keys_values[1], bias, dropout_rate)
         return linear(merge_heads(context), depth, "output", use_bias=False)

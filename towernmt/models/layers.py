@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from towernmt.models.precision import matmul
 from towernmt.models.randomness import StatelessNormal, StatelessUniform
 from towernmt.tf_compat import tf, tf1
 
@@ -17,14 +18,14 @@ def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
     """An affine map of the last dimension, kernel initialised as Glorot & Bengio (2010).
 
     Args:
-        x: float32 `[..., input depth]`.
+        x: `[..., input depth]`.
         depth: output depth of one part.
         name: variable scope.
         parts: how many maps are packed side by side into one product; each is initialised as if alone.
         use_bias: add a bias, zero at first.
         activation: applied to the result.
     Returns:
-        float32 `[..., parts * depth]`.
+        `[..., parts * depth]` in the compute dtype (see `precision.py`).
     """
     input_depth = int(x.shape[-1])
     with tf1.variable_scope(name):
@@ -32,9 +33,10 @@ def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
         kernel = tf1.get_variable("kernel", [input_depth, parts * depth],
                                   initializer=StatelessUniform(limit, "kernel"))
         flat = x if x.shape.rank == 2 else tf.reshape(x, [-1, input_depth])
-        y = tf.matmul(flat, kernel)
+        y = matmul(flat, kernel)
         if use_bias:
-            y = tf.nn.bias_add(y, tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer()))
+            bias = tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer())
+            y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))
         if activation is not None:
             y = activation(y)
         return y if x.shape.rank == 2 else tf.reshape(y, tf.concat([tf.shape(x)[:-1], [parts * depth]], 0))

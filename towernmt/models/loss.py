@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from towernmt.models.precision import compute_dtype, matmul, to_float32
 from towernmt.tf_compat import tf
 
 
@@ -12,7 +13,7 @@ class Projection(NamedTuple):
 
     Attributes:
         kernel: float32 `[target vocabulary, depth]`, the layout of an embedding, so that it can be one.
-        bias: float32 `[target vocabulary]`, or None.
+        bias: float32 `[target vocabulary]`.
     """
 
     kernel: Any
@@ -22,9 +23,7 @@ class Projection(NamedTuple):
         """float32 `[..., target vocabulary]` of `hidden` float32 `[..., depth]`."""
         shape = tf.shape(hidden)
         flat = tf.reshape(hidden, [-1, self.kernel.shape[1]])
-        logits = tf.matmul(flat, self.kernel, transpose_b=True)
-        if self.bias is not None:
-            logits = tf.nn.bias_add(logits, self.bias)
+        logits = tf.nn.bias_add(to_float32(matmul(flat, self.kernel, transpose_b=True)), self.bias)
         return tf.reshape(logits, tf.concat([shape[:-1], [self.kernel.shape[0]]], 0))
 
 
@@ -34,8 +33,9 @@ def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, tar
 
     Label smoothing (Szegedy et al. 2016) replaces the one-hot target by
     `(1 - smoothing) * onehot + smoothing / V`. With logits z and target y this adds
-    `smoothing * (z_y - mean(z))` to the plain loss; since z is affine in the hidden layer, `mean(z)` and
-    `z_y` follow from `mean(kernel)` and `kernel[y]` without another pass over `[tokens, V]`.
+    `smoothing * (z_y - mean(z))` to the plain loss `log(sum(exp(z))) - z_y`; since z is affine in the
+    hidden layer, `mean(z)` and `z_y` follow from `mean(kernel)` and `kernel[y]`, and only the normaliser
+    needs `[tokens, V]`.
 
     Args:
         hidden: float32 `[batch, target length, depth]`.
@@ -50,12 +50,38 @@ def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, tar
     places = tf.where(mask)                                             # [tokens, 2]
     tokens = tf.gather_nd(hidden, places)                               # [tokens, depth]
     labels = tf.gather_nd(target, places)                               # [tokens]
-    logits = projection.logits(tokens)                                  # [tokens, V]
-    nll = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+    kernel, bias = projection
+    right = tf.reduce_sum(tokens * tf.gather(kernel, labels)) + tf.reduce_sum(tf.gather(bias, labels))
+    nll = _summed_log_normaliser(tokens, kernel, bias) - right
     if smoothing == 0.0:
         return nll, nll
-    difference = tf.reduce_sum(
-        tokens * (tf.gather(projection.kernel, labels) - tf.reduce_mean(projection.kernel, 0)))
-    if projection.bias is not None:
-        difference += tf.reduce_sum(tf.gather(projection.bias, labels) - tf.reduce_mean(projection.bias))
-    return nll + smoothing * difference, nll
+    mean = tf.reduce_sum(tokens * tf.reduce_mean(kernel, 0)) + tf.reduce_mean(bias) * tf.cast(
+        tf.shape(labels)[0], tf.float32)
+    return nll + smoothing * (right - mean), nll
+
+
+def _summed_log_normaliser(tokens: Any, kernel: Any, bias: Any) -> Any:
+    """float32 `[]`: the sum over tokens of `log(sum(exp(logits)))`, with the gradient written out.
+
+    Its gradient with respect to the logits is their softmax, times one number for all tokens, which is
+    multiplied into the thin sides of the two products: no pass over `[tokens, V]` but the softmax itself.
+
+    Args:
+        tokens: float32 `[tokens, depth]`.
+    """
+
+    @tf.custom_gradient
+    def log_normaliser(tokens: Any, kernel: Any, bias: Any) -> Any:
+        logits = Projection(kernel, bias).logits(tokens)                # [tokens, V]
+        log_probabilities = tf.nn.log_softmax(logits)
+
+        def gradient(scale: Any) -> Any:
+            probabilities = tf.exp(log_probabilities)
+            rounded = tf.cast(probabilities, compute_dtype())
+            return (to_float32(matmul(rounded, kernel)) * scale,
+                    to_float32(matmul(rounded, tokens * scale, transpose_a=True)),
+                    tf.reduce_sum(probabilities, 0) * scale)
+
+        return tf.reduce_sum(logits[:, 0] - log_probabilities[:, 0]), gradient
+
+    return log_normaliser(tokens, tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias))

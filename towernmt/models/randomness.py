@@ -17,6 +17,7 @@ from towernmt.tf_compat import tf, tf1
 CLOCK_ADVANCE = "towernmt/random_clock_advance"
 """Graph collection: the operation that advances the clock by one batch."""
 _CLOCK = "towernmt/random_clock"
+_PHILOX = 1     # tf.random.Algorithm.PHILOX
 _SEED = "towernmt/random_seed"
 
 
@@ -56,15 +57,33 @@ def start_clock(batch_tensor: Any) -> None:
 def dropout(x: Any, rate: float, name: str) -> Any:
     """Dropout (Srivastava et al. 2014) in a training tower; the identity elsewhere.
 
+    Each element takes 16 random bits of Philox (Salmon et al. 2011), so that one draw serves two; the rate
+    is exact to 1/65536, and the scale is that of the rate in effect.
+
     Args:
         x: float tensor of any shape.
         rate: the share of elements set to zero; the others are scaled by 1 / (1 - rate).
         name: the place, unique within the enclosing variable scope.
+    Returns:
+        float32 of the shape of `x` where elements are dropped; `x` itself elsewhere.
     """
     context = get_current_tower_context()
     if rate == 0.0 or context is None or not context.is_training:
         return x
-    return tf.nn.experimental.stateless_dropout(x, rate, seed=_seed_of_place(name), rng_alg="philox", name=name)
+    with tf1.name_scope(name):
+        dropped = round(rate * 65536)
+        keep = tf.cast(_random_bits16(tf.shape(x), _seed_of_place(name)) >= dropped, tf.float32)
+        return tf.cast(x, tf.float32) * (keep * (65536.0 / (65536 - dropped)))
+
+
+def _random_bits16(shape: Any, seed: Any) -> Any:
+    """uint16 of `shape`, uniform."""
+    size = tf.reduce_prod(shape)
+    place_and_clock = tf.bitcast(seed, tf.uint64)
+    bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[(size + 1) // 2], key=place_and_clock[:1], counter=tf.reverse(place_and_clock, [0]), alg=_PHILOX,
+        dtype=tf.uint32)
+    return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)
 
 
 def _seed_of_place(name: str) -> Any:

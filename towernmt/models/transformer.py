@@ -18,6 +18,7 @@ from towernmt.models.attention import (
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers import embedding_table, layer_norm, linear, sinusoids
 from towernmt.models.loss import Projection
+from towernmt.models.precision import compute_dtype, to_float32
 from towernmt.models.randomness import dropout
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
@@ -63,7 +64,7 @@ class TransformerMemory(NamedTuple):
     """What the decoder sees of the source.
 
     Attributes:
-        keys_values: for each decoder layer two float32 `[batch, heads, source length, head depth]`.
+        keys_values: for each decoder layer two `[batch, heads, source length, head depth]`.
         bias: float32 `[batch, 1, 1, source length]`.
     """
 
@@ -137,7 +138,7 @@ class Transformer(NMTModel):
 
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
         rows = tf.shape(memory.bias)[0] * beam
-        empty = tf.zeros([rows, 0, 2 * self.settings.hidden_size])
+        empty = tf.zeros([rows, 0, 2 * self.settings.hidden_size], compute_dtype())
         return DecoderState(memory, [empty] * self.settings.decoder_layers, tf.constant(0))
 
     def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
@@ -205,7 +206,7 @@ class Transformer(NMTModel):
             elif operation == "d":
                 x = dropout(x, self.settings.residual_dropout, f"{name}_{place}")
             else:
-                x += residual
+                x = to_float32(x) + residual
         return x
 
     def _feed_forward(self, x: Any) -> Any:

@@ -25,12 +25,13 @@ from towernmt.dataflow.prepared import PreparedData
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
+from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.settings import flatten
 from towernmt.tf_compat import tf
 from towernmt.train.config import TrainConfig
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.session import make_deterministic, session_creator
+from towernmt.train.session import make_deterministic
 from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -60,7 +61,8 @@ def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequ
         make_deterministic()
     with tf.Graph().as_default():
         set_seed(settings.train.seed)
-        config, stop = make_config(settings, data, run, gpus is not None)
+        set_precision(settings.train.precision)
+        config, stop = make_config(settings, data, run)
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
 
@@ -95,8 +97,7 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
                                 "as it was to go on with it, or pass another --logdir to begin another.")
 
 
-def make_config(settings: Settings, data: PreparedData, run: RunDirectory,
-                on_gpus: bool = False) -> tuple[TrainConfig, StopOnSignal]:
+def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
     batches = Batches(data, s, epochs=s.epochs or None)
@@ -106,8 +107,7 @@ def make_config(settings: Settings, data: PreparedData, run: RunDirectory,
     config = TrainConfig(
         model=model, data=source, update_cycle=s.update_cycle,
         callbacks=make_callbacks(settings, data, run, model, source) + [stop],
-        monitors=[TFEventWriter(), JSONWriter(), ScalarPrinter(whitelist=[])],
-        session_creator=session_creator(s.precision, on_gpus))
+        monitors=[TFEventWriter(), JSONWriter(), ScalarPrinter(whitelist=[])])
     return config, stop
 
 

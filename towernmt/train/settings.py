@@ -10,10 +10,10 @@ from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.dataflow.batches import BatchSettings
 from towernmt.errors import SettingsError
 from towernmt.models import architecture
+from towernmt.models.precision import PRECISIONS
 from towernmt.predict.settings import SearchSettings
 from towernmt.settings import setting
 from towernmt.train.optimizer import OptimizerSettings
-from towernmt.train.session import PRECISIONS
 
 
 @dataclass
@@ -24,7 +24,7 @@ class TrainSettings(BatchSettings):
     epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit")
     minutes: float = setting(0.0, "stop after so many minutes of training, resumes included; 0 for no limit")
     update_cycle: int = setting(1, "batches an update (gradient accumulation)")
-    precision: str = setting("float32", "of matrix products; bfloat16 needs a CPU with AVX512_BF16 or AMX",
+    precision: str = setting("float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX",
                              choices=PRECISIONS)
     clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping")
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
