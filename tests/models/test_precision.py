@@ -1,0 +1,53 @@
+"""bfloat16 products: close to float32, with parameters, gradients and loss in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+from tensorpack.tfutils.tower import TrainTowerContext
+
+from towernmt.models.precision import matmul, set_precision
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf, tf1
+
+INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
+          np.array([[8, 6, 2], [10, 3, 2]], np.int32), np.array([3, 3], np.int32), np.float32(6)]
+
+
+def loss_and_gradients(precision: str):
+    with tf.Graph().as_default() as graph:
+        set_precision(precision)
+        model = Transformer(TransformerSettings(
+            hidden_size=32, filter_size=64, heads=2, encoder_layers=2, decoder_layers=2, source_vocab_size=20,
+            target_vocab_size=20, residual_dropout=0.2))
+        with TrainTowerContext(""):
+            cost = model.build_graph(*map(tf.constant, INPUTS))
+            gradients = tf1.gradients(cost, tf1.trainable_variables())
+        products = {op.get_attr("T") for op in graph.get_operations() if op.type in ("MatMul", "BatchMatMulV2")}
+        assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}
+        assert cost.dtype == tf.float32 and {g.dtype for g in gradients} == {tf.float32}
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            return products, session.run([cost, [tf.convert_to_tensor(g) for g in gradients]])
+
+
+def test_bfloat16_rounds_the_factors_of_every_product_and_nothing_else():
+    products, (loss, gradients) = loss_and_gradients("float32")
+    rounded_products, (rounded_loss, rounded_gradients) = loss_and_gradients("bfloat16")
+    assert products == {tf.float32} and rounded_products == {tf.bfloat16}
+    assert abs(loss - rounded_loss) < 0.01 * loss
+    flat, rounded_flat = (np.concatenate([g.ravel() for g in gs]) for gs in (gradients, rounded_gradients))
+    cosine = flat @ rounded_flat / np.linalg.norm(flat) / np.linalg.norm(rounded_flat)
+    assert 0.995 < cosine < 1.0
+    assert loss != rounded_loss
+
+
+def test_a_product_in_bfloat16_equals_the_product_of_rounded_factors(graph):
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(7, 33)).astype(np.float32), random.normal(size=(33, 5)).astype(np.float32)
+    set_precision("bfloat16")
+    product = tf.cast(matmul(tf.constant(a), tf.constant(b)), tf.float32)
+    rounded = [tf.cast(tf.cast(tf.constant(m), tf.bfloat16), tf.float32) for m in (a, b)]
+    with tf1.Session() as session:
+        got, (a16, b16) = session.run([product, rounded])
+    exact = a16.astype(np.float64) @ b16.astype(np.float64)
+    assert np.abs(got - exact).max() <= np.abs(exact).max() * 2 ** -7

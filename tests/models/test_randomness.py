@@ -1,0 +1,79 @@
+"""Dropout's statistics, and initial values that depend on seed and name alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+
+from towernmt.models.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
+from towernmt.tf_compat import tf, tf1
+
+
+def draw(rate: float, shape: tuple[int, ...], places: tuple[str, ...] = ("place",), clock: int = 0) -> list[np.ndarray]:
+    with tf.Graph().as_default(), TrainTowerContext(""):
+        start_clock(tf.constant(0))
+        outputs = [dropout(tf.ones(shape), rate, place) for place in places]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            tf1.global_variables()[0].load(clock, session)
+            return session.run(outputs)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_drops_the_rate_and_keeps_the_mean(rate):
+    (x,) = draw(rate, (400, 501))
+    deviation = np.sqrt(rate * (1 - rate) / x.size)
+    assert abs((x == 0).mean() - rate) < 5 * deviation
+    assert set(np.unique(x)) == {np.float32(0), x.max()}
+    assert x.max() == pytest.approx(1 / (1 - rate), rel=1e-4)
+
+
+def test_neighbouring_draws_are_independent():
+    """Two draws share 32 random bits: rows, columns and lags show no trace of it."""
+    (x,) = draw(0.5, (600, 600))
+    kept = (x > 0).astype(np.float64) - 0.5
+    flat = kept.ravel()
+    for lag in (1, 2, 3, 4, 8, 600):
+        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 * 0.25 / np.sqrt(flat.size)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (0, 5), (2, 3, 5)])
+def test_any_shape_is_drawn(shape):
+    assert draw(0.5, shape)[0].shape == shape
+
+
+def test_places_and_clock_give_different_draws_and_the_same_ones_repeat():
+    first, second = draw(0.5, (64,), ("a", "b"))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, draw(0.5, (64,), ("a",))[0])
+    assert not np.array_equal(first, draw(0.5, (64,), ("a",), clock=1)[0])
+
+
+def test_dropout_is_the_identity_in_a_tower_that_predicts(graph):
+    x = tf.ones([4])
+    with PredictTowerContext(""):
+        assert dropout(x, 0.5, "place") is x
+
+
+def initial(seed: int, before: int) -> list[np.ndarray]:
+    with tf.Graph().as_default():
+        set_seed(seed)
+        for _ in range(before):
+            tf.constant(0)      # other operations in the graph must not matter
+        with tf1.variable_scope("scope"):
+            variables = [tf1.get_variable("a", [50, 60], initializer=StatelessUniform(0.3, "a")),
+                         tf1.get_variable("b", [50, 60], initializer=StatelessNormal(0.3, "b")),
+                         tf1.get_variable("c", [50, 60], initializer=StatelessUniform(0.3, "c"))]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            return session.run(variables)
+
+
+def test_initial_values_depend_on_seed_and_name_alone():
+    a, b, c = initial(1, before=0)
+    again = initial(1, before=7)
+    assert all(np.array_equal(x, y) for x, y in zip((a, b, c), again, strict=True))
+    assert not np.array_equal(a, c) and not np.array_equal(a, initial(2, before=0)[0])
+    assert abs(a).max() <= 0.3 and a.std() == pytest.approx(0.3 / np.sqrt(3), rel=0.05)
+    assert b.std() == pytest.approx(0.3, rel=0.05) and abs(b.mean()) < 0.02
