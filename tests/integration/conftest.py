@@ -31,8 +31,8 @@ PATIENCE = 180.0
 
 TINY_MODEL = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
               "model.decoder_layers=1"]
-TINY_TRAINING = [*TINY_MODEL, "train.batch_tokens=256", "optimizer.learning_rate=0.01", "schedule.warmup_steps=30",
-                 "train.log_steps=1", "search.beam_size=2"]
+TINY_TRAINING = [*TINY_MODEL, "train.batch_tokens=256", "optimizer.learning_rate=0.01",
+                 "schedule.warmup_steps=30", "train.log_steps=1", "search.beam_size=2"]
 LONG_RUN = [*TINY_TRAINING, "model.residual_dropout=0.1", "model.attention_dropout=0.1", "train.steps=120",
             "train.checkpoint_steps=24", "train.validate_steps=40", "train.keep_best=2"]
 """Ten epochs; dropout, checkpoints, validation and best checkpoints on."""
@@ -69,8 +69,9 @@ class Process:
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
         self._errors = directory / f"stderr-{len(list(directory.glob('stderr-*')))}"
         with self._errors.open("wb") as errors:
-            self.popen = subprocess.Popen([sys.executable, *map(str, command)], cwd=directory, env=environment,
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+            self.popen = subprocess.Popen(
+                [sys.executable, *map(str, command)], cwd=directory, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
         assert self.popen.stdout is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)
@@ -149,8 +150,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         directory.joinpath(f"{name}.target").write_text("".join(f"{line}\n" for line in targets[:count]))
     options = [x for kind in ("source", "target") for x in (
         f"--{kind}", directory / f"train.{kind}", f"--valid-{kind}", directory / f"valid.{kind}")]
-    process = Process(["-m", "towernmt.cli.main", "prepare", *options, "--vocab-kind", "word", "--shared-vocab",
-                       "--shard-pairs", "100", "--output", "data"], directory)
+    process = Process(["-m", "towernmt.cli.main", "prepare", *options, "--vocab-kind", "word",
+                       "--shared-vocab", "--shard-pairs", "100", "--output", "data"], directory)
     result = process.wait()
     assert result.status == 0, result.text
     return Corpus(directory, directory / "data")

@@ -38,7 +38,8 @@ class Recorder(Callback):
     def _setup_graph(self) -> None:
         tower = self.trainer.towers.training()[0]
         norm = next(op for op in self.graph.get_operations() if op.name.split("/")[-1] == "gradient_norm")
-        self._fetches = {"loss": tower.get_tensor("loss"), "norm": norm.outputs[0], "batch": list(tower.inputs)}
+        self._fetches = {"loss": tower.get_tensor("loss"), "norm": norm.outputs[0],
+                         "batch": list(tower.inputs)}
 
     def _before_run(self, _: Any) -> Any:
         return tf1.train.SessionRunArgs(self._fetches)

@@ -13,7 +13,7 @@ from towernmt.train.checkpoint import checkpoint_steps
 
 @pytest.fixture(scope="module")
 def killed_twice(corpus, module_start, arguments, long_run, recording, recorded, tmp_path_factory):
-    """Kill -9 after step 60 (checkpoints at 40 and 48), again while the checkpoint of step 96 is written, then on.
+    """Kill -9 after step 60 (checkpoints at 40 and 48), again while that of step 96 is written, then on.
 
     Returns the run's directory, the record of each of the three processes, and what lay among the checkpoints
     after each.
