@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
-from tensorpack.tfutils.sesscreate import NewSessionCreator
 
 from towernmt.errors import SettingsError
 from towernmt.predict.restore import StrictRestore
@@ -19,6 +18,7 @@ from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
 from towernmt.tf_compat import tf
 from towernmt.train.run_directory import RunDirectory
+from towernmt.train.session import SessionCreator
 
 
 class Translator:
@@ -61,11 +61,9 @@ class Translator:
         self.checkpoint = _checkpoint_path(run, checkpoint)
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         tower = search_tower(run.load_model(), self.search, _device_name(device))
-        sessions = NewSessionCreator()
-        sessions.config.intra_op_parallelism_threads = 0  # all cores; tensorpack's default is one
         self.predictor = OfflinePredictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
-            output_names=OUTPUT_NAMES, session_creator=sessions,
+            output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
             session_init=StrictRestore(self.checkpoint)))
 
     def translate(self, lines: Sequence[str]) -> list[str]:

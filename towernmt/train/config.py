@@ -11,7 +11,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.train.checkpoint import RestoreCheckpoint
-from towernmt.train.session import session_creator
+from towernmt.train.session import SessionCreator
 
 
 class TrainConfig(TensorpackTrainConfig):  # type: ignore[misc]
@@ -36,7 +36,7 @@ class TrainConfig(TensorpackTrainConfig):  # type: ignore[misc]
         if steps_per_epoch is None:
             steps_per_epoch = max(1, data.size() // update_cycle)
         others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
-        others.setdefault("session_creator", session_creator())
+        others.setdefault("session_creator", SessionCreator())
         checkpoint = None
         for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
             saver.data = saver.data or data

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tensorpack.tfutils.sesscreate import NewSessionCreator
-
 from towernmt.tf_compat import tf, tf1
 
 
@@ -17,9 +15,17 @@ def session_config() -> Any:
     return config
 
 
-def session_creator() -> NewSessionCreator:
-    """tensorpack's session creator with `session_config` (its own default has one thread an operation)."""
-    return NewSessionCreator(config=session_config())
+class SessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
+    """A session with `session_config` and initialised variables.
+
+    tensorpack's own creator gives an operation one thread, or warns of a configuration that was given to it.
+    """
+
+    def create_session(self) -> Any:
+        """The session."""
+        session = tf1.Session(config=session_config())
+        session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
+        return session
 
 
 def make_deterministic() -> None:
