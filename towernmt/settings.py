@@ -101,7 +101,7 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
         else:
             text = field.metadata.get("help", "")
             if field.metadata.get("choices"):
-                text += " One of: " + ", ".join(field.metadata["choices"]) + "."
+                text = f"{text.removesuffix('.')}. One of: {', '.join(field.metadata['choices'])}."
             rows.append((prefix + field.name, value, text))
     return rows
 

@@ -115,7 +115,7 @@ def test_no_valid_or_test_sentence_is_in_train_on_either_side(pip: list[str], tm
 def test_licence_source_and_what_was_dropped_are_written_beside_it(pip: list[str], tmp_path: Path) -> None:
     files = default_corpus("en-de", tmp_path / "cache", pip)
     origin = (files.directory / "SOURCE.txt").read_text()
-    for part in ("Apache-2.0", "homeassistant 2026.11.0", "https://pypi.org", "308  distinct pairs",
+    for part in ("Apache-2.0", "homeassistant 2026.11.0", "PyPI", "308  distinct pairs",
                  "1  dropped: both sides are the same", "1  dropped: a side is empty",
                  "1  dropped: a reference", "1  dropped: a side without letters",
                  "248 train, 30 valid, 30 test"):

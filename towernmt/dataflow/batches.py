@@ -42,7 +42,8 @@ class BatchSettings:
     max_length: int = setting(200, "Target bound of the last bucket, tokens with EOS; it takes longer pairs.")
     sort_by_length: bool = setting(True, "Sort by length inside a bucket, ties at random: least padding.")
     shuffle: bool = setting(True, "Shuffle blocks, pairs and batches; if not, all epochs have one order.")
-    seed: int = setting(1, "Seed of the order of the training data, a whole number from 0.")
+    seed: int = setting(
+        1, "Seed of the order of the data, from 0; in a run, of initial values and dropout too.")
 
 
 class BlockSource(Protocol):

@@ -338,7 +338,7 @@ def _origin(files: CorpusFiles, counts: Mapping[str, int], train: int, valid: in
     return f"""\
 {files.source_language}-{files.target_language}: the user interface of Home Assistant, texts aligned by key.
 
-Source:  the PyPI package {PACKAGE} {VERSION}, https://pypi.org/project/{PACKAGE}/{VERSION}/
+Source:  the wheel of the PyPI package {PACKAGE} {VERSION}
          (homeassistant/**/translations/{files.source_language}.json and {files.target_language}.json)
 Licence: Apache-2.0, (c) the Home Assistant Authors; its text lies beside this file. Changed as said below.
 

@@ -1,0 +1,75 @@
+"""Write docs/settings.md from the dataclasses that hold the settings: python docs/make_settings.py"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from towernmt.dataflow import PrepareSettings
+from towernmt.models import ARCHITECTURES, architecture
+from towernmt.settings import describe
+from towernmt.train import default_settings
+
+PAGE = Path(__file__).with_name("settings.md")
+GROUPS = {
+    "train": "How long to train, on what batches, and what happens on the way.",
+    "optimizer": "Which optimizer, and how large its steps are.",
+    "schedule": "How the learning rate changes with the step; [callbacks.md](callbacks.md) has the formulas.",
+    "search": "How translations are searched for, in validation and, unless the command line says otherwise, "
+              "in `towernmt translate`.",
+}
+HEAD = """\
+# Settings
+
+Made by `python docs/make_settings.py` from the dataclasses; change those, and make it again.
+
+`towernmt train` takes settings from, low to high: the defaults (or `--preset`), what was saved with the run
+(`settings.yaml`), `--config FILE` (YAML, nested or with dotted keys), and `--set key=value ...`. Lists are
+written with commas, and `none` is no value. An unknown key or a value of the wrong type is refused.
+
+Once a run has checkpoints, its `model.*` settings (but for dropout and label smoothing) and `optimizer.name`
+are fixed.
+"""
+
+
+def page() -> str:
+    """The text of settings.md."""
+    parts = [HEAD]
+    for name in ARCHITECTURES:
+        kind = architecture(name)
+        parts.append(f"## model.* of `{name}`\n\n" + _table(describe(kind.settings(), "model.")))
+        parts.append(_presets(kind))
+    settings = default_settings()
+    for group, text in GROUPS.items():
+        parts.append(f"## {group}.*\n\n{text}\n\n" + _table(describe(getattr(settings, group), f"{group}.")))
+    rows = [(f"--{key.replace('_', '-')}", value, text) for key, value, text in describe(PrepareSettings())]
+    needed = "`--source`, `--target` and `--output` must be given."
+    parts.append(f"## towernmt prepare\n\n{needed}\n\n" + _table(rows))
+    return "\n".join(parts)
+
+
+def _table(rows: Iterable[tuple[str, Any, str]]) -> str:
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for key, value, text in rows:
+        lines.append(f"| `{key}` | {_shown(value)} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _presets(kind: Any) -> str:
+    keys = list(dict.fromkeys(key for sizes in kind.presets.values() for key in sizes))
+    lines = ["| preset | " + " | ".join(f"`{key}`" for key in keys) + " |", "|---" * (len(keys) + 1) + "|"]
+    for name, sizes in kind.presets.items():
+        settings = kind.settings(**sizes)
+        lines.append(f"| `{name}` | " + " | ".join(_shown(getattr(settings, key)) for key in keys) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if value in (None, "", []):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

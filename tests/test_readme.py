@@ -1,0 +1,108 @@
+"""README and manual: what they show parses, what they import is there, what they call exists."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from towernmt.cli.main import COMMANDS
+from towernmt.cli.train import settings_of
+from towernmt.settings import all_keys, load_yaml
+from towernmt.train import default_settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def snippets(language: str) -> list[tuple[str, str]]:
+    """(page, text) of the code blocks in one language."""
+    block = re.compile(rf"^```{language}\n(.*?)^```", re.M | re.S)
+    return [(page.name, text) for page in PAGES for text in block.findall(page.read_text(encoding="utf-8"))]
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """(page, words) of every command in the shell snippets, without the redirections."""
+    found = []
+    for page, text in snippets("sh"):
+        for line in text.replace("\\\n", " ").splitlines():
+            for part in line.split("&&"):
+                words = shlex.split(part.partition("<")[0])
+                found.append((page, words))
+    return found
+
+
+def test_every_python_snippet_compiles_and_what_it_imports_is_there() -> None:
+    blocks = snippets("python")
+    assert len(blocks) >= 8
+    for page, text in blocks:
+        for node in ast.walk(ast.parse(text, page)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{page}: {node.module}.{alias.name}"
+
+
+def test_every_shell_command_is_one_that_exists() -> None:
+    names = {words[0] for _, words in commands()}
+    assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt"}
+    asked = [words for _, words in commands() if words[0] == "towernmt"]
+    assert {words[1] for words in asked} == set(COMMANDS)
+
+
+def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    for page, words in commands():
+        if words[0] == "towernmt":
+            parser = argparse.ArgumentParser()
+            importlib.import_module(f"towernmt.cli.{words[1]}").add_arguments(parser)
+            try:
+                options = parser.parse_args(words[2:])
+            except SystemExit:
+                pytest.fail(f"{page}: {shlex.join(words)}: {capsys.readouterr().err}")
+            if words[1] == "train":
+                options.logdir = options.config = None
+                settings_of(options)                # an unknown setting would be refused
+
+
+def test_the_shown_yaml_holds_settings(tmp_path: Path) -> None:
+    keys = all_keys(default_settings())
+    blocks = snippets("yaml")
+    assert blocks
+    for _, text in blocks:
+        yaml.safe_load(text)
+        (tmp_path / "shown.yaml").write_text(text)
+        assert set(load_yaml(tmp_path / "shown.yaml")) <= set(keys)
+
+
+def test_the_ci_script_runs_the_readmes_test_command() -> None:
+    test = "pip install -e '.[test]' && pytest\n"
+    assert test in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert test in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_every_link_between_the_pages_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
+    named = re.compile(r"`((?:examples|docs|tests|towernmt|\.ci)/[\w./-]*)`")
+    for page in PAGES:
+        for target in named.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_of_settings_is_what_the_dataclasses_say() -> None:
+    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs" / "make_settings.py")
+    assert spec is not None and spec.loader is not None
+    make_settings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_settings)
+    shown = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert shown == make_settings.page(), "run: python docs/make_settings.py"
