@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
+from towernmt.dataflow.padding import pad_sentences
+from towernmt.dataflow.vocabulary import Vocabulary
 
 
 def teacher_forced_batches(source_lines: Sequence[str], target_lines: Sequence[str],
@@ -27,16 +28,7 @@ def teacher_forced_batches(source_lines: Sequence[str], target_lines: Sequence[s
     for end in range(1, len(pairs) + 1):
         following = max(len(pairs[end][0]), len(pairs[end][1])) + 1 if end < len(pairs) else 0
         if end == len(pairs) or (end + 1 - begin) * following > batch_tokens:
-            source, source_length = _pad([pair[0] for pair in pairs[begin:end]])
-            target, target_length = _pad([pair[1] for pair in pairs[begin:end]])
+            source, source_length = pad_sentences([pair[0] for pair in pairs[begin:end]])
+            target, target_length = pad_sentences([pair[1] for pair in pairs[begin:end]])
             yield [source, source_length, target, target_length, np.array(target_length.sum(), np.float32)]
             begin = end
-
-
-def _pad(sentences: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    lengths = np.array([len(ids) + 1 for ids in sentences], np.int32)  # [batch]; + 1 for EOS
-    padded = np.full([len(sentences), lengths.max()], PAD, np.int32)  # [batch, length]
-    for row, ids in zip(padded, sentences, strict=True):
-        row[:len(ids)] = ids
-        row[len(ids)] = EOS
-    return padded, lengths

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from towernmt.dataflow.text import clean
 from towernmt.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -267,9 +268,9 @@ def _clean(texts: Iterator[Pair], counts: Counter[str]) -> list[Pair]:
     for text in texts:
         counts["aligned texts"] += 1
         # A text of several lines gives a pair a line, if its translation has as many.
-        lines = [[line for line in map(_normalise, side.splitlines()) if line] for side in text]
+        lines = [[line for line in map(clean, side.splitlines()) if line] for side in text]
         if len(lines[0]) != len(lines[1]) or not lines[0]:
-            lines = [[_normalise(side)] for side in text]
+            lines = [[clean(side)] for side in text]
         for pair in zip(*lines, strict=True):
             reason = _why_not(pair[0], pair[1])
             if reason:
@@ -280,10 +281,6 @@ def _clean(texts: Iterator[Pair], counts: Counter[str]) -> list[Pair]:
                 pairs[pair] = None
     counts["distinct pairs"] = len(pairs)
     return list(pairs)
-
-
-def _normalise(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def _why_not(source: str, target: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from towernmt.dataflow.padding import pad_sentences
 from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
 from towernmt.errors import DivergenceError
 from towernmt.predict.pieces import cut_line
@@ -111,11 +112,7 @@ def _encode(window: list[tuple[int, str]], name: str, vocabulary: Vocabulary,
 
 def _translate_batch(predictor: Predictor, vocabulary: Vocabulary,
                      batch: list[tuple[int, ...]]) -> list[list[Hypothesis]]:
-    length = np.array([len(ids) + 1 for ids in batch], np.int32)  # [batch]
-    source = np.full([len(batch), length.max()], PAD, np.int32)  # [batch, source length]
-    for row, ids in zip(source, batch, strict=True):
-        row[:len(ids)] = ids
-        row[len(ids)] = EOS
+    source, length = pad_sentences(batch)  # [batch, source length], [batch]
     tokens, scores = predictor(source, length)  # [batch, n_best, length], [batch, n_best]
     if not np.isfinite(scores[:, 0]).all():
         raise DivergenceError("The model's output is not a number (NaN), so nothing can be translated: "
