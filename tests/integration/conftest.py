@@ -67,15 +67,16 @@ class Process:
     def __init__(self, command: Sequence[str | Path], directory: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-        self._errors = directory / f"stderr-{len(list(directory.glob('stderr-*')))}"
-        with self._errors.open("wb") as errors:
-            self.popen = subprocess.Popen(
-                [sys.executable, *map(str, command)], cwd=directory, env=environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
-        assert self.popen.stdout is not None
+        self.popen = subprocess.Popen(
+            [sys.executable, *map(str, command)], cwd=directory, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert self.popen.stdout is not None and self.popen.stderr is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)
         self._lines: list[str] = []
+        self._errors: list[str] = []
+        self._error_reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._error_reader.start()
         self._watchdog = threading.Timer(PATIENCE, self.popen.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
@@ -96,8 +97,13 @@ class Process:
         self._lines += [raw.decode() for raw in self.popen.stdout]
         status = self.popen.wait()
         self._watchdog.cancel()
+        self._error_reader.join()
         self.popen.stdout.close()
-        return Result(status, "".join(self._lines), self._errors.read_text(errors="replace"))
+        return Result(status, "".join(self._lines), "".join(self._errors))
+
+    def _read_errors(self) -> None:
+        with self.popen.stderr as lines:
+            self._errors += [line.decode(errors="replace") for line in lines]
 
 
 @pytest.fixture

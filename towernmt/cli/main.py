@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -40,14 +41,26 @@ def run_command(command: Callable[[], int]) -> int:
     try:
         with quiet_tensorflow():
             return command()
-    except TowerNMTError as error:
-        print(f"towernmt: {error}", file=sys.stderr)
+    except (TowerNMTError, OSError) as error:
+        if isinstance(error, OSError) and not error.filename and error.errno not in _DISK_FULL:
+            raise
+        print(f"towernmt: {_sentence(error)}", file=sys.stderr)
         if os.environ.get("TOWERNMT_DEBUG"):
             raise
         return 1
     except KeyboardInterrupt:
         print("towernmt: interrupted", file=sys.stderr)
         return 130
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _sentence(error: TowerNMTError | OSError) -> str:
+    if isinstance(error, TowerNMTError):
+        return str(error)
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror}; mend that, and start the same command again."
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NOISE = re.compile(rb"^(I\d{4} |WARNING: All log messages before"
-                    rb"|[WE]\d{4} .*(cuInit|cost_estimator|local_rendezvous|cpu_allocator)|\t ?\[\[\{\{node )")
+_NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before|"
+                    rb"[WE]\d{4} .*(cuInit|cost_estimator|local_rendezvous|cpu_allocator)|\t ?\[\[\{\{node )")
 
 
 @contextmanager

@@ -156,13 +156,22 @@ class RestoreCheckpoint(SessionInit):  # type: ignore[misc]
 
 
 def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    reason = _reason(error, checkpoint.parent)
     return CheckpointError(f"{checkpoint}: the checkpoint could not be written ({reason}); free some space or make the "
                            "directory writable, and start the same command to go on from the last one.")
 
 
+def _reason(error: Exception, place: Path) -> str:
+    """Why: of TensorFlow's many lines, what stands behind the file's name in the one that names it."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if str(place) in line] or lines or [type(error).__name__]
+    return telling[0].split("; ")[-1][:200]
+
+
 def _damaged(checkpoint: Path, error: Exception) -> CheckpointError:
-    reason = str(error).splitlines()[0][:200]
+    reason = _reason(error, checkpoint)
     return CheckpointError(f"{checkpoint}: the checkpoint is damaged or incomplete ({reason}); remove it to go on "
                            "from the one before it.")
 

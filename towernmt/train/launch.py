@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorpack.callbacks import JSONWriter, ScalarPrinter, TFEventWriter
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
@@ -30,6 +29,8 @@ from towernmt.models.randomness import set_seed
 from towernmt.settings import flatten
 from towernmt.tf_compat import tf
 from towernmt.train.config import TrainConfig
+from towernmt.train.log_filter import keep_logging_without_disk
+from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import make_deterministic
 from towernmt.train.settings import Settings
@@ -57,6 +58,7 @@ def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequ
     run.save_settings(settings)
     data.copy_vocabularies(run.vocabulary)
     logger.set_logger_dir(str(run.log), action="k")
+    keep_logging_without_disk()
     if settings.train.deterministic:
         make_deterministic()
     with tf.Graph().as_default():
@@ -107,7 +109,7 @@ def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tu
     config = TrainConfig(
         model=model, data=source, update_cycle=s.update_cycle,
         callbacks=make_callbacks(settings, data, run, model, source) + [stop],
-        monitors=[TFEventWriter(), JSONWriter(), ScalarPrinter(whitelist=[])])
+        monitors=[EventWriter(run.log), StatsWriter(run.log)])
     return config, stop
 
 

@@ -20,3 +20,10 @@ def mend_logger() -> None:
     """Install the mend (once) in tensorpack's logger."""
     if not any(isinstance(f, _MendFailureRecord) for f in logger._logger.filters):
         logger._logger.addFilter(_MendFailureRecord())
+
+
+def keep_logging_without_disk() -> None:
+    """Let records that the log file has no room for go without a stack each; the terminal has them too."""
+    for handler in logger._logger.handlers:
+        if isinstance(handler, logging.FileHandler):
+            handler.handleError = lambda record: None  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.gradients import Accumulator, average_over_towers
 from towernmt.train.log_filter import mend_logger
 
@@ -96,6 +97,23 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
         with tf1.device(_place(device, self.tower_devices[0])), scope, TrainTowerContext(
                 name, index=index, total=count):
             return tower_fn()
+
+    def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
+        """tensorpack's, with a group that keeps what fails at the end of training."""
+        super().setup_callbacks(callbacks, monitors)
+        self._group = CallbackGroup(self._callbacks)
+        self._callbacks = self._group
+
+    def main_loop(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
+        """tensorpack's, and what a callback raised at the end of training."""
+        try:
+            super().main_loop(steps_per_epoch, starting_epoch, max_epoch)
+        except BaseException:
+            if self._group.error is not None:
+                self._group.log(self._group.error)
+            raise
+        if self._group.error is not None:
+            raise self._group.error
 
     def run_step(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""

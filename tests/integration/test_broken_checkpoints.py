@@ -1,0 +1,72 @@
+"""Checkpoints that are damaged, that belong to another model, or that the disk has no room for."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+from towernmt.train.checkpoint import checkpoint_steps
+
+
+def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_the_one_before(
+        corpus, start, arguments, long_run, uninterrupted, assert_same_end, tmp_path):
+    logdir = uninterrupted.copy(tmp_path / "run")
+    last = logdir / "checkpoints" / "step-120"
+    weights = last / "model.data-00000-of-00001"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000] + bytes(1000) + whole[2000:])
+    command = arguments(corpus.prepared, logdir, *long_run)
+    result = start(*command).wait()
+    assert result.status == 1
+    assert f"{last}: the checkpoint is damaged" in result.the_error()
+
+    shutil.rmtree(last)
+    result = start(*command).wait()
+    assert result.status == 0, result.text
+    assert "Restoring" in result.output and "step-96" in result.output
+    assert_same_end(logdir, uninterrupted.logdir)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
+@pytest.mark.parametrize("at", ["a step", "the end"])
+def test_a_full_disk_ends_training_with_a_sentence_and_leaves_the_earlier_checkpoints(
+        corpus, start, arguments, long_run, uninterrupted, assert_same_end, variables, tmp_path, at):
+    """Once step 30 is done no file of the process may grow beyond 500 bytes: log, events, checkpoints."""
+    logdir, never = tmp_path / "run", ["train.checkpoint_steps=0", "train.validate_steps=0"]
+    command = arguments(corpus.prepared, logdir, *long_run)
+    process = start(*command, *(never if at == "the end" else []))
+    process.wait_for("step 30,")
+    resource.prlimit(process.popen.pid, resource.RLIMIT_FSIZE, (500, 500))
+    result = process.wait()
+    assert result.status == 1, result.text
+    assert "the checkpoint could not be written (File too large)" in result.the_error()
+    steps = checkpoint_steps(logdir / "checkpoints")
+    assert 0 in steps and 120 not in steps
+    for step in steps:
+        values = variables(logdir / "checkpoints" / f"step-{step}")
+        assert values["global_step"] == step and all(np.isfinite(v).all() for v in values.values())
+    assert not list(logdir.rglob(".writing-*"))
+
+    if at == "a step":
+        assert start(*command).wait().status == 0       # there is room again
+        assert_same_end(logdir, uninterrupted.logdir)
+
+
+def test_diverging_training_names_the_first_bad_tensor_and_keeps_the_last_good_checkpoint(
+        corpus, start, arguments, long_run, uninterrupted, variables, tmp_path):
+    logdir = uninterrupted.copy(tmp_path / "run")
+    command = arguments(corpus.prepared, logdir, *long_run, "train.steps=200", "optimizer.learning_rate=1e30")
+    result = start(*command).wait()
+    assert result.status == 1
+    error = result.the_error()
+    assert "Training diverged at step 12" in error
+    assert "the loss is not finite" in error or "gradient of transformer/" in error
+    last = logdir / "checkpoints" / "step-120"
+    assert f"The last good checkpoint is {last}" in error
+    assert checkpoint_steps(logdir / "checkpoints")[-1] == 120
+    assert all(np.isfinite(value).all() for value in variables(last).values())
+    assert os.listdir(logdir / "best") == os.listdir(uninterrupted.logdir / "best")

@@ -1,0 +1,133 @@
+"""Where scalars go: TensorBoard's event files and `stats.json`. Neither can end a training.
+
+tensorpack's own writers raise (or print a stack) when the disk is full. Here one warning says that nothing
+more is recorded, and training goes on to what matters, the next checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensorpack.callbacks.monitor import MonitorBase
+from tensorpack.utils import logger
+
+from towernmt.atomic_files import write_text
+from towernmt.tf_compat import tf, tf1
+
+# IndexError is what TensorFlow's file writers make of "file too large".
+_FAILURES = (OSError, IndexError, RuntimeError, tf.errors.OpError)
+
+
+class _FileMonitor(MonitorBase):
+    """Writes to a file until that fails, which is said once."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory, self._failed = Path(directory), False
+
+    def _write(self, action: Callable[[], Any]) -> None:
+        if self._failed:
+            return
+        try:
+            action()
+        except _FAILURES as error:
+            self._failed = True
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            logger.warning(f"{self._directory}: {type(self).__name__} records nothing more ({reason}).")
+
+
+class EventWriter(_FileMonitor):
+    """TensorBoard's event file of this process: the graph, then every summary and scalar.
+
+    It is flushed after each step in which something was put, so that a killed process leaves its events.
+    """
+
+    def _setup_graph(self) -> None:
+        self._writer: Any = None
+        self._fresh = False
+
+    def _before_train(self) -> None:
+        self._write(self._open)
+
+    def _open(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = tf.io.TFRecordWriter(str(self._directory / name))
+        self._put(tf1.Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._put(tf1.Event(wall_time=time.time(), graph_def=self.graph.as_graph_def().SerializeToString()))
+
+    def _put(self, event: Any) -> None:
+        if self._writer is not None:
+            self._fresh = True
+            self._writer.write(event.SerializeToString())
+
+    def process_summary(self, summary: Any) -> None:
+        """Write a `tf.Summary`."""
+        self.process_event(tf1.Event(step=self.global_step, wall_time=time.time(), summary=summary))
+
+    def process_event(self, evt: Any) -> None:
+        """Write a `tf.Event`."""
+        self._write(lambda: self._put(evt))
+
+    def _trigger_step(self) -> None:
+        self._flush()
+
+    def _trigger_epoch(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._fresh:
+            self._fresh = False
+            self._write(self._writer.flush)
+
+    def _after_train(self) -> None:
+        if self._writer is not None:
+            self._write(self._writer.close)
+
+
+class StatsWriter(_FileMonitor):
+    """`stats.json`: a list with an entry for each step at which scalars were put.
+
+    A resumed run goes on behind the entry of the step that it resumes from.
+    """
+
+    def _setup_graph(self) -> None:
+        self._file = self._directory / "stats.json"
+        self._entries: list[dict[str, Any]] = []
+        self._now: dict[str, Any] = {}
+
+    def _before_train(self) -> None:
+        self._entries = [entry for entry in self._earlier() if entry["global_step"] <= self.global_step]
+
+    def _earlier(self) -> list[dict[str, Any]]:
+        try:
+            return [dict(entry) for entry in json.loads(self._file.read_text(encoding="utf-8"))]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            logger.warning(f"{self._file} cannot be read and is begun anew ({error}).")
+            return []
+
+    def process_scalar(self, name: str, val: Any) -> None:
+        """Note a scalar."""
+        self._now[name] = val
+
+    def _trigger_step(self) -> None:
+        self._add()
+
+    def _trigger_epoch(self) -> None:
+        self._add()
+
+    def _after_train(self) -> None:
+        self._add()
+
+    def _add(self) -> None:
+        if self._now:
+            self._entries.append({**self._now, "epoch_num": self.epoch_num, "global_step": self.global_step})
+            self._now = {}
+            self._write(lambda: write_text(self._file, json.dumps(self._entries)))
