@@ -80,7 +80,7 @@ class Copier(NMTModel):
         return self._logits(memory[:, :tf.shape(target_in)[1]])  # [batch, target length, V]
 
     def output_projection(self) -> Projection:
-        return Projection(tf.eye(V), None)
+        return Projection(tf.eye(V), tf.zeros([V]))
 
     def start_state(self, memory: Any, beam: int) -> DecoderState:
         return DecoderState(memory, tf.repeat(memory, beam, axis=0), tf.constant(0))
