@@ -1,0 +1,98 @@
+"""prepare, train, translate, evaluate: what a user types, as processes, on one small corpus."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
+
+
+@pytest.fixture(scope="module")
+def learned(corpus, module_start, arguments, tiny, tmp_path_factory):
+    """A run that has learned its corpus by heart; its directory and the process's result."""
+    logdir = tmp_path_factory.mktemp("learned") / "run"
+    result = module_start(*arguments(
+        corpus.prepared, logdir, *tiny, "model.residual_dropout=0", "model.embedding_dropout=0",
+        "train.steps=350", "train.validate_steps=0", "train.checkpoint_steps=0", "train.log_steps=50")).wait()
+    assert result.status == 0, result.text
+    return logdir, result
+
+
+def test_a_run_logs_every_trainable_variable_with_its_shape_and_the_total(learned):
+    output = learned[1].output
+    assert "transformer/encoder/layer_0/self_attention/qkv/kernel" in output
+    assert "[32, 96]" in output
+    assert "Number of parameters (elements):" in output
+
+
+def test_translate_gives_one_line_for_each_line_in_place(learned, corpus):
+    known, other = corpus.file("train.source").read_bytes().splitlines()[:2]
+    sources = [known, b"", known + b"\r", b"ba \xff\xfe be bi bo", b"zebra ba be bi bo", b"   ",
+               b" ".join([known] * 300), other]      # and no end of line at the end
+    command = [sys.executable, "-m", "towernmt.cli.main", "translate", "--model", learned[0], "--beam", "3"]
+    result = subprocess.run([str(c) for c in command], input=b"\n".join(sources), capture_output=True,
+                            check=False, timeout=180)
+    assert result.returncode == 0, result.stderr
+    assert b"Traceback" not in result.stderr
+    lines = result.stdout.decode("utf-8").split("\n")
+    assert lines.pop() == ""
+    assert len(lines) == len(sources)
+    expected = corpus.file("train.target").read_text().splitlines()
+    assert lines[0] == lines[2] == expected[0]      # the carriage return is no part of it
+    assert lines[7] == expected[1]
+    assert lines[1] == lines[5] == ""
+    assert lines[3] and lines[4] and lines[6]
+
+
+def test_a_model_that_learned_its_corpus_by_heart_evaluates_above_90_bleu(learned, corpus, start, tmp_path):
+    hypothesis = tmp_path / "hypothesis"
+    result = start("evaluate", "--model", learned[0], "--source", corpus.file("train.source"), "--reference",
+                   corpus.file("train.target"), "--hypothesis", hypothesis, "--json").wait()
+    assert result.status == 0, result.text
+    scores = json.loads(result.output)
+    assert scores["bleu"] > 90
+    assert scores["sentences"] == 400
+    assert "tok:13a" in scores["signature"] and "case:mixed" in scores["signature"]
+    found, expected = hypothesis.read_text().splitlines(), corpus.file("train.target").read_text().splitlines()
+    assert len(found) == len(expected)
+    assert sum(a == b for a, b in zip(found, expected, strict=True)) > 300
+
+
+def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus, start, arguments, tiny):
+    checkpoints = learned[0] / "checkpoints"
+    before = {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")}
+    result = start("train", "--data", corpus.prepared, "--logdir", learned[0]).wait()   # settings are its own
+    assert result.status == 0, result.text
+    assert "the limit of 350 updates is reached" in result.output
+    assert "Trained 0 steps" in result.output
+    assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
+
+
+def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
+    logdir = tmp_path / "run"
+    settings = [*tiny, "train.validate_steps=0", "train.checkpoint_steps=4"]
+    result = start(*arguments(corpus.prepared, logdir, *settings, "train.steps=8"), "--towers", "2").wait()
+    assert result.status == 0, result.text
+    assert "Building training tower 2 of 2 on /cpu:0" in result.output
+    two = variables(logdir / "checkpoints" / "step-8")
+    result = start(*arguments(corpus.prepared, logdir, *settings, "train.steps=12"), "--towers", "1").wait()
+    assert result.status == 0, result.text
+    one = variables(logdir / "checkpoints" / "step-12")
+    assert one.keys() == two.keys()
+    assert one["random_clock"] == one["global_step"] == 12
+
+
+def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny, tmp_path):
+    files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
+        f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]
+    result = start(*files, "--logdir", "run", "--vocab-size", "80", "--set", *tiny, "train.steps=20",
+                   "train.validate_steps=10", program=[EXAMPLE]).wait()
+    assert result.status == 0, result.text
+    assert "Test BLEU" in result.output
+    assert "Copying the most similar training pair: BLEU 100.00" in result.output    # test is in train here
+    assert result.output.count("translation  ") >= 3
