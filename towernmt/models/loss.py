@@ -80,7 +80,7 @@ def _summed_log_normaliser(tokens: Any, kernel: Any, bias: Any) -> Any:
             rounded = tf.cast(probabilities, compute_dtype())
             return (to_float32(matmul(rounded, kernel)) * scale,
                     to_float32(matmul(rounded, tokens * scale, transpose_a=True)),
-                    tf.reduce_sum(probabilities, 0) * scale)
+                    tf.raw_ops.BiasAddGrad(out_backprop=probabilities) * scale)
 
         return tf.reduce_sum(logits[:, 0] - log_probabilities[:, 0]), gradient
 

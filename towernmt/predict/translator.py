@@ -12,11 +12,11 @@ import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 
 from towernmt.errors import SettingsError
-from towernmt.predict.restore import StrictRestore
 from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
 from towernmt.tf_compat import tf
+from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import SessionCreator
 
@@ -64,7 +64,7 @@ class Translator:
         self.predictor = OfflinePredictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
-            session_init=StrictRestore(self.checkpoint)))
+            session_init=RestoreCheckpoint(self.checkpoint)))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line; a blank line gives an empty one."""

@@ -9,17 +9,14 @@ complete checkpoints.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-from tensorpack.tfutils.sessinit import SessionInit
-from tensorpack.utils import logger
-
+from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.errors import CheckpointError
-from towernmt.tf_compat import tf, tf1
+from towernmt.tf_compat import tf
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
@@ -52,7 +49,8 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         saver: a `tf1.train.Saver`.
         state: JSON-able, becomes `state.json`.
     Raises:
-        CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are untouched.
+        CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are
+            untouched.
     """
     final, unfinished = checkpoint_path(directory, step), directory / f"{_UNFINISHED}step-{step}"
     try:
@@ -62,11 +60,11 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         saver.save(session, str(unfinished / "model"), write_meta_graph=False, write_state=False)
         (unfinished / _STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
         for entry in (*unfinished.iterdir(), unfinished):
-            _flush_to_disk(entry)
+            flush_to_disk(entry)
         if final.exists():
             shutil.rmtree(final)
         unfinished.rename(final)
-        _flush_to_disk(directory)
+        flush_to_disk(directory)
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise _not_written(final, error) from error
@@ -81,10 +79,7 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
     """
     final = checkpoint_path(directory, step)
     try:
-        new = final / f"{_STATE}.new"
-        new.write_text(json.dumps(state, indent=1), encoding="utf-8")
-        _flush_to_disk(new)
-        new.replace(final / _STATE)
+        write_text(final / _STATE, json.dumps(state, indent=1))
     except OSError as error:
         raise _not_written(final, error) from error
 
@@ -111,74 +106,22 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     try:
         state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint}/state.json: missing or damaged ({error}); remove {checkpoint} to go on "
-                              "from the checkpoint before it.") from error
+        raise CheckpointError(f"{checkpoint}/state.json: missing or damaged ({error}); remove {checkpoint} "
+                              "to go on from the checkpoint before it.") from error
     return dict(state)
 
 
-class RestoreCheckpoint(SessionInit):  # type: ignore[misc]
-    """Give every variable of the graph its value from a checkpoint (a tensorpack `SessionInit`).
-
-    Unlike tensorpack's, a variable that the checkpoint lacks, or has in another shape, is an error.
-
-    Args:
-        checkpoint: a directory `step-N`.
-    """
-
-    def __init__(self, checkpoint: Path) -> None:
-        self.checkpoint = checkpoint
-
-    def _setup_graph(self) -> None:
-        variables = tf1.global_variables()
-        self._check(variables)
-        self._saver = tf1.train.Saver(variables)
-
-    def _run_init(self, sess: Any) -> None:
-        logger.info(f"Restoring {self.checkpoint} ...")
-        try:
-            self._saver.restore(sess, str(self.checkpoint / "model"))
-        except tf.errors.OpError as error:
-            raise _damaged(self.checkpoint, error) from error
-
-    def _check(self, variables: list[Any]) -> None:
-        try:
-            saved = tf.train.load_checkpoint(str(self.checkpoint / "model")).get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise _damaged(self.checkpoint, error) from error
-        for variable in variables:
-            name, shape = variable.op.name, variable.shape.as_list()
-            if name not in saved:
-                raise CheckpointError(f"{self.checkpoint}: it has no variable '{name}'; it belongs to another model "
-                                      "or optimizer: use the settings it was trained with, or another --logdir.")
-            if saved[name] != shape:
-                raise CheckpointError(f"{self.checkpoint}: variable '{name}' has shape {saved[name]} there and {shape} "
-                                      "in this model; use the settings it was trained with, or another --logdir.")
-
-
 def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
-    reason = _reason(error, checkpoint.parent)
-    return CheckpointError(f"{checkpoint}: the checkpoint could not be written ({reason}); free some space or make the "
-                           "directory writable, and start the same command to go on from the last one.")
+    reason = reason_of(error, checkpoint.parent)
+    return CheckpointError(f"{checkpoint}: the checkpoint could not be written ({reason}); free some space "
+                           "or make the directory writable, and start the same command to go on from the "
+                           "last one.")
 
 
-def _reason(error: Exception, place: Path) -> str:
+def reason_of(error: Exception, place: Path) -> str:
     """Why: of TensorFlow's many lines, what stands behind the file's name in the one that names it."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if str(place) in line] or lines or [type(error).__name__]
     return telling[0].split("; ")[-1][:200]
-
-
-def _damaged(checkpoint: Path, error: Exception) -> CheckpointError:
-    reason = _reason(error, checkpoint)
-    return CheckpointError(f"{checkpoint}: the checkpoint is damaged or incomplete ({reason}); remove it to go on "
-                           "from the one before it.")
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

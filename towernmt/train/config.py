@@ -10,7 +10,7 @@ from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
 from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.train.checkpoint import RestoreCheckpoint
+from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.session import SessionCreator
 
 
@@ -45,7 +45,7 @@ class TrainConfig(TensorpackTrainConfig):  # type: ignore[misc]
                 saver.restore(checkpoint, callbacks)
         if checkpoint is not None and "session_init" not in others:
             logger.info(f"Resuming from {checkpoint}.")
-            others["session_init"] = RestoreCheckpoint(checkpoint)
+            others["session_init"] = RestoreCheckpoint(checkpoint / "model")
             others["starting_epoch"] = _step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
                          max_epoch=max_epoch, **others)

@@ -103,6 +103,8 @@ def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tu
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
     batches = Batches(data, s, epochs=s.epochs or None)
+    logger.info(f"{data.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: "
+                f"{batches.padding_waste()}.")
     source = GeneralQueueInput(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     model = make_model(settings)
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
