@@ -69,7 +69,7 @@ class FixedBatches:
             index += step
 
 
-class Meter(Callback):  # type: ignore[misc]
+class Meter(Callback):
     """Tokens and seconds from the end of step `warm` to the end of the last step."""
 
     def __init__(self, data: GeneralQueueInput, warm: int) -> None:
@@ -114,7 +114,8 @@ def measure(options: argparse.Namespace, batches: list[Batch], warm: int, steps:
     if not options.nondeterministic:
         make_deterministic()
     vocabulary = VOCABULARY[options.config]
-    settings = TransformerSettings(**PRESETS[options.config], source_vocab_size=vocabulary, target_vocab_size=vocabulary)
+    settings = TransformerSettings(
+        **PRESETS[options.config], source_vocab_size=vocabulary, target_vocab_size=vocabulary)
     with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
         set_seed(1)
         set_precision(options.precision)
@@ -131,7 +132,8 @@ def measure(options: argparse.Namespace, batches: list[Batch], warm: int, steps:
     target = sum(int(b.target_length.sum()) for b in used)
     figures = meter.result()
     wall = figures["wall_s"]
-    return {"steps": steps, "tgt_tok_s": target / wall, "src_tgt_tok_s": (source + target) / wall, "steps_s": steps / wall,
+    return {"steps": steps, "tgt_tok_s": target / wall, "src_tgt_tok_s": (source + target) / wall,
+            "steps_s": steps / wall,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             "gflops": train_flops(settings, source, target) / wall / 1e9,
             "tgt_tok_per_cpu_s": target / figures["cpu_s"], "threads": 2, **figures}
@@ -158,8 +160,9 @@ def draw(vocabulary: int, batch_tokens: int, pairs: int = 20000, seed: int = 1) 
     lengths = np.clip(np.exp(random.normal(np.log(20.0), 0.5, (2, pairs))).round(), 3, 97).astype(int) + 1
     lengths[1] = np.clip(lengths[0] + random.integers(-2, 3, pairs), 3, 98)
     longest = lengths.max(0)
-    order, groups, group = np.argsort(longest, kind="stable"), [], []
-    for i in order:
+    groups: list[list[int]] = []
+    group: list[int] = []
+    for i in np.argsort(longest, kind="stable").tolist():
         if group and longest[i] * (len(group) + 1) > batch_tokens:
             groups.append(group)
             group = []
@@ -181,7 +184,8 @@ def _words(random: np.random.Generator, lengths: NDArray[np.int64], vocabulary: 
 def make_batch(source: NDArray[Any], target: NDArray[Any]) -> Batch:
     """A batch from padded ids."""
     lengths = [(ids != 0).sum(1).astype(np.int32) for ids in (source, target)]
-    return Batch(source.astype(np.int32), lengths[0], target.astype(np.int32), lengths[1], np.float32(lengths[1].sum()))
+    return Batch(source.astype(np.int32), lengths[0], target.astype(np.int32), lengths[1],
+                 np.array(lengths[1].sum(), np.float32))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
     for which in range(3):
         direction = random.normal(size=arguments[which].shape)
         step = 1e-5
-        moved = [[a + sign * step * direction if i == which else a for i, a in enumerate(arguments)] for sign in (1, -1)]
+        moved = [[a + sign * step * direction if i == which else a for i, a in enumerate(arguments)]
+                 for sign in (1, -1)]
         slope = (dense_reference(*moved[0], target, length, smoothing)
                  - dense_reference(*moved[1], target, length, smoothing)) / (2 * step)
         assert np.sum(got[which] * direction) == pytest.approx(slope, rel=1e-3, abs=1e-4)

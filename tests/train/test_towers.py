@@ -53,8 +53,9 @@ def train(directory: Path, steps: int = 20, towers: int = 1, update_cycle: int =
         data = GeneralQueueInput(batches, feeders=2)
         settings = TransformerSettings(**{**SIZES, **NO_DROPOUT, **model})
         config = TrainConfig(
-            Transformer(settings, OptimizerSettings(name=optimizer, learning_rate=0.005)), data, update_cycle=update_cycle,
-            callbacks=[CheckpointSaver(directory, every_steps=0), StopAtStep(steps)], monitors=[])
+            Transformer(settings, OptimizerSettings(name=optimizer, learning_rate=0.005)), data,
+            update_cycle=update_cycle, callbacks=[CheckpointSaver(directory, every_steps=0), StopAtStep(steps)],
+            monitors=[])
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
     reader = tf.train.load_checkpoint(str(CheckpointSaver(directory).latest() / "model"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}, data

@@ -26,7 +26,7 @@ from towernmt.train.checkpoint import (
 )
 
 
-class CheckpointSaver(Callback):  # type: ignore[misc]
+class CheckpointSaver(Callback):
     """Write checkpoints that a run resumes from exactly: parameters, optimizer, clock, position, callbacks.
 
     Put it behind the NaN guard and behind the callbacks whose state it keeps. One of these may call

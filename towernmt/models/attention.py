@@ -95,7 +95,7 @@ def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any,
         query, new = qkv[:, None, :depth], qkv[:, None, depth:]
         cache = tf.concat([cache, new], 1)
         key, value = split_heads(cache, heads, parts=2)         # [rows, heads, steps, head depth]
-        context = attend(*split_heads(query, heads), key, value, None, 0.0)     # [rows, heads, 1, head depth]
+        context = attend(split_heads(query, heads)[0], key, value, None, 0.0)     # [rows, heads, 1, head depth]
         return linear(tf.reshape(context, [-1, depth]), depth, "output", use_bias=False), cache
 
 

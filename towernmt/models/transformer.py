@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from towernmt.errors import SettingsError
@@ -130,9 +131,9 @@ class Transformer(NMTModel):
                     with tf1.variable_scope(f"layer_{layer}"):
                         x = self._sublayer(x, "self_attention", lambda y: self_attention(
                             y, bias, s.heads, s.attention_dropout, "self_attention"))
-                        x = self._sublayer(x, "source_attention", lambda y, layer=layer: source_attention(
-                            y, memory.keys_values[layer], memory.bias, s.heads, s.attention_dropout,
-                            "source_attention"))
+                        x = self._sublayer(x, "source_attention", partial(
+                            source_attention, keys_values=memory.keys_values[layer], bias=memory.bias,
+                            heads=s.heads, dropout_rate=s.attention_dropout, name="source_attention"))
                         x = self._sublayer(x, "feed_forward", self._feed_forward)
                 return self._final_norm(x)
 
@@ -163,8 +164,8 @@ class Transformer(NMTModel):
                 x = self._embed(table, token[:, None], state.step[None])[:, 0]  # [rows, depth]
                 for layer in range(s.decoder_layers):
                     with tf1.variable_scope(f"layer_{layer}"):
-                        x = self._sublayer(x, "self_attention", lambda y, layer=layer: self_step(y, layer))
-                        x = self._sublayer(x, "source_attention", lambda y, layer=layer: source_step(y, layer))
+                        x = self._sublayer(x, "self_attention", partial(self_step, layer=layer))
+                        x = self._sublayer(x, "source_attention", partial(source_step, layer=layer))
                         x = self._sublayer(x, "feed_forward", self._feed_forward)
                 x = self._final_norm(x)
         return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1)

@@ -6,7 +6,7 @@ from tensorpack.callbacks.group import Callbacks
 from tensorpack.utils import logger
 
 
-class CallbackGroup(Callbacks):  # type: ignore[misc]
+class CallbackGroup(Callbacks):
     """All callbacks of a trainer.
 
     tensorpack prints what a callback raises in `after_train` and forgets it: a last checkpoint that could

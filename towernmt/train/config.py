@@ -14,7 +14,7 @@ from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.session import SessionCreator
 
 
-class TrainConfig(TensorpackTrainConfig):  # type: ignore[misc]
+class TrainConfig(TensorpackTrainConfig):
     """tensorpack's `TrainConfig`, with a run that goes on from its last checkpoint.
 
     If `callbacks` hold a `CheckpointSaver` whose directory has a checkpoint, then variables, data position

@@ -15,7 +15,7 @@ def session_config() -> Any:
     return config
 
 
-class SessionCreator(tf1.train.SessionCreator):  # type: ignore[misc]
+class SessionCreator(tf1.train.SessionCreator):
     """A session with `session_config` and initialised variables.
 
     tensorpack's own creator gives an operation one thread, or warns of a configuration that was given to it.

@@ -24,8 +24,9 @@ class TrainSettings(BatchSettings):
     epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit")
     minutes: float = setting(0.0, "stop after so many minutes of training, resumes included; 0 for no limit")
     update_cycle: int = setting(1, "batches an update (gradient accumulation)")
-    precision: str = setting("float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX",
-                             choices=PRECISIONS)
+    precision: str = setting(
+        "float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX",
+        choices=PRECISIONS)
     clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping")
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
     feeders: int = setting(2, "threads that fill the input queue")

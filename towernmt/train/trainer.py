@@ -22,7 +22,7 @@ from towernmt.train.log_filter import mend_logger
 GradsAndVars = list[tuple[Any, Any]]
 
 
-class ResumableLoop(TrainLoop):  # type: ignore[misc]
+class ResumableLoop(TrainLoop):
     """tensorpack's loop, with epochs aligned to the global step.
 
     A run that resumes in mid-epoch finishes that epoch rather than beginning another.
@@ -38,7 +38,7 @@ class ResumableLoop(TrainLoop):  # type: ignore[misc]
         self._steps_per_epoch = max(1, steps)
 
 
-class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
+class SyncMultiGPUTrainer(SingleCostTrainer):
     """One tower a GPU (or several on the CPU), one update from their mean gradient.
 
     Every tower reads the same variables, under reuse: names in a checkpoint do not depend on the number
@@ -102,7 +102,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):  # type: ignore[misc]
         """tensorpack's, with a group that keeps what fails at the end of training."""
         super().setup_callbacks(callbacks, monitors)
         self._group = CallbackGroup(self._callbacks)
-        self._callbacks = self._group
+        self._callbacks: Any = self._group
 
     def main_loop(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
         """tensorpack's, and what a callback raised at the end of training."""
