@@ -81,9 +81,9 @@ def test_the_shown_yaml_holds_settings(tmp_path: Path) -> None:
 
 
 def test_the_ci_script_runs_the_readmes_test_command() -> None:
-    test = "pip install -e '.[test]' && pytest\n"
-    assert test in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert test in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    test = "pip install -e '.[test]' && pytest"
+    assert f"{test}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f'"{test}"\n' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
 def test_every_link_between_the_pages_leads_somewhere() -> None:
