@@ -125,3 +125,14 @@ def test_every_setting_of_a_run_says_what_it_means() -> None:
     for key, _, text in describe(default_settings()):
         assert len(text) > 3, key
     assert dataclasses.is_dataclass(default_settings().model)
+
+
+def test_not_a_number_is_no_number() -> None:
+    with pytest.raises(SettingsError, match="inner.rate=nan is not a number"):
+        apply_overrides(Outer(), {"inner.rate": "nan"})
+
+
+def test_a_settings_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"label: \xe4\n")
+    with pytest.raises(SettingsError, match=r"latin\.yaml: not UTF-8"):
+        load_yaml(tmp_path / "latin.yaml")

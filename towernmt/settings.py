@@ -121,6 +121,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}.") from error
     if content is None:
@@ -202,7 +204,8 @@ def _as_type(kind: Any, value: Any) -> Any:
     try:
         if kind is int and isinstance(value, float) and not value.is_integer():
             return _WRONG
-        return kind(value)
+        converted = kind(value)
+        return _WRONG if converted != converted else converted      # NaN
     except (TypeError, ValueError):
         return _WRONG
 

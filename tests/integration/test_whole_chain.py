@@ -58,7 +58,8 @@ def test_a_model_that_learned_its_corpus_by_heart_evaluates_above_90_bleu(learne
     assert scores["bleu"] > 90
     assert scores["sentences"] == 400
     assert "tok:13a" in scores["signature"] and "case:mixed" in scores["signature"]
-    found, expected = hypothesis.read_text().splitlines(), corpus.file("train.target").read_text().splitlines()
+    found = hypothesis.read_text().splitlines()
+    expected = corpus.file("train.target").read_text().splitlines()
     assert len(found) == len(expected)
     assert sum(a == b for a, b in zip(found, expected, strict=True)) > 300
 

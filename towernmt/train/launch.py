@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,20 +54,27 @@ def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequ
     """
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
-    trainer = SyncMultiGPUTrainer(gpus, (towers or 1) if gpus is None else towers, settings.train.update_cycle)
+    towers = 1 if gpus is None and towers is None else towers
+    trainer = SyncMultiGPUTrainer(gpus, towers, settings.train.update_cycle)
     check_resumable(run, settings)
-    run.save_settings(settings)
-    data.copy_vocabularies(run.vocabulary)
-    logger.set_logger_dir(str(run.log), action="k")
-    keep_logging_without_disk()
+    check_vocabularies(run, data)
     if settings.train.deterministic:
         make_deterministic()
     with tf.Graph().as_default():
         set_seed(settings.train.seed)
         set_precision(settings.train.precision)
         config, stop = make_config(settings, data, run)
+        # Only now: settings that cannot work must not be the saved ones of the next start.
+        _begin(run, settings, data)
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
+
+
+def _begin(run: RunDirectory, settings: Settings, data: PreparedData) -> None:
+    run.save_settings(settings)
+    data.copy_vocabularies(run.vocabulary)
+    logger.set_logger_dir(str(run.log), action="k")
+    keep_logging_without_disk()
 
 
 def with_vocabulary_sizes(settings: Settings, data: PreparedData) -> Settings:
@@ -97,6 +105,24 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
         if fixed and "dropout" not in key and "smoothing" not in key and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
                                 "as it was to go on with it, or pass another --logdir to begin another.")
+
+
+def check_vocabularies(run: RunDirectory, data: PreparedData) -> None:
+    """Refuse to go on with a run on data of another vocabulary: its ids would be other words.
+
+    Raises:
+        SettingsError: the vocabularies differ.
+    """
+    if not run.exists() or not run.checkpoints.is_dir():
+        return
+    with tempfile.TemporaryDirectory() as place:
+        data.copy_vocabularies(place)
+        for file in sorted(Path(place).iterdir()):
+            old = run.vocabulary / file.name
+            if not old.is_file() or old.read_bytes() != file.read_bytes():
+                raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} "
+                                    f"({file.name} differs): pass the --data of the run, prepare the new data with the "
+                                    "run's vocabulary files, or pass another --logdir to begin another.")
 
 
 def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tuple[TrainConfig, StopOnSignal]:

@@ -1,0 +1,186 @@
+"""`towernmt train`: settings from the command line, files and the run; refusals in one sentence."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from towernmt.cli.main import main
+from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.settings import default_settings
+
+SETTINGS_OF_THE_ISSUE = """
+train.steps train.epochs train.minutes train.batch_tokens train.batch_type train.update_cycle train.seed
+train.checkpoint_steps train.validate_steps train.keep_checkpoints train.keep_best train.precision
+train.clip_norm optimizer.name optimizer.learning_rate schedule.name schedule.warmup_steps model.hidden_size
+model.filter_size model.heads model.encoder_layers model.decoder_layers model.label_smoothing
+model.residual_dropout model.attention_dropout model.activation_dropout model.embedding_dropout
+""".split()
+
+SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
+         "model.decoder_layers=1", "train.batch_tokens=100", "train.validate_steps=0"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """50 pairs of random words, 8 batches or so."""
+    place = tmp_path_factory.mktemp("data")
+    chance = random.Random(5)
+    for name in ("source", "target"):
+        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
+        (place / name).write_text("".join(f"{line}\n" for line in lines))
+    assert main(["prepare", "--source", str(place / "source"), "--target", str(place / "target"), "--vocab-kind",
+                 "word", "--shared-vocab", "--output", str(place / "data")]) == 0
+    return place / "data"
+
+
+@pytest.fixture
+def train(data, tmp_path, capsys):
+    """`train(*settings, ...)` runs the command in `run`; gives the status and what stood on standard error."""
+
+    def run(*settings: str, arguments: tuple[str, ...] = (), logdir: Path = tmp_path / "run") -> tuple[int, str]:
+        given = ["--set", *settings] if settings else []
+        status = main(["train", "--data", str(data), "--logdir", str(logdir), *arguments, *given])
+        return status, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def six_steps(data, tmp_path_factory) -> Path:
+    """The directory of a run of six steps."""
+    logdir = tmp_path_factory.mktemp("six") / "run"
+    assert main(["train", "--data", str(data), "--logdir", str(logdir), "--set", *SMALL, "train.steps=6",
+                 "train.checkpoint_steps=3"]) == 0
+    return logdir
+
+
+@pytest.mark.parametrize("key", SETTINGS_OF_THE_ISSUE)
+def test_every_setting_that_the_issue_names_exists(key, capsys):
+    assert main(["train", "--help-settings"]) == 0
+    assert f"\n{key}=" in "\n" + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings, arguments, message", [
+    (["train.batch_tokns=1"], [], "there is no setting 'train.batch_tokns'. Did you mean 'train.batch_tokens'?"),
+    (["learning_rate=1"], [], "Did you mean 'optimizer.learning_rate'?"),
+    (["train.steps=many"], [], "train.steps=many is not a whole number (default: 0)."),
+    (["train.steps"], [], "expected key=value"),
+    (["optimizer.name=adamm"], [], "optimizer.name=adamm is not one of adam, sgd."),
+    (["train.batch_type=words"], [], "train.batch_type=words is not one of target"),
+    (["train.batch_tokens=0"], [], "batch_tokens=0"),
+    (["train.update_cycle=0"], [], "train.update_cycle=0 must be at least 1."),
+    (["train.log_steps=0"], [], "train.log_steps=0 must be at least 1."),
+    (["train.keep_checkpoints=0"], [], "train.keep_checkpoints=0 must be at least 1."),
+    (["model.heads=3"], [], "heads"),
+    ([], ["--model", "tranformer"], "tranformer"),
+    ([], ["--preset", "huge"], "--preset huge: transformer has the presets tiny, small, base, big."),
+    ([], ["--gpu", "0"], "--gpu 0: GPU 0 was not found (there is none on this machine); use --towers 1 to run"),
+    ([], ["--gpu", "zero"], "--gpu zero: expected GPU numbers separated by commas"),
+    ([], ["--towers", "0"], "towers"),
+    ([], ["--config", "none.yaml"], "none.yaml: cannot read the settings file"),
+])
+def test_what_cannot_work_is_refused_in_one_sentence(train, tmp_path, settings, arguments, message):
+    status, error = train(*settings, arguments=tuple(arguments))
+    assert status == 1
+    assert message in error
+    assert error.startswith("towernmt: ") and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()      # nothing is left that the right command would stumble over
+
+
+def test_gpu_and_towers_together_are_refused(train, capsys):
+    with pytest.raises(SystemExit):
+        train(arguments=("--gpu", "0", "--towers", "2"))
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_data_that_is_not_there_is_one_sentence(tmp_path, capsys):
+    assert main(["train", "--data", str(tmp_path / "none"), "--logdir", str(tmp_path / "run")]) == 1
+    assert "none" in capsys.readouterr().err
+    assert main(["train", "--logdir", str(tmp_path / "run")]) == 1
+    assert "--data is missing" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_written_is_one_sentence(data, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["train", "--data", str(data), "--logdir", str(tmp_path / "file" / "run"), "--set", *SMALL]) == 1
+    error = capsys.readouterr().err
+    assert "file" in error and error.startswith("towernmt: ") and error.count("\n") == 1
+
+
+def test_settings_come_from_the_file_and_then_from_the_command_line(train, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("train: {steps: 2, seed: 7}\noptimizer: {learning_rate: 0.003}\n")
+    status, _ = train(*SMALL, "train.seed=8", arguments=("--config", str(config)))
+    assert status == 0
+    saved = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert (saved["train"]["steps"], saved["train"]["seed"]) == (2, 8)
+    assert saved["optimizer"]["learning_rate"] == 0.003
+    assert saved["train"]["batch_tokens"] == 100
+    assert saved["train"]["clip_norm"] == default_settings().train.clip_norm
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 2
+
+
+def test_a_resumed_run_has_its_saved_settings_and_those_of_the_command_line_over_them(train, six_steps, tmp_path):
+    logdir = Path(shutil.copytree(six_steps, tmp_path / "run"))
+    before = RunDirectory(logdir).settings()
+    status, _ = train("train.steps=8")
+    assert status == 0
+    after = RunDirectory(logdir).settings()
+    assert after.train.steps == 8
+    before.train.steps = 8
+    assert after == before
+    assert checkpoint_steps(logdir / "checkpoints")[-1] == 8
+
+
+def test_a_run_is_not_gone_on_with_under_another_size_of_model(train, six_steps, tmp_path):
+    shutil.copytree(six_steps, tmp_path / "run")
+    before = (tmp_path / "run" / "settings.yaml").read_text()
+    for change, old in (("model.hidden_size=32", 16), ("model.decoder_layers=2", 1), ("optimizer.name=sgd", "adam")):
+        status, error = train(change)
+        key, new = change.split("=")
+        assert status == 1
+        assert f"holds a run with {key}={old}, not {new}" in error
+    assert (tmp_path / "run" / "settings.yaml").read_text() == before
+
+
+def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp_path, capsys):
+    logdir = Path(shutil.copytree(six_steps, tmp_path / "run"))
+    before = (logdir / "vocabulary" / "source.words").read_text()
+    for name in ("source", "target"):
+        text = (data.parent / name).read_text()
+        (tmp_path / name).write_text(text.translate(str.maketrans("abcdefghij", "klmnopqrst")))
+    main(["prepare", "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--vocab-kind",
+          "word", "--shared-vocab", "--output", str(tmp_path / "other")])
+    capsys.readouterr()
+    assert main(["train", "--data", str(tmp_path / "other"), "--logdir", str(logdir)]) == 1
+    assert "vocabulary" in capsys.readouterr().err
+    assert (logdir / "vocabulary" / "source.words").read_text() == before
+
+
+def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tmp_path, data):
+    from towernmt.dataflow.batches import Batches
+    from towernmt.dataflow.prepared import PreparedData
+
+    assert train(*SMALL, "train.epochs=2")[0] == 0
+    run = RunDirectory(tmp_path / "run")
+    batches = Batches(PreparedData(data), run.settings().train).batches_per_epoch()
+    assert batches > 2
+    assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
+    state = (run.checkpoints / f"step-{2 * batches}" / "state.json").read_text()
+    assert r'{\"epoch\": 2, \"block\": 0, \"batch\": 0}' in state
+    assert train()[0] == 0      # again: nothing is left to do
+    assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
+
+
+def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
+    assert train(*SMALL, "train.minutes=0.02", "train.steps=100000")[0] == 0
+    first = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1]
+    assert first >= 1
+    assert train()[0] == 0      # the minutes before count
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == first
