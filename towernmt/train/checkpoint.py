@@ -20,6 +20,7 @@ from towernmt.tf_compat import tf
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
+_REMOVED = ".removing-"
 _STATE = "state.json"
 
 
@@ -62,7 +63,7 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         for entry in (*unfinished.iterdir(), unfinished):
             flush_to_disk(entry)
         if final.exists():
-            shutil.rmtree(final)
+            _remove(final)
         unfinished.rename(final)
         flush_to_disk(directory)
     except (OSError, tf.errors.OpError) as error:
@@ -87,14 +88,23 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
 def keep_last(directory: Path, count: int) -> None:
     """Remove all but the last `count` checkpoints, and what a killed process left unfinished."""
     for step in checkpoint_steps(directory)[:-count]:
-        shutil.rmtree(checkpoint_path(directory, step))
+        _remove(checkpoint_path(directory, step))
     remove_unfinished(directory)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what a process that was killed while writing left behind."""
-    for entry in directory.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(entry)
+    """Remove what a process that was killed while writing or removing left behind."""
+    for prefix in (_UNFINISHED, _REMOVED):
+        for entry in directory.glob(f"{prefix}*"):
+            shutil.rmtree(entry)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint; a process killed meanwhile leaves no half of it under its name."""
+    doomed = checkpoint.with_name(_REMOVED + checkpoint.name)
+    shutil.rmtree(doomed, ignore_errors=True)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
