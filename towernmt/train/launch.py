@@ -145,20 +145,19 @@ def make_callbacks(settings: Settings, data: PreparedData, run: RunDirectory, mo
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train
+    validated = bool(data.valid_source) and s.validate_steps > 0
     callbacks: list[Any] = [NaNGuard()]
-    schedule = make_schedule(settings.schedule, settings.optimizer.learning_rate,
-                             getattr(settings.model, "hidden_size", 512))
-    if data.valid_source and s.validate_steps:
+    if validated:
         count = s.validate_sentences or None
         callbacks.append(BleuValidator(
             model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
             data.target_vocabulary, s.validate_steps, settings.search))
-    callbacks.append(schedule)
-    if data.valid_source and s.validate_steps:
-        if s.stop_patience:
-            callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
-        if s.keep_best:
-            callbacks.append(BestCheckpoints(run.best, s.keep_best))
+    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
+                                   getattr(settings.model, "hidden_size", 512)))
+    if validated and s.stop_patience:
+        callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
+    if validated and s.keep_best:
+        callbacks.append(BestCheckpoints(run.best, s.keep_best))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
     callbacks += [saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:
