@@ -22,10 +22,6 @@ class FeederError(TowerNMTError):
     """A feeder thread could not go on; the message names its source."""
 
 
-class TowerRuleError(TowerNMTError):
-    """A tower function breaks a rule; the message names the rule and the variable."""
-
-
 class CheckpointError(TowerNMTError):
     """A checkpoint is missing, damaged, or does not fit the model."""
 

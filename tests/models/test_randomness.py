@@ -38,6 +38,14 @@ def test_neighbouring_draws_are_independent():
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 * 0.25 / np.sqrt(flat.size)
 
 
+@pytest.mark.parametrize("clocks, places", [((0, 1), ("a", "a")), ((7, 8), ("a", "a")), ((3, 3), ("a", "b"))])
+def test_draws_of_two_steps_or_places_are_independent_and_not_one_another_moved(clocks, places):
+    first, second = ((draw(0.5, (40000,), (place,), clock)[0] > 0) - 0.5 for clock, place in zip(clocks, places, strict=True))
+    for lag in range(-64, 65):
+        a, b = (first[lag:], second[:len(second) - lag]) if lag >= 0 else (first[:lag], second[-lag:])
+        assert abs(np.mean(a * b)) < 5 * 0.25 / np.sqrt(len(a)), lag
+
+
 @pytest.mark.parametrize("shape", [(1,), (3,), (0, 5), (2, 3, 5)])
 def test_any_shape_is_drawn(shape):
     assert draw(0.5, shape)[0].shape == shape

@@ -42,8 +42,6 @@ def architecture(name: str) -> Architecture:
 
 def make_model(settings: Settings) -> NMTModel:
     """The model that the settings of a run describe, as a tower function."""
-    import dataclasses
-
-    optimizer = dataclasses.replace(settings.optimizer, clip_norm=settings.train.clip_norm)
-    model: NMTModel = architecture(settings.architecture).model(settings.model, optimizer)
+    model: NMTModel = architecture(settings.architecture).model(
+        settings.model, settings.optimizer, settings.train.clip_norm)
     return model

@@ -77,11 +77,15 @@ def dropout(x: Any, rate: float, name: str) -> Any:
 
 
 def _random_bits16(shape: Any, seed: Any) -> Any:
-    """uint16 of `shape`, uniform."""
+    """uint16 of `shape`, uniform.
+
+    The place is Philox's key, and the clock the high word of its counter. The low word counts the blocks of one
+    draw: a clock there would make each draw the last one, moved on by a few elements.
+    """
     size = tf.reduce_prod(shape)
-    place_and_clock = tf.bitcast(seed, tf.uint64)
+    place, clock = tf.unstack(tf.bitcast(seed, tf.uint64))
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(size + 1) // 2], key=place_and_clock[:1], counter=tf.reverse(place_and_clock, [0]), alg=_PHILOX,
+        shape=[(size + 1) // 2], key=place[None], counter=tf.stack([tf.zeros_like(clock), clock]), alg=_PHILOX,
         dtype=tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)
 

@@ -80,12 +80,14 @@ class Transformer(NMTModel):
     Args:
         settings: sizes, with both vocabulary sizes set.
         optimizer_settings: which optimizer `optimizer()` makes.
+        clip_norm: clip gradients to this global norm; 0 for no clipping.
     Raises:
         SettingsError: sizes that do not fit each other.
     """
 
     settings: TransformerSettings
     optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self.settings)
@@ -93,7 +95,7 @@ class Transformer(NMTModel):
         self.target_vocab_size = self.settings.target_vocab_size
 
     def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings)
+        return make_optimizer(self.optimizer_settings, self.clip_norm)
 
     @property
     def label_smoothing(self) -> float:

@@ -23,13 +23,12 @@ class OptimizerSettings:
     beta2: float = setting(0.98, "Adam: decay of the mean of their squares")
     epsilon: float = setting(1e-9, "Adam: added to the root of the mean square")
     momentum: float = setting(0.9, "SGD: momentum")
-    clip_norm: float = setting(0.0, "set from train.clip_norm")
 
 
-def make_optimizer(settings: OptimizerSettings) -> Any:
+def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
 
-    Adam is Kingma & Ba (2015) in TensorFlow's fused kernel.
+    Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in TensorFlow's fused kernel.
     """
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
                             trainable=False)
@@ -37,7 +36,7 @@ def make_optimizer(settings: OptimizerSettings) -> Any:
         optimizer = tf1.train.MomentumOptimizer(rate, settings.momentum)
     else:
         optimizer = tf1.train.AdamOptimizer(rate, settings.beta1, settings.beta2, settings.epsilon)
-    return apply_grad_processors(optimizer, [GlobalNorm(settings.clip_norm)])
+    return apply_grad_processors(optimizer, [GlobalNorm(clip_norm)])
 
 
 class GlobalNorm(GradientProcessor):
