@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from towernmt.models.precision import compute_dtype, matmul, to_float32
+from towernmt.models.precision import matmul, to_float32
 from towernmt.tf_compat import tf
 
 
@@ -20,11 +20,15 @@ class Projection(NamedTuple):
     bias: Any
 
     def logits(self, hidden: Any) -> Any:
-        """float32 `[..., target vocabulary]` of `hidden` float32 `[..., depth]`."""
+        """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
         shape = tf.shape(hidden)
-        flat = tf.reshape(hidden, [-1, self.kernel.shape[1]])
-        logits = tf.nn.bias_add(to_float32(matmul(flat, self.kernel, transpose_b=True)), self.bias)
+        logits = to_float32(self.flat_logits(tf.reshape(hidden, [-1, self.kernel.shape[1]])))
         return tf.reshape(logits, tf.concat([shape[:-1], [self.kernel.shape[0]]], 0))
+
+    def flat_logits(self, tokens: Any) -> Any:
+        """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""
+        product = matmul(tokens, self.kernel, transpose_b=True)
+        return tf.nn.bias_add(product, tf.cast(self.bias, product.dtype))
 
 
 def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, target_length: Any,
@@ -51,37 +55,44 @@ def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, tar
     tokens = tf.gather_nd(hidden, places)                               # [tokens, depth]
     labels = tf.gather_nd(target, places)                               # [tokens]
     kernel, bias = projection
-    right = tf.reduce_sum(tokens * tf.gather(kernel, labels)) + tf.reduce_sum(tf.gather(bias, labels))
-    nll = _summed_log_normaliser(tokens, kernel, bias) - right
+    right = tf.reduce_sum(tokens * tf.gather(kernel, labels), 1) + tf.gather(bias, labels)      # [tokens]
+    nll = _summed_negative_log_likelihood(tokens, kernel, bias, labels, right)
     if smoothing == 0.0:
         return nll, nll
     mean = tf.reduce_sum(tokens * tf.reduce_mean(kernel, 0)) + tf.reduce_mean(bias) * tf.cast(
         tf.shape(labels)[0], tf.float32)
-    return nll + smoothing * (right - mean), nll
+    return nll + smoothing * (tf.reduce_sum(right) - mean), nll
 
 
-def _summed_log_normaliser(tokens: Any, kernel: Any, bias: Any) -> Any:
-    """float32 `[]`: the sum over tokens of `log(sum(exp(logits)))`, with the gradient written out.
+def _summed_negative_log_likelihood(tokens: Any, kernel: Any, bias: Any, labels: Any, right: Any) -> Any:
+    """float32 `[]`: the sum over tokens of `log(sum(exp(logits))) - right`, with the gradient written out.
 
-    Its gradient with respect to the logits is their softmax, times one number for all tokens, which is
-    multiplied into the thin sides of the two products: no pass over `[tokens, V]` but the softmax itself.
+    The gradient with respect to the logits is their softmax (but for the share of `right`, which is left to
+    TensorFlow), times one number for all tokens, which is multiplied into the thin sides of the two products.
+    So the softmax is the only thing of size `[tokens, V]` that is made from the logits and kept, and in
+    bfloat16 it is as narrow as the product wants it.
 
     Args:
         tokens: float32 `[tokens, depth]`.
+        labels: int32 `[tokens]`.
+        right: float32 `[tokens]`, the logit of each label.
     """
 
     @tf.custom_gradient
-    def log_normaliser(tokens: Any, kernel: Any, bias: Any) -> Any:
-        logits = Projection(kernel, bias).logits(tokens)                # [tokens, V]
-        log_probabilities = tf.nn.log_softmax(logits)
+    def negative_log_likelihood(tokens: Any, kernel: Any, bias: Any, right: Any) -> Any:
+        probabilities = tf.nn.softmax(Projection(kernel, bias).flat_logits(tokens))                 # [tokens, V]
+        likelihood = to_float32(tf.gather(probabilities, labels, batch_dims=1))
 
         def gradient(scale: Any) -> Any:
-            probabilities = tf.exp(log_probabilities)
-            rounded = tf.cast(probabilities, compute_dtype())
-            return (to_float32(matmul(rounded, kernel)) * scale,
-                    to_float32(matmul(rounded, tokens * scale, transpose_a=True)),
-                    tf.raw_ops.BiasAddGrad(out_backprop=probabilities) * scale)
+            return (to_float32(matmul(probabilities, kernel)) * scale,
+                    to_float32(matmul(probabilities, tokens * scale, transpose_a=True)),
+                    to_float32(tf.raw_ops.BiasAddGrad(out_backprop=probabilities)) * scale,
+                    tf.zeros_like(right) - scale)
 
-        return tf.reduce_sum(logits[:, 0] - log_probabilities[:, 0]), gradient
+        return -tf.reduce_sum(tf.math.log(tf.maximum(likelihood, _LEAST))), gradient
 
-    return log_normaliser(tokens, tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias))
+    return negative_log_likelihood(tokens, tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), right)
+
+
+_LEAST = 1e-37
+"""Smaller likelihoods count as this one, 85 nats; the gradient is exact all the same."""
