@@ -7,14 +7,12 @@ switched off before the first graph is built.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NOISE = re.compile(rb"^(I\d{4} |WARNING: All log messages before"
-                    rb"|E\d{4} .*cuInit|W\d{4} .*(cuda|gpu|TensorRT))", re.I)
+from towernmt.stderr_noise import NOISE
 
 
 @contextmanager
@@ -38,7 +36,7 @@ def _without_startup_noise() -> Iterator[None]:
             os.close(real)
             held.seek(0)
             for line in held:
-                if not _NOISE.match(line):
+                if not NOISE.match(line):
                     os.write(2, line)
 
 

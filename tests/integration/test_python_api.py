@@ -19,7 +19,7 @@ from towernmt.input_source import GeneralQueueInput
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.predict import Translator
 from towernmt.tf_compat import tf, tf1
-from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, default_settings
+from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, settings_of_model
 from towernmt.train.checkpoint import checkpoint_steps
 
 SIZES = {"hidden_size": 32, "filter_size": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,
@@ -73,10 +73,7 @@ def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
     assert again.events == ["epoch 2", *range(an_epoch + 1, 2 * an_epoch + 1), "end"]
     assert launch(data, run, 2).events == ["end"]       # was finished
 
-    settings = default_settings()
-    settings.model = make_params(data)
-    run.save_settings(settings)
-    data.copy_vocabularies(run.vocabulary)
+    run.begin(settings_of_model(Transformer(make_params(data))), data)
     translations = Translator(run.path, beam_size=5).translate(["ba be bi bo", "", "da de di"])
     assert len(translations) == 3 and translations[1] == ""
     assert all(isinstance(text, str) for text in translations)

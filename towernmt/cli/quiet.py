@@ -8,14 +8,12 @@ runs, that descriptor leads through a thread that drops those lines and passes a
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before|"
-                    rb"[WE]\d{4} .*(cuInit|cost_estimator|local_rendezvous|cpu_allocator)|\t ?\[\[\{\{node )")
+from towernmt.stderr_noise import NOISE
 
 
 @contextmanager
@@ -44,5 +42,5 @@ def quiet_tensorflow() -> Iterator[None]:
 def _forward(reader: int, real: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
-            if not _NOISE.match(line):
+            if not NOISE.match(line):
                 os.write(real, line)

@@ -7,7 +7,7 @@ Training, validation, search and scoring are written once against `encode`, `dec
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
@@ -43,6 +43,8 @@ class NMTModel(ModelDesc):
     `target_tokens` counts the target tokens of the *global* batch, over all towers.
     """
 
+    architecture: ClassVar[str]
+    """The name by which `towernmt.models.architecture` finds the class."""
     source_vocab_size: int
     target_vocab_size: int
 

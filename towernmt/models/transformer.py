@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.models.attention import (
@@ -85,6 +85,7 @@ class Transformer(NMTModel):
         SettingsError: sizes that do not fit each other.
     """
 
+    architecture: ClassVar[str] = "transformer"
     settings: TransformerSettings
     optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
     clip_norm: float = 0.0

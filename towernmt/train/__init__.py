@@ -9,6 +9,6 @@ __getattr__, __dir__ = lazy_exports(__name__, {
     "launch": ["train"],
     "optimizer": ["OptimizerSettings", "make_optimizer"],
     "run_directory": ["RunDirectory"],
-    "settings": ["Settings", "TrainSettings", "default_settings"],
+    "settings": ["Settings", "TrainSettings", "default_settings", "settings_of_model"],
     "trainer": ["SyncMultiGPUTrainer"],
 })

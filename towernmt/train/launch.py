@@ -71,8 +71,7 @@ def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequ
 
 
 def _begin(run: RunDirectory, settings: Settings, data: PreparedData) -> None:
-    run.save_settings(settings)
-    data.copy_vocabularies(run.vocabulary)
+    run.begin(settings, data)
     logger.set_logger_dir(str(run.log), action="k")
     keep_logging_without_disk()
 

@@ -12,6 +12,7 @@ from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_
 from towernmt.train.settings import Settings, default_settings
 
 if TYPE_CHECKING:
+    from towernmt.dataflow.prepared import PreparedData
     from towernmt.dataflow.vocabulary import Vocabulary
     from towernmt.models.interface import NMTModel
 
@@ -39,6 +40,16 @@ class RunDirectory:
     def exists(self) -> bool:
         """Whether a run was begun here."""
         return self.settings_file.is_file()
+
+    def begin(self, settings: Settings, data: PreparedData) -> None:
+        """Write settings and vocabularies: with a checkpoint, all that a `Translator` needs.
+
+        Args:
+            settings: of the run; `settings_of_model(model)` for a model that was put together by hand.
+            data: where the vocabularies come from.
+        """
+        self.save_settings(settings)
+        data.copy_vocabularies(self.vocabulary)
 
     def save_settings(self, settings: Settings) -> None:
         """Write `settings.yaml`."""

@@ -53,6 +53,15 @@ class Settings:
     search: SearchSettings = field(default_factory=SearchSettings)
 
 
+def settings_of_model(model: Any) -> Settings:
+    """The settings of a run of this model, the other groups at their defaults.
+
+    Args:
+        model: an `NMTModel` with `architecture`, `settings` and `optimizer_settings`.
+    """
+    return Settings(model.architecture, model.settings, optimizer=model.optimizer_settings)
+
+
 def default_settings(name: str = "transformer", preset: str | None = None) -> Settings:
     """The defaults of an architecture, or of one of its presets.
 
