@@ -40,7 +40,8 @@ def test_neighbouring_draws_are_independent():
 
 @pytest.mark.parametrize("clocks, places", [((0, 1), ("a", "a")), ((7, 8), ("a", "a")), ((3, 3), ("a", "b"))])
 def test_draws_of_two_steps_or_places_are_independent_and_not_one_another_moved(clocks, places):
-    first, second = ((draw(0.5, (40000,), (place,), clock)[0] > 0) - 0.5 for clock, place in zip(clocks, places, strict=True))
+    draws = [draw(0.5, (40000,), (place,), clock)[0] for clock, place in zip(clocks, places, strict=True)]
+    first, second = ((x > 0) - 0.5 for x in draws)
     for lag in range(-64, 65):
         a, b = (first[lag:], second[:len(second) - lag]) if lag >= 0 else (first[:lag], second[-lag:])
         assert abs(np.mean(a * b)) < 5 * 0.25 / np.sqrt(len(a)), lag

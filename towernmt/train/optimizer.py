@@ -28,7 +28,8 @@ class OptimizerSettings:
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
 
-    Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in TensorFlow's fused kernel.
+    Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in
+    TensorFlow's fused kernel.
     """
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
                             trainable=False)
