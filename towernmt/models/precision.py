@@ -1,8 +1,10 @@
-"""Precision of matrix products: float32, or bfloat16 with everything else in float32.
+"""Precision of matrix products: float32, or bfloat16 with what must be exact in float32.
 
-In bfloat16 the two factors of each product are rounded; sums inside the product, parameters, optimizer,
-residual stream, normalisation, softmax and loss stay in float32 (mixed precision, Micikevicius et al. 2018;
-bfloat16 has float32's range and needs no loss scaling, Kalamkar et al. 2019).
+In bfloat16 the factors and results of each product are rounded, and so are the logits and the softmax over
+the vocabulary, which stand between two products (a kernel sums in float32 inside). Parameters, optimizer,
+gradients of parameters, residual stream, normalisation, attention weights and the summed loss are float32
+(mixed precision, Micikevicius et al. 2018; bfloat16 has float32's range and needs no loss scaling,
+Kalamkar et al. 2019).
 """
 
 from __future__ import annotations
