@@ -1,4 +1,4 @@
-"""TensorBoard's events and `stats.json`, over resumes and on a disk that fails."""
+"""TensorBoard's events and `stats.jsonl`, over resumes and on a disk that fails."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def train(log: Path, steps: int, start: int = 0) -> None:
         trainer.main_loop(steps - start, 1, 1)
 
 
+def stats(log: Path) -> list[dict]:
+    return [json.loads(line) for line in (log / "stats.jsonl").read_text().splitlines()]
+
+
 def events(log: Path) -> list[tuple[int, str, float]]:
     found = []
     for file in sorted(log.glob("events.out.tfevents.*")):
@@ -49,24 +53,25 @@ def quiet():
     logging.getLogger("tensorpack").setLevel(logging.INFO)
 
 
-def test_scalars_stand_in_the_event_file_and_in_stats_json(tmp_path):
+def test_scalars_stand_in_the_event_file_and_in_stats_jsonl(tmp_path):
     train(tmp_path, 3)
     assert events(tmp_path) == [(1, "half", 0.5), (2, "half", 1.0), (3, "half", 1.5)]
-    stats = json.loads((tmp_path / "stats.json").read_text())
-    assert [(e["global_step"], e["epoch_num"], e["half"]) for e in stats] == [(1, 1, 0.5), (2, 1, 1.0), (3, 1, 1.5)]
+    entries = [(entry["global_step"], entry["epoch_num"], entry["half"]) for entry in stats(tmp_path)]
+    assert entries == [(1, 1, 0.5), (2, 1, 1.0), (3, 1, 1.5)]
 
 
 def test_a_resumed_run_goes_on_behind_the_entry_of_its_step(tmp_path):
     train(tmp_path, 4)
     train(tmp_path, 6, start=2)     # killed after 4, resumed from the checkpoint of 2
-    stats = json.loads((tmp_path / "stats.json").read_text())
-    assert [entry["global_step"] for entry in stats] == [1, 2, 3, 4, 5, 6]
+    assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_no_stats_json_is_begun_anew(tmp_path):
-    (tmp_path / "stats.json").write_text('[{"global')
+def test_half_a_line_that_a_killed_process_left_is_dropped(tmp_path):
     train(tmp_path, 2)
-    assert len(json.loads((tmp_path / "stats.json").read_text())) == 2
+    with (tmp_path / "stats.jsonl").open("a") as file:
+        file.write('{"half": 1.5, "glo')
+    train(tmp_path, 4, start=2)
+    assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_a_place_that_cannot_be_written_is_one_warning_each_and_training_goes_on(tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Where scalars go: TensorBoard's event files and `stats.json`. Neither can end a training.
+"""Where scalars go: TensorBoard's event files and `stats.jsonl`. Neither can end a training.
 
 tensorpack's own writers raise (or print a stack) when the disk is full. Here one warning says that nothing
 more is recorded, and training goes on to what matters, the next checkpoint.
@@ -7,6 +7,7 @@ more is recorded, and training goes on to what matters, the next checkpoint.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
@@ -91,27 +92,23 @@ class EventWriter(_FileMonitor):
 
 
 class StatsWriter(_FileMonitor):
-    """`stats.json`: a list with an entry for each step at which scalars were put.
+    """`stats.jsonl`: a JSON object in a line for each step at which scalars were put.
 
-    A resumed run goes on behind the entry of the step that it resumes from.
+    A resumed run drops the lines of steps after the one that it resumes from, which it makes again.
     """
 
     def _setup_graph(self) -> None:
-        self._file = self._directory / "stats.json"
-        self._entries: list[dict[str, Any]] = []
+        self._path = self._directory / "stats.jsonl"
         self._now: dict[str, Any] = {}
 
     def _before_train(self) -> None:
-        self._entries = [entry for entry in self._earlier() if entry["global_step"] <= self.global_step]
+        self._write(self._drop_later)
 
-    def _earlier(self) -> list[dict[str, Any]]:
-        try:
-            return [dict(entry) for entry in json.loads(self._file.read_text(encoding="utf-8"))]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError) as error:
-            logger.warning(f"{self._file} cannot be read and is begun anew ({error}).")
-            return []
+    def _drop_later(self) -> None:
+        if self._path.exists():
+            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = [line for line in lines if _step_of(line) <= self.global_step]
+            write_text(self._path, "".join(f"{line}\n" for line in kept))
 
     def process_scalar(self, name: str, val: Any) -> None:
         """Note a scalar."""
@@ -128,6 +125,19 @@ class StatsWriter(_FileMonitor):
 
     def _add(self) -> None:
         if self._now:
-            self._entries.append({**self._now, "epoch_num": self.epoch_num, "global_step": self.global_step})
+            entry = {**self._now, "epoch_num": self.epoch_num, "global_step": self.global_step}
             self._now = {}
-            self._write(lambda: write_text(self._file, json.dumps(self._entries)))
+            self._write(lambda: self._append(json.dumps(entry)))
+
+    def _append(self, line: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def _step_of(line: str) -> float:
+    """The step of an entry; infinite for half a line, which a killed process may leave."""
+    try:
+        return int(json.loads(line)["global_step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -25,7 +25,7 @@ class RunDirectory:
     vocabulary/              source and target vocabularies
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
-    log/                     log.log, stats.json, TensorBoard events
+    log/                     log.log, stats.jsonl, TensorBoard events
     ```
     """
 
