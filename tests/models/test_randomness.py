@@ -86,3 +86,12 @@ def test_initial_values_depend_on_seed_and_name_alone():
     assert not np.array_equal(a, c) and not np.array_equal(a, initial(2, before=0)[0])
     assert abs(a).max() <= 0.3 and a.std() == pytest.approx(0.3 / np.sqrt(3), rel=0.05)
     assert b.std() == pytest.approx(0.3, rel=0.05) and abs(b.mean()) < 0.02
+
+
+def test_a_model_with_tensorflows_own_initial_values_builds_under_op_determinism(graph):
+    tf.config.experimental.enable_op_determinism()
+    set_seed(3)
+    variable = tf1.get_variable("theirs", [2, 2])
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        assert np.isfinite(session.run(variable)).all()

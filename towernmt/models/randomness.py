@@ -22,8 +22,13 @@ _SEED = "towernmt/random_seed"
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed of the default graph: of initial parameters and of every draw in its towers."""
+    """Set the seed of the default graph: of initial parameters and of every draw in its towers.
+
+    TensorFlow's own random operations, which a model of yours may use, get it too: under op determinism they
+    refuse to be without one.
+    """
     tf1.get_collection_ref(_SEED)[:] = [int(seed)]
+    tf1.set_random_seed(int(seed))
 
 
 def graph_seed() -> int:
