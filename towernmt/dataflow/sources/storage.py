@@ -78,7 +78,7 @@ class LocalStorage:
         except BaseException:
             opened.close()
             raise
-        return opened       # type: ignore[return-value]     # a FileIO lacks nothing that is used of a BinaryIO
+        return opened
 
     def _stat(self, path: str) -> StoredFile | None:
         """The file, or None where it is a folder."""
