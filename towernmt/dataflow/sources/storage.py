@@ -47,9 +47,8 @@ class Storage(Protocol):
 class LocalStorage:
     """Files on disks of this machine (a `Storage`)."""
 
-    def list(self, pattern: str) -> list[StoredFile]:
+    def list(self, path: str) -> list[StoredFile]:
         """See `Storage.list`. Hidden files match only patterns that begin with a dot, as in a shell."""
-        path = os.path.expanduser(pattern)
         if os.path.lexists(path) or not glob.has_magic(path):
             file = self._stat(path)
             if file is None:

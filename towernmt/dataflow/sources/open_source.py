@@ -1,0 +1,111 @@
+"""From a URI to the source that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from towernmt.dataflow.sources.catalogues import Catalogues
+from towernmt.dataflow.sources.compression import split_compression
+from towernmt.dataflow.sources.file_source import FileSource
+from towernmt.dataflow.sources.line_formats import JsonLines, TabSeparated
+from towernmt.dataflow.sources.options import (
+    Parse,
+    choice,
+    name,
+    read_options,
+    seconds,
+    split_uri,
+    whole_number,
+    without_credentials,
+    yes_or_no,
+)
+from towernmt.dataflow.sources.parallel_files import ParallelFiles, has_braces
+from towernmt.dataflow.sources.parquet import Parquet
+from towernmt.dataflow.sources.source import Source
+from towernmt.dataflow.sources.storage import LocalStorage, Storage
+from towernmt.errors import SettingsError
+
+_DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
+_S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
+                                 "chunk_bytes": whole_number, "timeout": seconds}
+_ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+            ".po": "catalogue", ".mo": "catalogue"}
+_MISSING = choice("error", "skip")
+
+
+def open_source(uri: str) -> Source:
+    """The source that a URI names; nothing is opened yet.
+
+    Args:
+        uri: files (a path or s3://bucket/key, `x.{de,en}` or one file of pairs, wildcards, options behind `?`), or a
+            database (SQLAlchemy's URL with options). The manual's page on sources has them all.
+    Raises:
+        SettingsError: the URI does not say what it must, or has an unknown option (the nearest one is named).
+    """
+    scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
+    kind = scheme[1].lower() if scheme else ""
+    if kind.partition("+")[0] in _DATABASES:
+        from towernmt.dataflow.sources.database import open_database
+
+        return open_database(uri)
+    if kind not in ("", "file", "s3"):
+        raise SettingsError(f"{without_credentials(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
+                            f"{', '.join(f'{database}://' for database in _DATABASES)}.")
+    place, given = split_uri(uri)
+    if kind == "s3":
+        return _open_files(uri, place, given, _S3_OPTIONS)
+    path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
+    return _open_files(uri, path, given, {})
+
+
+def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
+    place = without_credentials(uri.partition("?")[0] if given else uri)
+    kind = read_options(place, {"format": given.get("format", _format(place, pattern))}, {"format": choice(*_FORMATS)})
+    make, options = _FORMATS[kind["format"]]
+    if (make is ParallelFiles) != has_braces(pattern):
+        raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
+                            f"The format here is {kind['format']}.")
+    values = read_options(place, given, {**options, **storage_options, "format": name})
+    values.pop("format", None)
+    storage_values = {key: values.pop(key) for key in storage_options if key in values}
+    return make(without_credentials(uri), _storage(pattern, storage_values), pattern, **values)
+
+
+def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
+    if not pattern.lower().startswith("s3://"):
+        return LocalStorage()
+    from towernmt.dataflow.sources.s3 import S3Storage
+
+    return S3Storage(**options)
+
+
+def _format(place: str, pattern: str) -> str:
+    """The format that a name tells."""
+    if has_braces(pattern):
+        return "parallel"
+    ending = PurePosixPath(split_compression(pattern)[0]).suffix.lower()
+    if ending not in _ENDINGS:
+        raise SettingsError(f"{place}: the name does not tell the format. Say it, for example ?format=tsv (there are "
+                            f"{', '.join(_FORMATS)}), or name two parallel files with braces, as in x.{{de,en}}.")
+    return _ENDINGS[ending]
+
+
+def _columns(text: str) -> tuple[int, int]:
+    columns = [whole_number(part) for part in text.split(",") if part.strip().isdigit()]
+    if len(columns) != 2 or text.count(",") != 1:
+        raise ValueError("the numbers of two columns, counted from 0, as in columns=0,1")
+    return columns[0], columns[1]
+
+
+_FIELDS: dict[str, Parse] = {"source": name, "target": name, "missing": _MISSING}
+_FORMATS: dict[str, tuple[Callable[..., FileSource], dict[str, Parse]]] = {
+    "parallel": (ParallelFiles, {}),
+    "tsv": (TabSeparated, {"columns": _columns, "header": yes_or_no, "missing": _MISSING}),
+    "jsonl": (JsonLines, _FIELDS),
+    "parquet": (Parquet, _FIELDS),
+    "catalogue": (Catalogues, {"accelerators": name, "reverse": yes_or_no}),
+}
