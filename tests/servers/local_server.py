@@ -1,0 +1,87 @@
+"""A server program in a folder of its own, on a free loopback port, as a user who is not root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE = 120.0    # seconds; the machine may be busy
+
+
+def not_installed(sentence: str) -> None:
+    """Skip the test, or fail it where everything must be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class LocalServer:
+    """Start, stop and start again; a folder for the data, which ends with `close`."""
+
+    quick_stop = signal.SIGTERM
+
+    def __init__(self, name: str, *users: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"towernmt-{name}-"))
+        self.port = free_port()
+        self._identity: dict[str, Any] = {}
+        if os.getuid() == 0:
+            known = {entry.pw_name: entry for entry in pwd.getpwall()}
+            entry = next(known[user] for user in (*users, "nobody") if user in known)
+            self._identity = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+            os.chown(self.folder, entry.pw_uid, entry.pw_gid)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with (self.folder.with_name(self.folder.name + ".log")).open("ab") as log:
+            self._process = subprocess.Popen(self.command(), cwd="/", stdout=log, stderr=log,
+                                             stdin=subprocess.DEVNULL, **self._identity)
+        self._wait_for(self.is_ready)
+
+    def stop(self, how: signal.Signals | None = None) -> None:
+        if self._process is not None:
+            self._process.send_signal(how or self.quick_stop)
+            self._process.wait(DEADLINE)
+            self._process = None
+
+    def close(self) -> None:
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.with_name(self.folder.name + ".log").unlink(missing_ok=True)
+
+    def _run(self, command: list[str], text: bytes = b"") -> None:
+        done = subprocess.run(command, input=text, capture_output=True, cwd="/", timeout=DEADLINE, check=False,
+                              **self._identity)
+        if done.returncode:
+            raise RuntimeError(f"{command[0]}: {done.stdout.decode()} {done.stderr.decode()}")
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            if self._process is not None and self._process.poll() is not None:
+                raise RuntimeError(self.folder.with_name(self.folder.name + ".log").read_text(errors="replace"))
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.command()[0]} is not ready after {DEADLINE:.0f} s")
+            time.sleep(0.02)

@@ -1,0 +1,147 @@
+"""Whether a table can be read as a corpus: it, its columns and the condition are there, and the key orders the rows."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from towernmt.dataflow.sources.database_errors import may_pass, reason
+from towernmt.dataflow.sources.database_uri import DatabaseURI, nearest
+from towernmt.errors import DataError
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, Connection, Inspector, TableClause
+
+logger = logging.getLogger(__name__)
+
+
+def table_clause(uri: DatabaseURI) -> TableClause:
+    """The table with the three columns, for statements."""
+    import sqlalchemy
+
+    schema, name = schema_and_name(uri)
+    columns = dict.fromkeys((uri.key, uri.source, uri.target))
+    return sqlalchemy.table(name, *(sqlalchemy.column(column) for column in columns), schema=schema)
+
+
+def conditions(uri: DatabaseURI) -> list[ColumnElement[bool]]:
+    """The URI's `where`, word for word, or nothing."""
+    import sqlalchemy
+
+    return [sqlalchemy.literal_column(f"({uri.where})", sqlalchemy.Boolean)] if uri.where else []
+
+
+def schema_and_name(uri: DatabaseURI) -> tuple[str | None, str]:
+    """The two parts of the `table` option."""
+    schema, _, name = uri.table.rpartition(".")
+    return schema or None, name
+
+
+def check_table(connection: Connection, uri: DatabaseURI) -> None:
+    """Check what takes no reading of the rows, and warn if the key has no index.
+
+    Raises:
+        DataError: the table or a column is missing (with the nearest name), the key's type has no order to
+            rely on, or the database refuses the condition.
+        DBAPIError: the connection was lost.
+    """
+    import sqlalchemy
+
+    inspector = sqlalchemy.inspect(connection)
+    columns = _columns(inspector, uri)
+    for option in ("key", "source", "target"):
+        column = getattr(uri, option)
+        if column not in columns and not _is_rowid(connection, option, column):
+            raise DataError(f"{uri.name}: the table {uri.table} has no column '{column}'. "
+                            f"{nearest(column, columns)}Choose it by {option}=COLUMN.")
+    key_type = columns.get(uri.key, {"type": sqlalchemy.Integer()})["type"]
+    if not isinstance(key_type, (sqlalchemy.Integer, sqlalchemy.String, sqlalchemy.types.NullType)):
+        raise DataError(f"{uri.name}: the key {uri.key} is {key_type}, but must be an integer or text. Choose another "
+                        "by key=COLUMN, or make a view that converts it.")
+    _check_condition(connection, uri, list(columns))
+
+
+def check_rows(connection: Connection, uri: DatabaseURI) -> None:
+    """Check that no text and no key is NULL and that no key is there twice, where the schema does not promise it.
+
+    Raises:
+        DataError: such a row is there.
+        DBAPIError: the connection was lost.
+    """
+    import sqlalchemy
+
+    inspector = sqlalchemy.inspect(connection)
+    columns = _columns(inspector, uri)
+    table = table_clause(uri)
+    names = [name for name in dict.fromkeys((uri.key, uri.source, uri.target))
+             if columns.get(name, {"nullable": False})["nullable"]]
+    if names:
+        counts = connection.execute(sqlalchemy.select(
+            sqlalchemy.func.count(), *(sqlalchemy.func.count(table.c[name]) for name in names)
+        ).select_from(table).where(*conditions(uri))).one()
+        for name, count in zip(names, counts[1:], strict=True):
+            if count < counts[0]:
+                raise DataError(f"{uri.name}: {counts[0] - count} of {counts[0]} rows have NULL in {name}. Mend them, "
+                                f"or leave them out: where={name} IS NOT NULL")
+    if not _is_unique(inspector, uri) and uri.key in columns:
+        key = table.c[uri.key]
+        twice = connection.execute(sqlalchemy.select(key, sqlalchemy.func.count()).where(*conditions(uri))
+                                   .group_by(key).having(sqlalchemy.func.count() > 1).limit(1)).first()
+        if twice is not None:
+            raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} is there {twice[1]} times. "
+                            "Choose another by key=COLUMN.")
+
+
+def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
+    from sqlalchemy.exc import NoSuchTableError
+
+    schema, name = schema_and_name(uri)
+    try:
+        columns = {column["name"]: column for column in inspector.get_columns(name, schema)}
+    except NoSuchTableError:
+        columns = {}
+    if columns:
+        return columns
+    if schema is not None and schema not in inspector.get_schema_names():
+        raise DataError(f"{uri.name}: there is no schema '{schema}'. {nearest(schema, inspector.get_schema_names())}"
+                        "Choose it by table=SCHEMA.TABLE.")
+    names = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
+    raise DataError(f"{uri.name}: there is no table '{name}'. {nearest(name, names)}Choose it by table=TABLE.")
+
+
+def _is_rowid(connection: Connection, option: str, column: str) -> bool:
+    """SQLite's own number of a row, which a table need not name."""
+    return option == "key" and column == "rowid" and connection.dialect.name == "sqlite"
+
+
+def _check_condition(connection: Connection, uri: DatabaseURI, columns: list[str]) -> None:
+    import sqlalchemy
+
+    if not uri.where:
+        return
+    try:
+        connection.execute(sqlalchemy.select(table_clause(uri).c[uri.source]).where(*conditions(uri)).limit(0)).all()
+    except sqlalchemy.exc.DBAPIError as error:
+        if may_pass(error):
+            raise
+        raise DataError(f"{uri.name}: the database refuses where={uri.where} ({reason(error, uri.url)}). It is SQL; "
+                        f"the columns are {', '.join(columns)}.") from None
+
+
+def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
+    """Whether the schema says so; warns if no index helps to find a key, which makes each page read the table."""
+    schema, name = schema_and_name(uri)
+    if name in inspector.get_view_names(schema):
+        return False
+    primary = list(inspector.get_pk_constraint(name, schema)["constrained_columns"])
+    # An index over some rows, or over an expression, promises nothing.
+    indexes = [index for index in inspector.get_indexes(name, schema)
+               if not any(key.endswith("_where") for key in index.get("dialect_options", {}))]
+    unique = [primary, *(list(each["column_names"]) for each in inspector.get_unique_constraints(name, schema)),
+              *(list(index["column_names"]) for index in indexes if index["unique"])]
+    all_indexes = [*unique, *(list(index["column_names"]) for index in indexes)]
+    leading = {columns[0] for columns in all_indexes if columns}
+    if uri.key not in leading and uri.key != "rowid":
+        logger.warning("%s: the key %s has no index, so that reading gets slow as the table grows: "
+                       "CREATE UNIQUE INDEX ... ON %s (%s).", uri.name, uri.key, uri.table, uri.key)
+    return [uri.key] in unique or uri.key == "rowid"
