@@ -35,12 +35,13 @@ _OURS = ("shard-*.pairs*", "statistics.json*", "statistics.txt*", "valid.source*
          f"{VOCABULARIES}/source.*", f"{VOCABULARIES}/target.*", f"{MANIFEST}*")
 
 
-def prepare(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
+def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
     """Prepare a corpus, or find that it has been prepared so already.
 
     Args:
         settings: what, how and where to.
         stream: where progress is written; None: nowhere.
+        name: what messages call the output; None: as it is.
     Returns:
         the prepared data, opened.
     Raises:
@@ -49,16 +50,17 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None) -> Prepared
             or the output directory holds another preparation.
     """
     settings.check()
-    job = _Preparation(settings, stream)
+    job = _Preparation(settings, stream, name)
     if not job.is_done():
         job.run()
     return PreparedData(settings.output)
 
 
 class _Preparation:
-    def __init__(self, settings: PrepareSettings, stream: TextIO | None) -> None:
+    def __init__(self, settings: PrepareSettings, stream: TextIO | None, name: str | None) -> None:
         self._settings, self._stream = settings, stream
         self._output = Path(settings.output)
+        self._name = name or settings.output
         self._maker = VocabularyMaker(settings)
         progress = Progress("checking", stream=stream)
         self._texts = scan_pair(settings.source, settings.target, progress)
@@ -84,9 +86,9 @@ class _Preparation:
         differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
                         if former_inputs.get(name) != self._inputs.get(name)]
         if differences:
-            raise DataError(f"{self._output} holds another preparation ({'; '.join(differences)}). Pass "
+            raise DataError(f"{self._name} holds another preparation ({'; '.join(differences)}). Pass "
                             "--overwrite to replace it, or another --output.")
-        self._say(f"{self._output} is prepared already, from the same text with the same settings: kept.")
+        self._say(f"{self._name} is prepared already, from the same text with the same settings: kept.")
         return True
 
     def run(self) -> None:

@@ -37,22 +37,49 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
     """
     path = Path(directory) / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
                             "prepare`.") from None
         raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
                         "prepared data). Run `towernmt prepare` again.") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Run `towernmt prepare` again.") from error
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: bytes, name: str) -> dict[str, Any]:
+    """The content of a manifest; `name` is for messages.
+
+    Raises:
+        DataError: damaged, not a manifest, or of another version.
+    """
+    try:
+        manifest = json.loads(text.decode("utf-8"))
+    except ValueError as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read ({reason}). Run `towernmt prepare` again.") from error
+        raise DataError(f"{name}: cannot be read ({reason}). Run `towernmt prepare` again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f"{path}: not the manifest of prepared data. Run `towernmt prepare` again.")
+        raise DataError(f"{name}: not the manifest of prepared data. Run `towernmt prepare` again.")
     if manifest.get("version") != VERSION:
-        raise DataError(f"{path}: version {manifest.get('version')} of prepared data, but this towernmt "
+        raise DataError(f"{name}: version {manifest.get('version')} of prepared data, but this towernmt "
                         f"reads version {VERSION}. Run `towernmt prepare` again.")
-    return manifest
+    checked: dict[str, Any] = manifest
+    return checked
+
+
+def open_prepared(place: str | Path) -> PreparedData:
+    """The prepared data of a directory, or of `s3://bucket/prefix[?endpoint_url=...]` through a local cache.
+
+    Raises:
+        DataError: see `PreparedData` and `towernmt.dataflow.remote_prepared.RemotePreparedData`.
+    """
+    if str(place).startswith("s3://"):
+        from towernmt.dataflow.remote_prepared import RemotePreparedData
+
+        return RemotePreparedData(str(place))
+    return PreparedData(place)
 
 
 class PreparedData:
@@ -61,6 +88,7 @@ class PreparedData:
     Args:
         directory: the output of `prepare`.
     Attributes:
+        directory: its name, for messages: a path, or the URI of a preparation in S3.
         manifest: settings, inputs, shards and notes, as `prepare` wrote them.
         source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
         pairs: number of pairs in all blocks.
@@ -71,13 +99,14 @@ class PreparedData:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
+        self.directory: Path | str = Path(directory)
+        self._files = Path(directory)
         self.manifest = read_manifest(directory)
         self.source_vocabulary: Vocabulary
         self.target_vocabulary: Vocabulary
         self.shared_vocabulary: bool
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = load_vocabularies(
-            self.directory / VOCABULARIES)
+            self._files / VOCABULARIES)
         self._shards = [ShardInfo(**shard) for shard in self.manifest["shards"]]
         self._verified: set[int] = set()
         self._lock = threading.Lock()
@@ -91,7 +120,7 @@ class PreparedData:
         Raises:
             DataError: the shard is missing, truncated, damaged or foreign; the message names it.
         """
-        block = read_shard(self.directory, self._shards[index], verify=index not in self._verified)
+        block = self._open_shard(self._shards[index], verify=index not in self._verified)
         with self._lock:
             self._verified.add(index)
         return block
@@ -103,17 +132,17 @@ class PreparedData:
     @cached_property
     def statistics(self) -> dict[str, Any]:
         """The content of `statistics.json`."""
-        path = self.directory / "statistics.json"
+        path = self._files / "statistics.json"
         try:
             statistics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read. Run `towernmt prepare` again.") from error
         return statistics
 
-    @property
+    @cached_property
     def statistics_table(self) -> str:
         """The content of `statistics.txt`."""
-        return "\n".join(read_lines(self.directory / "statistics.txt")) + "\n"
+        return "\n".join(read_lines(self._files / "statistics.txt")) + "\n"
 
     @cached_property
     def valid_source(self) -> list[str]:
@@ -129,5 +158,8 @@ class PreparedData:
         """Write the vocabularies into another directory, for `load_vocabularies`."""
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
+    def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
+        return read_shard(self._files, shard, verify)
+
     def _valid(self, side: str) -> list[str]:
-        return list(read_lines(self.directory / f"valid.{side}")) if self.manifest["validation_pairs"] else []
+        return list(read_lines(self._files / f"valid.{side}")) if self.manifest["validation_pairs"] else []

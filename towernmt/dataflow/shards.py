@@ -9,6 +9,7 @@ a shard of another preparation is refused.
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from dataclasses import asdict, dataclass
@@ -132,28 +133,42 @@ def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlo
     """
     path = directory / info.file
     try:
-        size = path.stat().st_size
         with open(path, "rb") as file:
-            header = file.read(_HEADER.size)
-        if len(header) < _HEADER.size or header[:len(MAGIC)] != MAGIC:
-            raise DataError(f"{path}: not a shard of a preparation. Prepare the data again.")
-        _, version, id_bytes, pairs, source_tokens, target_tokens, crc = _HEADER.unpack(header)
-        if version != VERSION:
-            raise DataError(f"{path}: shard of format {version}, but this towernmt reads format {VERSION}. "
-                            "Prepare the data again.")
-        if (id_bytes, pairs, source_tokens, target_tokens, crc) != (
-                info.id_bytes, info.pairs, info.source_tokens, info.target_tokens, info.crc32):
-            raise DataError(f"{path}: the shard belongs to another preparation than the manifest beside it. "
-                            "Prepare the data again.")
-        if size != info.bytes:
-            raise DataError(f"{path}: {size} bytes where the header announces {info.bytes}: the shard is "
-                            f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")
-        body = np.memmap(path, np.uint8, mode="r", offset=0)
+            return map_shard(file, str(path), info, verify)
     except OSError as error:
         raise DataError(f"{path}: cannot read the shard ({error.strerror}). Prepare the data "
                         "again.") from error
+
+
+def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairBlock:
+    """Map an open shard. The block outlives the file: it may be closed, and even unlinked, afterwards.
+
+    Args:
+        file: a file of a disk, open for reading at its start.
+        name: for messages.
+        info, verify: see `read_shard`.
+    Raises:
+        DataError: truncated, damaged, not a shard, or of another preparation.
+        OSError: the disk cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size or header[:len(MAGIC)] != MAGIC:
+        raise DataError(f"{name}: not a shard of a preparation. Prepare the data again.")
+    _, version, id_bytes, pairs, source_tokens, target_tokens, crc = _HEADER.unpack(header)
+    if version != VERSION:
+        raise DataError(f"{name}: shard of format {version}, but this towernmt reads format {VERSION}. "
+                        "Prepare the data again.")
+    if (id_bytes, pairs, source_tokens, target_tokens, crc) != (
+            info.id_bytes, info.pairs, info.source_tokens, info.target_tokens, info.crc32):
+        raise DataError(f"{name}: the shard belongs to another preparation than the manifest beside it. "
+                        "Prepare the data again.")
+    if size != info.bytes:
+        raise DataError(f"{name}: {size} bytes where the header announces {info.bytes}: the shard is "
+                        f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")
+    body = np.memmap(file, np.uint8, mode="r", offset=0)
     if verify and zlib.crc32(body[_HEADER.size:].data) != crc:
-        raise DataError(f"{path}: the shard is damaged (its checksum is wrong). Prepare the data again.")
+        raise DataError(f"{name}: the shard is damaged (its checksum is wrong). Prepare the data again.")
     ids = np.dtype("<u2") if id_bytes == 2 else np.dtype("<i4")
     sizes = [4 * pairs, 4 * pairs, id_bytes * source_tokens, id_bytes * target_tokens]
     bounds = np.cumsum([_HEADER.size, *sizes])

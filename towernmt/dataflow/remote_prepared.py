@@ -1,0 +1,114 @@
+"""Prepared data in S3: its small files are read at once, its shards through a cache on a local disk."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from towernmt.atomic_files import replacing
+from towernmt.dataflow.object_cache import ObjectCache, default_cache
+from towernmt.dataflow.pairs import PairBlock
+from towernmt.dataflow.prepared import MANIFEST, PreparedData, parse_manifest
+from towernmt.dataflow.s3_folder import S3Folder, parse_s3_folder
+from towernmt.dataflow.shards import ShardInfo, map_shard
+from towernmt.dataflow.sources.s3_client import ObjectMissing
+from towernmt.errors import DataError
+
+_COPY_BYTES = 1 << 20
+
+
+class RemotePreparedData(PreparedData):
+    """What `prepare` wrote to S3; see `PreparedData`.
+
+    A block is copied into the cache when it is read and stays there while there is room. Its size and checksum are
+    compared with the manifest's when it arrives, and again when this object reads it for the first time; a copy that
+    is damaged is fetched again, once.
+
+    Args:
+        uri: `s3://bucket/prefix[?endpoint_url=...&region=...&retries=...]`.
+        cache: for the shards; None: the one that the environment names.
+    Raises:
+        DataError: not a finished preparation, or it cannot be reached.
+    """
+
+    def __init__(self, uri: str, cache: ObjectCache | None = None) -> None:
+        self._folder = parse_s3_folder(uri)
+        self._cache = cache or default_cache()
+        with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
+            fetch_small_files(self._folder, Path(directory))
+            super().__init__(directory)
+            # Into memory, before the files go.
+            _ = self.statistics, self.statistics_table, self.valid_source, self.valid_target
+        self.directory = self._folder.name
+
+    def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
+        name, version = self._folder.path(shard.file), f"{self._folder.options.endpoint_url} {shard.crc32}"
+        for last in (False, True):
+            with self._cache.open(name, version, shard.bytes, partial(self._fetch, name, shard)) as file:
+                try:
+                    return map_shard(file, name, shard, verify)
+                except OSError as error:
+                    raise DataError(f"{self._cache.directory}: the cached copy of {name} cannot be read "
+                                    f"({error.strerror}). Check the disk.") from error
+                except DataError:
+                    if last:
+                        raise
+            self._cache.discard(name, version)
+        raise DataError(f"{name}: cannot be read.")
+
+    def _fetch(self, name: str, shard: ShardInfo, copy: BinaryIO) -> None:
+        storage = self._folder.storage()
+        stored = storage.list(name)[0]
+        if stored.size != shard.bytes:
+            raise DataError(f"{name}: {stored.size} bytes where the manifest announces {shard.bytes}: the shard is "
+                            f"{'truncated' if stored.size < shard.bytes else 'damaged'}. Prepare the data again.")
+        with storage.open(stored) as stream:
+            while data := stream.read(_COPY_BYTES):
+                copy.write(data)
+        copy.flush()
+        copy.seek(0)
+        map_shard(copy, name, shard, verify=True)
+
+
+def read_remote_manifest(folder: S3Folder) -> dict[str, Any] | None:
+    """The manifest of a preparation in S3; None: there is none, so nothing was prepared or it was not finished.
+
+    Raises:
+        DataError: it cannot be reached, or is damaged or of another version.
+    """
+    try:
+        text = folder.read(MANIFEST)
+    except ObjectMissing:
+        return None
+    return parse_manifest(text, folder.path(MANIFEST))
+
+
+def fetch_small_files(folder: S3Folder, directory: Path) -> None:
+    """Copy all but the shards of a preparation into a directory.
+
+    Raises:
+        DataError: there is no finished preparation, or a file is missing or damaged.
+    """
+    manifest = read_remote_manifest(folder)
+    if manifest is None:
+        raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
+                        "data). Run `towernmt prepare` again.")
+    if "files" not in manifest:
+        raise DataError(f"{folder.name}: {MANIFEST} lists no files, since it was copied there by other means. Run "
+                        "`towernmt prepare` with this as its --output.")
+    for entry in manifest["files"]:
+        content = folder.read(entry["file"])
+        if (len(content), zlib.crc32(content)) != (entry["bytes"], entry["crc32"]):
+            raise DataError(f"{folder.path(entry['file'])}: the file is damaged (its checksum is not the "
+                            "manifest's). Prepare the data again.")
+        _write(directory / entry["file"], content)
+    _write(directory / MANIFEST, json.dumps(manifest).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)

@@ -1,0 +1,150 @@
+"""A preparation on a disk becomes one in S3: every other object first, the manifest last.
+
+What has no manifest is never read, so an upload that was cut off leaves nothing that looks finished; the next one
+goes on with the objects that are missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from pathlib import Path
+from typing import Any, TextIO
+
+from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, read_manifest
+from towernmt.dataflow.s3_folder import S3Folder
+from towernmt.dataflow.sources.s3 import glob_pattern
+from towernmt.dataflow.sources.s3_client import client, retrying, split_name
+
+PART_BYTES = 16 << 20
+_THREADS = 4
+_SMALL = ("statistics.json", "statistics.txt", "valid.source", "valid.target", f"{VOCABULARIES}/*")
+_OURS = ("shard-*.pairs", *_SMALL)
+_CHECKSUM = "towernmt-crc32"
+
+
+def check_writable(folder: S3Folder) -> None:
+    """Write and remove an empty object, so that missing permission is known before hours of work.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    _Uploader(folder, None).check_writable()
+
+
+def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
+    """Copy a finished preparation to S3, in place of what is there.
+
+    Args:
+        directory: the output of `prepare`.
+        folder: where to.
+        stream: where progress is written; None: nowhere.
+    Raises:
+        DataError: no finished preparation, or S3 cannot be written.
+    """
+    manifest = read_manifest(directory)
+    small = sorted(path for pattern in _SMALL for path in directory.glob(pattern))
+    shards = [directory / shard["file"] for shard in manifest["shards"]]
+    uploader = _Uploader(folder, stream)
+    uploader.remove([MANIFEST])
+    uploader.total = sum(path.stat().st_size for path in (*small, *shards))
+    manifest["files"] = [uploader.upload(path, path.relative_to(directory).as_posix()) for path in small]
+    kept = {entry["file"] for entry in manifest["files"]}
+    kept |= {uploader.upload(path, path.name)["file"] for path in shards}
+    uploader.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    uploader.remove(sorted(uploader.present() - kept))
+
+
+class _Uploader:
+    def __init__(self, folder: S3Folder, stream: TextIO | None) -> None:
+        self._folder, self._stream = folder, stream
+        self._bucket, prefix = split_name(folder.name)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._once = dataclasses.replace(folder.options, retries=0)
+        self.total = self._done = 0
+
+    def upload(self, path: Path, file: str) -> dict[str, Any]:
+        """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
+
+        boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
+        """
+        from boto3.s3.transfer import TransferConfig
+
+        size, crc = path.stat().st_size, _crc32(path)
+        if not self._is_there(file, size, crc):
+            config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
+                                    max_concurrency=_THREADS)
+            patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
+
+            def transfer() -> None:
+                with open(path, "rb") as content:
+                    patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
+                                           ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
+
+            retrying(self._once, self._folder.path(file), transfer)
+        self._done += size
+        if self._stream is not None:
+            self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
+            self._stream.flush()
+        return {"file": file, "bytes": size, "crc32": crc}
+
+    def put(self, file: str, content: bytes) -> None:
+        """Write a small object."""
+        s3 = client(self._folder.options)
+        retrying(self._folder.options, self._folder.path(file),
+                 lambda: s3.put_object(Bucket=self._bucket, Key=self._prefix + file, Body=content))
+
+    def remove(self, files: list[str]) -> None:
+        """Delete objects; that one is not there is no error."""
+        s3 = client(self._folder.options)
+        for file in files:
+            key = self._prefix + file
+            retrying(self._folder.options, self._folder.path(file),
+                     lambda: s3.delete_object(Bucket=self._bucket, Key=key))    # noqa: B023
+
+    def check_writable(self) -> None:
+        """Put and delete."""
+        probe = "write-test"
+        self.put(probe, b"")
+        self.remove([probe])
+
+    def present(self) -> set[str]:
+        """The files of a preparation, this or an earlier one, that lie in the folder."""
+        patterns = [glob_pattern(pattern) for pattern in _OURS]
+        s3 = client(self._folder.options)
+        files: set[str] = set()
+        token: dict[str, str] = {}
+        while True:
+            page = retrying(self._folder.options, self._folder.name, lambda: s3.list_objects_v2(
+                Bucket=self._bucket, Prefix=self._prefix, **token))     # noqa: B023
+            names = (item["Key"].removeprefix(self._prefix) for item in page.get("Contents", ()))
+            files |= {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
+            if not page.get("IsTruncated"):
+                return files
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _is_there(self, file: str, size: int, crc: int) -> bool:
+        """Whether an upload that was cut off had come past this file."""
+        s3 = client(self._folder.options)
+
+        def head() -> bool:
+            from botocore.exceptions import ClientError
+
+            try:
+                found = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return False
+                raise
+            return bool(found["ContentLength"] == size and found["Metadata"].get(_CHECKSUM) == str(crc))
+
+        return retrying(self._folder.options, self._folder.path(file), head)
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            crc = zlib.crc32(data, crc)
+    return crc
