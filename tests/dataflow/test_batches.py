@@ -191,7 +191,7 @@ def test_a_batch_looks_as_written_by_hand() -> None:
 def test_positions_step_through_batches_blocks_and_epochs() -> None:
     settings = BatchSettings(batch_tokens=1, batch_type="sentences")
     batches = Batches(corpus_of([[(1, 1)] * 2, [(1, 1)] * 2]), settings)
-    positions = [position for position, _ in itertools.islice(batches.read(), 5)]
+    positions = [position[:3] for position, _ in itertools.islice(batches.read(), 5)]
     assert positions == [(0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1)]
 
 

@@ -134,7 +134,7 @@ class Batches:
             DataError: the corpus is empty.
             SettingsError: a setting that cannot work.
         """
-        _check(settings, epochs)
+        check_batch_settings(settings, epochs)
         self._data = data
         self._settings = settings
         self._epochs = epochs
@@ -172,7 +172,7 @@ class Batches:
         return self._read(begin, start, step)
 
     def _read(self, position: Position, skip: int, step: int) -> Iterator[tuple[Position, Batch]]:
-        epoch, ordinal, first = position
+        epoch, ordinal, first, _ = position
         while self._epochs is None or epoch < self._epochs:
             blocks = self._block_order(epoch)
             for place in range(ordinal, len(blocks)):
@@ -217,7 +217,7 @@ class Batches:
         return [int(block) for block in permutation([self._settings.seed, epoch], self._data.num_blocks)]
 
     def _exists(self, position: Position) -> bool:
-        if min(position) < 0 or position.block >= self._data.num_blocks:
+        if min(position[:3]) < 0 or position.cursor is not None or position.block >= self._data.num_blocks:
             return False
         return position.batch == 0 or position.batch < self._count(
             position.epoch, self._block_order(position.epoch)[position.block])
@@ -286,7 +286,10 @@ def _lengths(block: PairBlock) -> tuple[IntArray, IntArray]:
     return block.source_lengths + 1, block.target_lengths + 1
 
 
-def _check(settings: BatchSettings, epochs: int | None) -> None:
+def check_batch_settings(settings: BatchSettings, epochs: int | None) -> None:
+    """Raises:
+        SettingsError: a setting that cannot work.
+    """
     if settings.batch_type not in BATCH_TYPES:
         raise SettingsError(f"batch_type={settings.batch_type} is not one of {', '.join(BATCH_TYPES)}.")
     if settings.batch_tokens < 1:

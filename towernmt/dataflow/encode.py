@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.dataflow.shards import id_dtype
+from towernmt.dataflow.sources.source import Pair
 from towernmt.dataflow.text import Chunk, clean, read_chunks
-from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies
+from towernmt.dataflow.vocabulary import Sampling, Vocabulary, load_vocabularies
 from towernmt.errors import DataError
 
 DROP_REASONS = {
@@ -87,16 +88,38 @@ class ChunkEncoder:
         self._dtype = id_dtype(max(source_vocabulary.size, target_vocabulary.size))
 
     def __call__(self, source: Chunk, target: Chunk) -> EncodedChunk:
-        source_ids = self._source.encode_batch([clean(line) for line in source.decode()])
-        target_ids = self._target.encode_batch([clean(line) for line in target.decode()])
+        encoded = [vocabulary.encode_batch([clean(line) for line in chunk.decode()])
+                   for vocabulary, chunk in ((self._source, source), (self._target, target))]
+        return self._filtered(encoded[0], encoded[1], source.first_line)
+
+    def encode_pairs(self, pairs: Sequence[Pair], first_line: int, threads: int = 1) -> EncodedChunk:
+        """Pairs of text, the first of which is "line" `first_line`, encoded and filtered.
+
+        Args:
+            pairs: raw text.
+            first_line: number of the first pair.
+            threads: that the vocabularies may use.
+        """
+        source, target = (list(side) for side in zip(*pairs, strict=True))
+        return self._filtered(self._source.encode_batch(source, threads), self._target.encode_batch(target, threads),
+                              first_line)
+
+    def sample_pairs(self, pairs: Sequence[Pair], first_line: int, sampling: Sampling, seed: int) -> EncodedChunk:
+        """As `encode_pairs`, with segmentations drawn at random by `seed` (see `Vocabulary.sample_batch`)."""
+        source, target = (list(side) for side in zip(*pairs, strict=True))
+        # Another seed for the target: with one vocabulary for both, equal sentences need not be cut alike.
+        return self._filtered(self._source.sample_batch(source, sampling, seed),
+                              self._target.sample_batch(target, sampling, seed ^ 1), first_line)
+
+    def _filtered(self, source_ids: list[list[int]], target_ids: list[list[int]], first_line: int) -> EncodedChunk:
         lengths = [np.fromiter(map(len, ids), np.int64, len(ids)) for ids in (source_ids, target_ids)]
         reasons = self._filter.reasons(*lengths)
-        numbers = source.first_line + np.arange(source.lines, dtype=np.int64)
+        numbers = first_line + np.arange(len(source_ids), dtype=np.int64)
         kept = np.flatnonzero(reasons < 0)
         dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
                    if (reasons == code).any()}
         source_lengths, target_lengths = (side[kept].astype(np.int32) for side in lengths)
-        return EncodedChunk(source.lines, numbers[kept], source_lengths, target_lengths,
+        return EncodedChunk(len(source_ids), numbers[kept], source_lengths, target_lengths,
                             self._flat(source_ids, kept), self._flat(target_ids, kept), dropped)
 
     def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:

@@ -1,14 +1,15 @@
 """The position: one small value that says where in the order of the training data to go on reading.
 
 The order is a pure function of (seed, epoch, corpus), so the address of the next batch is enough to
-resume: one block is reopened, nothing is replayed. The position travels with its batch through the
+resume: one block is reopened, nothing is replayed. Where the block is a window of a stream, the position has
+the cursor at which the window begins. The position travels with its batch through the
 queue, and the checkpoint keeps that of the last batch that was trained on.
 """
 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.errors import DataError
 
@@ -20,30 +21,36 @@ class Position(NamedTuple):
         epoch: passes over the corpus that are complete.
         block: place in the epoch's (shuffled) order of blocks; not the number of the block in the corpus.
         batch: place in the block's (shuffled) order of batches.
+        cursor: where the block begins in its source, JSON-serialisable; None where `block` says all.
     """
 
     epoch: int = 0
     block: int = 0
     batch: int = 0
+    cursor: Any = None
 
     def to_json(self) -> str:
-        """The position as a JSON object on one line."""
-        return json.dumps(self._asdict())
+        """The position as a JSON object on one line; without `cursor` if that is None."""
+        fields = self._asdict()
+        if self.cursor is None:
+            del fields["cursor"]
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Position:
         """Read what `to_json` wrote.
 
         Raises:
-            DataError: anything else than an object of exactly epoch, block and batch, whole numbers from 0.
+            DataError: anything else than an object of epoch, block and batch, whole numbers from 0, and
+                perhaps cursor.
         """
         try:
             content = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise _not_a_position(text) from error
-        if not isinstance(content, dict) or set(content) != set(cls._fields):
+        if not isinstance(content, dict) or set(content) - {"cursor"} != {"epoch", "block", "batch"}:
             raise _not_a_position(text)
-        if any(type(value) is not int or value < 0 for value in content.values()):
+        if any(type(content[name]) is not int or content[name] < 0 for name in ("epoch", "block", "batch")):
             raise _not_a_position(text)
         return cls(**content)
 

@@ -14,15 +14,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from towernmt.atomic_files import replacing
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 SUFFIXES = (".model", ".codes", ".words")
 """The suffix of the main file of each kind of vocabulary."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How segmentations are drawn (Kudo, 2018, arXiv:1804.10959; Provilkov et al., 2020, arXiv:1910.13267).
+
+    Attributes:
+        alpha: unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; BPE: the share of
+            merges that is left out, 0 to 1.
+        nbest: unigram: draw among so many best segmentations; -1 for among all.
+    """
+
+    alpha: float = 0.1
+    nbest: int = -1
 
 
 class Vocabulary(ABC):
@@ -42,8 +57,21 @@ class Vocabulary(ABC):
         return self.encode_batch([text])[0]
 
     @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts; faster than one by one."""
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """The ids of many texts; faster than one by one. Kinds that can, use several threads."""
+
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
+        """A segmentation of each text drawn at random: a function of the texts, their order and the seed alone.
+
+        Args:
+            texts: cleaned first, as by `encode`.
+            sampling: how far from the best segmentation.
+            seed: of the draws, 0 to 2**31 - 1.
+        Raises:
+            SettingsError: this kind of vocabulary has only one segmentation of a text.
+        """
+        raise SettingsError(f"train.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
+                            "vocabulary has only one segmentation of a text: leave it false.")
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:

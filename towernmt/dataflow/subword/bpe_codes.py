@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from towernmt.dataflow.subword.words import most_frequent, read_pieces, write_pieces
 from towernmt.dataflow.text import clean
-from towernmt.dataflow.vocabulary import SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary import SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.errors import DataError
 
 SEPARATOR = "@@"
@@ -47,9 +48,33 @@ class BpeCodesVocabulary(Vocabulary):
         """From the contents of a `.codes` and a `.pieces` file."""
         return cls(codes, read_pieces(pieces, origin.removesuffix(".codes") + ".pieces"), origin)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [[id for word in clean(text).split(" ") if word for id in self._encode_word(word)]
                 for text in texts]
+
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
+        """See `Vocabulary.sample_batch`: BPE-dropout; `sampling.nbest` has no meaning here."""
+        chance = random.Random(seed)
+        return [[self._ids.get(piece, UNK) for word in clean(text).split(" ") if word
+                 for piece in self._sample_word(word, sampling.alpha, chance)] for text in texts]
+
+    def _sample_word(self, word: str, dropout: float, chance: random.Random) -> list[str]:
+        """The pieces of a word where each possible merge is left out, at each step, with a chance of `dropout`."""
+        ranks = self._bpe.bpe_codes  # (left, right) -> rank; a word's last symbol carries </w>
+        symbols = [*word[:-1], word[-1] + "</w>"]
+        while len(symbols) > 1:
+            merges = [(ranks[pair], place) for place, pair in enumerate(zip(symbols, symbols[1:], strict=False))
+                      if pair in ranks and chance.random() >= dropout]
+            if not merges:
+                break
+            rank = min(merges)[0]
+            places, merged, place = {place for found, place in merges if found == rank}, [], 0
+            while place < len(symbols):
+                width = 2 if place in places else 1
+                merged.append("".join(symbols[place:place + width]))
+                place += width
+            symbols = merged
+        return [symbol + SEPARATOR for symbol in symbols[:-1]] + [symbols[-1].removesuffix("</w>")]
 
     def _encode_word(self, word: str) -> list[int]:
         ids = self._cache.get(word)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import sentencepiece
 
 from towernmt.dataflow.text import clean
-from towernmt.dataflow.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.errors import DataError
 
+_ONE_SAMPLER = threading.Lock()  # the seed of SentencePiece's generator belongs to the whole process
 _TRAINER_THREADS = 16  # fixed: the sums of the training depend on it
 
 
@@ -52,9 +55,24 @@ class SentencePieceVocabulary(Vocabulary):
                 if theirs >= 0:
                     self._ours[theirs] = ours
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        encoded: list[list[int]] = self._processor.encode([clean(text) for text in texts], out_type=int,
-                                                          num_threads=1)
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        return self._renumbered(self._processor.encode([clean(text) for text in texts], out_type=int,
+                                                       num_threads=threads))
+
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
+        """See `Vocabulary.sample_batch`: unigram sampling, or BPE-dropout, by SentencePiece itself.
+
+        Its generator belongs to a thread, which seeds it at its first draw from one number of the whole process:
+        so each call draws in a thread of its own, one call at a time.
+        """
+        cleaned = [clean(text) for text in texts]
+        with _ONE_SAMPLER, ThreadPoolExecutor(1, "subword sampling") as fresh:
+            sentencepiece.set_random_generator_seed(seed)
+            drawing = fresh.submit(self._processor.encode, cleaned, out_type=int, enable_sampling=True,
+                                   alpha=sampling.alpha, nbest_size=sampling.nbest, num_threads=1)
+            return self._renumbered(drawing.result())
+
+    def _renumbered(self, encoded: list[list[int]]) -> list[list[int]]:
         if self._ours is not None:
             ours = self._ours
             encoded = [[ours[id] for id in ids] for ids in encoded]

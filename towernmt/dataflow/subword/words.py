@@ -65,7 +65,7 @@ class WordVocabulary(Vocabulary):
         """From the content of a `.words` file; see `read_pieces`."""
         return cls(read_pieces(content, origin))
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         get = self._ids.get
         return [[get(word, UNK) for word in clean(text).split(" ") if word] for text in texts]
 

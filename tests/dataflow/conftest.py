@@ -1,0 +1,60 @@
+"""Sources in memory, which count what is asked of them and can be made to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from towernmt.dataflow.sources.source import Pair, Source
+from towernmt.errors import DataError
+
+
+@dataclass(eq=False)
+class MemorySource(Source):
+    """Pairs of a list, which may grow between passes.
+
+    Attributes:
+        fails_at: number of the pair at which reading fails, or None.
+        read_from: the cursors that reading began at.
+        given: how many pairs were read in all.
+    """
+
+    name: str
+    pairs: list[Pair]
+    fails_at: int | None = None
+    error: Exception = field(default_factory=lambda: DataError("memory: the source has failed. Mend it."))
+    read_from: list[Any] = field(default_factory=list)
+    given: int = 0
+
+    def begin(self) -> Any:
+        return [0, len(self.pairs)]
+
+    def read(self, cursor: Any) -> Iterator[tuple[Any, Pair]]:
+        place, bound = cursor
+        self.read_from.append(list(cursor))
+        for index in range(place, bound):
+            if index == self.fails_at:
+                raise self.error
+            self.given += 1
+            yield [index + 1, bound], self.pairs[index]
+
+    def count(self) -> int:
+        return len(self.pairs)
+
+
+@pytest.fixture(scope="session")
+def memory_source() -> Any:
+    """`memory_source("a", 5)`: five pairs ("a0 ...", "A0 ..."), with sides of different lengths."""
+
+    def make(name: str, pairs: int, **how: Any) -> MemorySource:
+        return MemorySource(name, [numbered(name, index) for index in range(pairs)], **how)
+
+    return make
+
+
+def numbered(name: str, index: int) -> Pair:
+    """A pair of words that no other has, of lengths that vary."""
+    return Pair(" ".join([f"{name}{index}"] + ["x"] * (index * 7 % 5)), " ".join([f"{name}{index}"] + ["y"] * (index % 6)))

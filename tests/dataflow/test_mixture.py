@@ -1,0 +1,193 @@
+"""Mixtures: the order, its shares, its ends, and going on in the middle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from towernmt.dataflow.mixture import Ingredient, Mixture
+from towernmt.errors import DataError, SettingsError
+
+
+@pytest.fixture
+def mixture(memory_source):
+    """`mixture({"a": 5, "b": 3}, weights=[...], ...)`, with what it reports in `.said`."""
+
+    def make(sizes: dict[str, int], weights: Any = None, ends: Any = None, tags: Any = None, **how: Any) -> Mixture:
+        said: list[str] = []
+        ingredients = [Ingredient(memory_source(name, size), weight, tag, end) for (name, size), weight, tag, end in zip(
+            sizes.items(), weights or itertools.repeat(1.0), tags or itertools.repeat(""),
+            ends or itertools.repeat(None), strict=False)]
+        made = Mixture(ingredients, report=said.append, **how)
+        made.said = said
+        return made
+
+    return make
+
+
+def words(mixture: Mixture, epoch: int = 0, pairs: int = 10**6) -> list[str]:
+    """The first words of the pairs of an epoch."""
+    return [pair.target.split()[0] for pair in mixture.reader(mixture.begin(epoch)).take(pairs)]
+
+
+def test_concatenation_reads_each_source_once_in_order(mixture) -> None:
+    mixed = mixture({"a": 3, "b": 0, "c": 2}, mix="concatenate")
+    assert words(mixed) == ["a0", "a1", "a2", "c0", "c1"]
+    assert mixed.count() == 5
+    assert "b gave no pair: it is left out" in mixed.said[1]
+
+
+def test_weights_are_the_shares_of_the_draws(mixture) -> None:
+    drawn = Counter(word[0] for word in words(mixture({"a": 40_000, "b": 40_000}, [3, 1]), pairs=20_000))
+    assert drawn["a"] / 20_000 == pytest.approx(0.75, abs=0.015)  # four standard deviations
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, float("inf")])
+def test_temperature_flattens_the_shares_of_sizes(mixture, temperature: float) -> None:
+    sizes = {"a": 20_000, "b": 2_000, "c": 200}
+    powers = [size ** (1 / temperature) for size in sizes.values()]
+    drawn = Counter(word[0] for word in words(
+        mixture(sizes, mix="temperature", temperature=temperature), pairs=15_000))
+    for name, power in zip(sizes, powers, strict=True):
+        assert drawn[name] / 15_000 == pytest.approx(power / sum(powers), abs=0.017)
+
+
+def test_an_epoch_ends_when_every_source_was_read_once_and_the_small_ones_began_again(mixture) -> None:
+    mixed = mixture({"a": 30, "b": 4})
+    found = Counter(words(mixed))
+    assert all(found[f"a{i}"] == 1 for i in range(30))
+    assert max(found.values()) > 1 and all(found[f"b{i}"] >= 1 for i in range(4))
+    assert any("b ended after 4 pairs in 1 round(s): it begins again" in text for text in mixed.said)
+    assert "a ended after 30 pairs in 1 round(s), and with it the epoch" in mixed.said[-1]
+
+
+def test_dropped_sources_are_read_exactly_once(mixture) -> None:
+    found = words(mixture({"a": 30, "b": 4}, [1, 5], ["drop", "drop"]))
+    assert sorted(found) == sorted([f"a{i}" for i in range(30)] + [f"b{i}" for i in range(4)])
+    assert mixture({"a": 30, "b": 4}, ends=["drop", "drop"]).count() == 34
+
+
+def test_the_end_of_one_source_may_end_the_epoch(mixture) -> None:
+    mixed = mixture({"a": 1000, "b": 4}, ends=["drop", "end"])
+    assert Counter(word[0] for word in words(mixed))["b"] == 4
+    assert len(words(mixed)) < 60
+    assert "with it the epoch" in mixed.said[0]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own(mixture) -> None:
+    sizes = {"a": 50, "b": 50}
+    assert words(mixture(sizes), 0) == words(mixture(sizes), 0)
+    assert words(mixture(sizes), 0) != words(mixture(sizes), 1)
+    assert words(mixture(sizes, seed=1)) != words(mixture(sizes, seed=2))
+
+
+def test_a_tag_stands_before_the_source_text_alone(mixture) -> None:
+    taken = mixture({"a": 1}, tags=["<crawl>"]).reader(mixture({"a": 1}).begin()).take(2)
+    assert [(pair.source, pair.target) for pair in taken] == [("<crawl> a0", "a0")]
+
+
+def test_statistics_count_pairs_and_rounds(mixture) -> None:
+    mixed = mixture({"a": 30, "b": 4})
+    reader = mixed.reader(mixed.begin())
+    found = Counter(pair.target[0] for pair in reader.take(1000))
+    assert [(one.name, one.pairs) for one in reader.statistics()] == [("a", found["a"]), ("b", found["b"])]
+    assert reader.statistics()[0].rounds == 1
+    assert reader.statistics()[1].rounds == found["b"] // 4
+    assert reader.at_end()
+
+
+SIZES = st.lists(st.integers(0, 25), min_size=1, max_size=4)
+HOW = st.one_of(
+    st.tuples(st.sampled_from(["weight", "temperature"]), st.sampled_from([None, "restart", "drop", "end"])),
+    st.tuples(st.just("concatenate"), st.sampled_from([None, "drop", "end"])))
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(sizes=SIZES, how=HOW, seed=st.integers(0, 99), epoch=st.integers(0, 3), data=st.data())
+def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes, how, seed, epoch, data) -> None:
+    mix, end = how
+    weights = [1 + index for index in range(len(sizes))]
+
+    def make() -> Mixture:
+        return Mixture([Ingredient(memory_source("abcd"[index], size), weight, on_end=end)
+                        for index, (size, weight) in enumerate(zip(sizes, weights, strict=True))],
+                       mix, 2.0, seed, report=lambda _: None)
+
+    mixed = make()
+    whole = list(itertools.islice(mixed.read(mixed.begin(epoch)), 400))
+    pairs = [pair for _, pair in whole]
+    if not sum(sizes):
+        assert pairs == []
+        return
+    place = data.draw(st.integers(0, len(pairs)))
+    cursor = mixed.begin(epoch) if place == 0 else whole[place - 1][0]
+    again = make()
+    rest = [pair for _, pair in itertools.islice(again.read(json.loads(json.dumps(cursor))), 400 - place)]
+    assert rest == pairs[place:]
+    for ingredient in again.ingredients:  # a seek: nothing that lies before is read again
+        assert ingredient.source.given <= len(rest) + 1
+
+
+def test_looking_for_the_end_takes_nothing(mixture) -> None:
+    mixed = mixture({"a": 5}, ends=["drop"])
+    reader = mixed.reader(mixed.begin())
+    reader.take(3)
+    cursor = reader.cursor()
+    assert not reader.at_end() and not reader.at_end()
+    assert reader.cursor() == cursor and reader.statistics()[0].pairs == 3
+    assert [pair.target.split()[0] for pair in reader.take(9)] == ["a3", "a4"]
+    assert reader.at_end()
+
+
+def test_the_weights_of_a_temperature_hold_until_the_epoch_ends(mixture) -> None:
+    mixed = mixture({"a": 100, "b": 10}, mix="temperature", temperature=1.0)
+    cursor = mixed.begin()
+    assert [one["weight"] for one in cursor["sources"]] == [100 / 110, 10 / 110]
+    expected = mixed.reader(cursor).take(40)
+    mixed.ingredients[1].source.pairs *= 50  # grows, and is counted again in the next epoch only
+    assert mixed.reader(cursor).take(40) == expected
+    assert mixed.begin(1)["sources"][1]["weight"] == 500 / 600
+
+
+def test_what_comes_during_an_epoch_is_read_in_the_next(mixture) -> None:
+    mixed = mixture({"a": 5}, ends=["drop"])
+    cursor = mixed.begin()
+    mixed.ingredients[0].source.pairs += mixed.ingredients[0].source.pairs[:2]
+    assert len(mixed.reader(cursor).take(100)) == 5
+    assert len(mixed.reader(mixed.begin(1)).take(100)) == 7
+
+
+def test_an_error_names_its_source(memory_source) -> None:
+    broken = memory_source("crawl", 10, fails_at=4, error=ValueError("bad row"))
+    mixed = Mixture([Ingredient(broken)])
+    with pytest.raises(DataError, match=r"crawl: cannot be read \(ValueError: bad row\)"):
+        mixed.reader(mixed.begin()).take(10)
+
+
+def test_the_cursor_of_other_sources_is_refused(mixture) -> None:
+    cursor = mixture({"a": 3, "b": 3}).begin()
+    with pytest.raises(DataError, match="one in a, b, but the sources are now b, a"):
+        mixture({"b": 3, "a": 3}).reader(cursor)
+    with pytest.raises(DataError, match="damaged"):
+        mixture({"b": 3, "a": 3}).reader({"draw": 3})
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    ({"mix": "weigth"}, "is not one of weight, temperature, concatenate"),
+    ({"mix": "temperature", "temperature": 0.5}, "temperature 0.5"),
+    ({"weights": [0.0]}, "a: weight 0.0: expected a number above 0"),
+    ({"ends": ["stop"]}, "a: on_end 'stop' is not one of restart, drop, end"),
+    ({"ends": ["restart"], "mix": "concatenate"}, "would never let the next source begin"),
+])
+def test_what_cannot_work_is_refused(mixture, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        mixture({"a": 3}, **how)
+    with pytest.raises(SettingsError, match="at least one source"):
+        Mixture([])

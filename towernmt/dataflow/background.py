@@ -1,0 +1,52 @@
+"""A thread of its own for work that is wanted soon: what is read ahead, while something else goes on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Job = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class BackgroundThread:
+    """Does what is submitted, one after another, always in the same thread.
+
+    The thread is a daemon: a source that does not answer cannot keep a program from ending, as it could through
+    `ThreadPoolExecutor`. It begins with the first job and ends with the object.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have `work` done; its result, or what it raised, comes out of the future."""
+        future: Future[T] = Future()
+        with self._lock:
+            if not self._started:
+                self._started = True
+                threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
+                weakref.finalize(self, self._jobs.put, None)
+        self._jobs.put((work, future))
+        return future
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        work, future = job
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            # Whoever waits gets it; this thread goes on.
+            future.set_exception(error)
+        del job, work, future  # what is held here is not freed while the thread waits

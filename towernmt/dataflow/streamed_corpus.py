@@ -1,0 +1,113 @@
+"""A corpus to train on that was not prepared: sources, with vocabularies and validation text that exist already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towernmt.dataflow.corpora import Corpora, Sides
+from towernmt.dataflow.text import clean, read_chunks
+from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, load_vocabulary, save_vocabularies
+from towernmt.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.stream import StreamBatches
+    from towernmt.dataflow.window import StreamSettings
+
+
+class StreamedCorpus:
+    """Sources with what training needs beside them.
+
+    Args:
+        corpora: what `corpora.yaml` says.
+        vocabulary: instead of the one that `corpora` names: a directory with both vocabularies (or of prepared data,
+            or of a run), or the file of one for both sides.
+    Attributes:
+        directory: its name, for messages: the YAML file, or the URI without credentials.
+        source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
+    Raises:
+        SettingsError: no vocabulary is named, or a tag is not in it.
+        DataError: a vocabulary or a source cannot be read.
+    """
+
+    def __init__(self, corpora: Corpora, vocabulary: str | Path | None = None) -> None:
+        self._corpora = corpora
+        self.directory = corpora.name or corpora.mixture().name
+        self.source_vocabulary: Vocabulary
+        self.target_vocabulary: Vocabulary
+        self.shared_vocabulary: bool
+        given = str(vocabulary) if vocabulary is not None else corpora.vocabulary
+        if given is None:
+            raise SettingsError(f"{self.directory}: unprepared text needs a vocabulary that exists: write `vocabulary: "
+                                "DIRECTORY` (of prepared data, or of a run) into the YAML file, or pass --vocabulary "
+                                "DIRECTORY; `towernmt prepare` makes one.")
+        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = open_vocabularies(given)
+        self._check_tags()
+
+    @cached_property
+    def valid_source(self) -> list[str]:
+        """Validation sentences in the source language (empty if none were given)."""
+        return [clean(line) for line in self._validation[0]]
+
+    @cached_property
+    def valid_target(self) -> list[str]:
+        """Their references, as they were given."""
+        return self._validation[1]
+
+    def batches(self, settings: StreamSettings, epochs: int | None = None,
+                report: Callable[[str], None] | None = None) -> StreamBatches:
+        """The batches of the sources; `report` takes a sentence when a source or an epoch ends.
+
+        Raises:
+            SettingsError, DataError: a setting cannot work, or a source cannot be opened.
+        """
+        from towernmt.dataflow.stream import StreamBatches
+
+        mixture = self._corpora.mixture(settings.seed, report)
+        return StreamBatches(mixture, self.source_vocabulary, self.target_vocabulary, settings,
+                             self._corpora.pair_filter, epochs, report)
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write the vocabularies into a directory, for `load_vocabularies`."""
+        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
+
+    @cached_property
+    def _validation(self) -> tuple[list[str], list[str]]:
+        files = self._corpora.validation
+        if files is None:
+            return [], []
+        source, target = ([line for chunk in read_chunks(path) for line in chunk.decode()]
+                          for path in (files.source, files.target))
+        if len(source) != len(target):
+            raise DataError(f"{files.source} has {len(source)} lines, but {files.target} has {len(target)}: line n of "
+                            "one must be the translation of line n of the other.")
+        return source, target
+
+    def _check_tags(self) -> None:
+        for entry in self._corpora.sources:
+            if entry.tag and UNK in self.source_vocabulary.encode(entry.tag):
+                raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, which "
+                                    "would make it an unknown word: choose a tag of characters that the text has, or prepare "
+                                    "the vocabulary from these sources (towernmt prepare --source corpora.yaml).")
+
+
+def open_vocabularies(where: str | Path | Sides) -> tuple[Vocabulary, Vocabulary, bool]:
+    """Source and target vocabulary, and whether they are one: from a directory, one file, or two.
+
+    Raises:
+        DataError: there is no vocabulary.
+    """
+    if isinstance(where, Sides):
+        if where.source == where.target:
+            return open_vocabularies(where.source)
+        source, target = load_vocabulary(where.source), load_vocabulary(where.target)
+        shared = dict(source.files()) == dict(target.files())
+        return source, source if shared else target, shared
+    path = Path(where)
+    if path.is_dir():
+        inside = path / "vocabulary"
+        return load_vocabularies(inside if inside.is_dir() else path)
+    both = load_vocabulary(path)
+    return both, both, True

@@ -1,0 +1,101 @@
+"""What `--data` names: prepared data, or sources to train on directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from towernmt.dataflow.prepared import open_prepared
+from towernmt.errors import SettingsError
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.batches import Batches, BlockSource
+    from towernmt.dataflow.stream import StreamBatches
+    from towernmt.dataflow.vocabulary import Vocabulary
+    from towernmt.dataflow.window import StreamSettings
+
+
+class TrainingData(Protocol):
+    """What training needs of a corpus beside its batches: `PreparedData` and `StreamedCorpus` have it."""
+
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    shared_vocabulary: bool
+
+    @property
+    def directory(self) -> Path | str:
+        """Its name, for messages: a directory or a URI, without credentials."""
+
+    @property
+    def valid_source(self) -> list[str]:
+        """Validation sentences in the source language, or none."""
+
+    @property
+    def valid_target(self) -> list[str]:
+        """Their references."""
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write both vocabularies into a directory."""
+
+
+def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
+                       default_vocabulary: str | Path | None = None) -> TrainingData:
+    """Prepared data, a `corpora.yaml`, or the URI of one source.
+
+    Args:
+        where: what `--data` says.
+        vocabulary: for unprepared text, instead of the one that the YAML file names.
+        default_vocabulary: for unprepared text, where neither is given.
+    Raises:
+        SettingsError, DataError: it is not there, or lacks something.
+    """
+    if is_prepared(where):
+        if vocabulary is not None:
+            raise SettingsError(f"--vocabulary {vocabulary}: {where} is prepared data, which has its vocabularies.")
+        return open_prepared(where)
+    from towernmt.dataflow.corpora import read_corpora
+    from towernmt.dataflow.streamed_corpus import StreamedCorpus
+
+    corpora = read_corpora(where)
+    return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
+
+
+def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | None = None,
+                 report: Callable[[str], None] | None = None) -> Batches | StreamBatches:
+    """The batches of prepared data, or of a stream; `report` takes sentences on what is there and what ends.
+
+    Raises:
+        SettingsError: a setting cannot work.
+        DataError: there is nothing to make batches of.
+    """
+    from towernmt.dataflow.batches import Batches
+    from towernmt.dataflow.streamed_corpus import StreamedCorpus
+
+    if isinstance(data, StreamedCorpus):
+        stream = data.batches(settings, epochs, report)
+        if report is not None:
+            report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
+        return stream
+    if settings.subword_sampling:
+        raise SettingsError(f"train.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
+                            "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
+    batches = Batches(cast("BlockSource", data), settings, epochs)
+    if report is not None:
+        waste = batches.padding_waste()
+        report(f"{waste.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: {waste}.")
+    return batches
+
+
+def is_prepared(where: str | Path) -> bool:
+    """Whether `--data` names a directory of prepared data, rather than sources.
+
+    What looks like neither a file, nor a pattern, nor a URI with its query is taken for a directory, so that the
+    message on a missing one speaks of `towernmt prepare`.
+    """
+    text = str(where)
+    if "://" not in text:
+        path = Path(text)
+        return path.is_dir() or (not path.exists() and not path.suffix and not set(text) & set("*?[{,"))
+    path = Path(text.partition("?")[0])
+    return text.startswith("s3://") and not path.suffix and not set(path.name) & set("*[{")

@@ -1,0 +1,157 @@
+"""Windows: some thousand pairs of a stream, read in order, encoded, filtered and planned as one block."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.batches import BatchSettings
+from towernmt.dataflow.buckets import define_buckets
+from towernmt.dataflow.encode import ChunkEncoder, EncodedChunk
+from towernmt.dataflow.mixture import Mixture, MixtureReader, SourceStatistics
+from towernmt.dataflow.pairs import PairBlock
+from towernmt.dataflow.plan import BlockPlan, plan_block
+from towernmt.dataflow.sources.source import Cursor
+from towernmt.dataflow.vocabulary import Sampling
+from towernmt.errors import SettingsError, TowerNMTError
+from towernmt.settings import setting
+
+_SLICE = 8192  # pairs that are text, and lists of ids, at a time
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass
+class StreamSettings(BatchSettings):
+    """How unprepared sources become batches, beside what holds for all batches."""
+
+    window: int = setting(
+        100_000, "Unprepared sources: pairs that are read, encoded and shuffled together; what resuming reads again "
+        "at most.")
+    subword_sampling: bool = setting(
+        False, "Unprepared sources: draw the segmentation of each sentence anew in each epoch (SentencePiece's unigram "
+        "sampling, or BPE-dropout).")
+    subword_alpha: float = setting(
+        0.1, "Of the sampling. unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; "
+        "bpe: share of merges that is left out.")
+    subword_nbest: int = setting(-1, "Of unigram sampling: draw among so many best segmentations; -1 for among all.")
+
+    def sampling(self) -> Sampling | None:
+        """The sampling of sub-words, or None for the best segmentation.
+
+        Raises:
+            SettingsError: a number out of its range.
+        """
+        if not self.subword_sampling:
+            return None
+        if not 0 <= self.subword_alpha < float("inf"):
+            raise SettingsError(f"subword_alpha={self.subword_alpha}: expected a number from 0; 0.1 is usual.")
+        if self.subword_nbest != -1 and not 2 <= self.subword_nbest <= 512:
+            raise SettingsError(f"subword_nbest={self.subword_nbest}: expected 2 to 512 segmentations, or -1 for all.")
+        return Sampling(self.subword_alpha, self.subword_nbest)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window, ready for `make_batch`.
+
+    Attributes:
+        begin: the mixture's cursor before its first pair.
+        end: the cursor after its last pair.
+        over: whether the epoch ends here.
+        block: the pairs that were kept.
+        plan: their batches.
+        read: pairs that were read.
+        dropped: reason to number of pairs that were dropped for it.
+        statistics: of each source, in the epoch up to here.
+    """
+
+    begin: Cursor
+    end: Cursor
+    over: bool
+    block: PairBlock
+    plan: BlockPlan
+    read: int
+    dropped: Counter[str] = field(default_factory=Counter)
+    statistics: Sequence[SourceStatistics] = ()
+
+
+class WindowMaker:
+    """Makes windows: a function of (settings, epoch, number of the window, its pairs) alone.
+
+    Args:
+        mixture: the sources.
+        encoder: vocabularies and filter.
+        settings: window, sampling and batches.
+    """
+
+    def __init__(self, mixture: Mixture, encoder: ChunkEncoder, settings: StreamSettings) -> None:
+        self._mixture, self._encoder, self._settings = mixture, encoder, settings
+        self._sampling = settings.sampling()
+
+    def make(self, epoch: int, index: int, cursor: Cursor | None, reader: MixtureReader | None
+             ) -> tuple[Window, MixtureReader | None]:
+        """Window `index` of an epoch, and a reader that stands behind it, if there is one.
+
+        Args:
+            epoch, index: numbers from 0.
+            cursor: where the window begins; None for the beginning of the epoch.
+            reader: one that stands there already, or None.
+        Raises:
+            DataError: a source cannot be read.
+        """
+        if reader is None:
+            reader = self._mixture.reader(self._mixture.begin(epoch) if cursor is None else cursor)
+        begin = reader.cursor()
+        chunks, dropped = self._encode(reader, epoch, index)
+        end, statistics = reader.cursor(), reader.statistics()
+        going_on: MixtureReader | None = reader
+        try:
+            over = reader.at_end()
+        except TowerNMTError:
+            over, going_on = False, None  # the next window begins with it, opens the sources anew, and may raise it
+        block = _joined(chunks)
+        settings = self._settings
+        source, target = block.source_lengths + 1, block.target_lengths + 1  # with EOS
+        ratio = float(np.mean(source / target)) if len(block) else 1.0
+        plan = plan_block(source, target, define_buckets(settings.bucket_width, settings.max_length, ratio),
+                          settings.batch_type, settings.batch_tokens, settings.sort_by_length,
+                          [settings.seed, epoch, index] if settings.shuffle else None)
+        read = sum(chunk.lines for chunk in chunks)
+        return Window(begin, end, over, block, plan, read, dropped, statistics), going_on
+
+    def _encode(self, reader: MixtureReader, epoch: int, index: int) -> tuple[list[EncodedChunk], Counter[str]]:
+        chunks: list[EncodedChunk] = []
+        dropped: Counter[str] = Counter()
+        left = self._settings.window
+        while left > 0 and (pairs := reader.take(min(left, _SLICE))):
+            left -= len(pairs)
+            if self._sampling is None:
+                chunk = self._encoder.encode_pairs(pairs, 1, _THREADS)
+            else:
+                key = [self._settings.seed, epoch, index, len(chunks)]
+                seed = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFE
+                chunk = self._encoder.sample_pairs(pairs, 1, self._sampling, seed)
+            chunks.append(chunk)
+            dropped.update({reason: len(lines) for reason, lines in chunk.dropped.items()})
+        return chunks, dropped
+
+
+def _joined(chunks: list[EncodedChunk]) -> PairBlock:
+    return PairBlock(_concatenated([chunk.source_ids for chunk in chunks]),
+                     _offsets([chunk.source_lengths for chunk in chunks]),
+                     _concatenated([chunk.target_ids for chunk in chunks]),
+                     _offsets([chunk.target_lengths for chunk in chunks]))
+
+
+def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+
+def _offsets(lengths: list[NDArray[np.int32]]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(_concatenated(lengths), dtype=np.int64)])
