@@ -1,4 +1,4 @@
-"""`towernmt train`: train a model on prepared data, or go on with a run."""
+"""`towernmt train`: train a model on prepared data or straight from sources, or go on with a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from towernmt.errors import SettingsError
 from towernmt.settings import apply_overrides, describe, load_yaml, parse_assignments
 
 if TYPE_CHECKING:
+    from towernmt.dataflow.training_data import TrainingData
     from towernmt.train.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `towernmt train`."""
-    parser.add_argument("--data", help="directory that `towernmt prepare` wrote")
+    parser.add_argument("--data", metavar="DATA", help="what `towernmt prepare` wrote (a directory, or s3://...), or "
+                                                       "unprepared text: a corpora.yaml, or the URI of one source")
+    parser.add_argument("--vocabulary", metavar="PATH",
+                        help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
+                             "the file of one for both sides (default: what corpora.yaml says, or the run's)")
     add_run_arguments(parser)
 
 
@@ -38,19 +43,29 @@ def run(options: argparse.Namespace) -> int:
     if options.help_settings:
         return print_settings(options)
     if not options.data:
-        raise SettingsError("--data is missing: pass a directory that `towernmt prepare` wrote.")
+        raise SettingsError("--data is missing: pass a directory that `towernmt prepare` wrote, a corpora.yaml, or the "
+                            "URI of a source.")
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
-    from towernmt.dataflow.prepared import PreparedData
+    settings = settings_of(options)
+    return train_prepared(options, training_data(options), settings)
 
-    return train_prepared(options, PreparedData(options.data), settings_of(options))
+
+def training_data(options: argparse.Namespace) -> TrainingData:
+    """What --data names, with --vocabulary, or else the vocabulary of the run that goes on."""
+    from towernmt.dataflow.training_data import open_training_data
+    from towernmt.train.run_directory import RunDirectory
+
+    run_directory = RunDirectory(options.logdir)
+    former = run_directory.vocabulary if run_directory.exists() else None
+    return open_training_data(options.data, options.vocabulary, former)
 
 
-def train_prepared(options: argparse.Namespace, data: object, settings: Settings) -> int:
-    """Train on prepared data with the devices of the command line."""
+def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
+    """Train on a corpus with the devices of the command line."""
     from towernmt.train.launch import train
 
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)  # type: ignore[arg-type]
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

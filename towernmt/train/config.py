@@ -13,6 +13,9 @@ from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.session import SessionCreator
 
+STEPS_PER_EPOCH = 1000
+"""What is called an epoch in tensorpack's log where the length of the data's epochs is not known."""
+
 
 class TrainConfig(TensorpackTrainConfig):
     """tensorpack's `TrainConfig`, with a run that goes on from its last checkpoint.
@@ -24,7 +27,8 @@ class TrainConfig(TensorpackTrainConfig):
         model: a tower function, such as `Transformer(settings)`.
         data: an `InputSource`, such as `GeneralQueueInput(batches)`.
         callbacks: in the order in which they run after each step.
-        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle).
+        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle). Where
+            they are not known, as of a stream, tensorpack's epoch is `STEPS_PER_EPOCH` updates.
         update_cycle: batches an update, as the trainer has it.
         max_epoch: the number of epochs.
         others: as tensorpack's.
@@ -34,7 +38,7 @@ class TrainConfig(TensorpackTrainConfig):
                  update_cycle: int = 1, max_epoch: int = 99999, **others: Any) -> None:
         callbacks = list(callbacks)
         if steps_per_epoch is None:
-            steps_per_epoch = max(1, data.size() // update_cycle)
+            steps_per_epoch = _steps_per_epoch(data, update_cycle)
         others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
         others.setdefault("session_creator", SessionCreator())
         checkpoint = None
@@ -49,6 +53,13 @@ class TrainConfig(TensorpackTrainConfig):
             others["starting_epoch"] = _step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
                          max_epoch=max_epoch, **others)
+
+
+def _steps_per_epoch(data: Any, update_cycle: int) -> int:
+    try:
+        return max(1, int(data.size()) // update_cycle)
+    except NotImplementedError:  # tensorpack's way to say that it is not known
+        return STEPS_PER_EPOCH
 
 
 def _step_of(checkpoint: Any) -> int:

@@ -20,8 +20,7 @@ from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
 from towernmt.callbacks.stop_signal import StopOnSignal
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
@@ -38,13 +37,13 @@ from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
-def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequence[int] | None = None,
+def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequence[int] | None = None,
           towers: int | None = None) -> int:
-    """Train a model on prepared data, from the last checkpoint of `logdir` if there is one.
+    """Train a model on a corpus, from the last checkpoint of `logdir` if there is one.
 
     Args:
         settings: of the run; written to the run's directory.
-        data: vocabularies, shards and validation text.
+        data: vocabularies, text or shards, and validation text; see `towernmt.dataflow.training_data`.
         gpus: one tower on each; None for towers on the CPU.
         towers: towers on the CPU, 1 if neither is given.
     Returns:
@@ -70,13 +69,13 @@ def train(settings: Settings, data: PreparedData, logdir: str | Path, gpus: Sequ
     return 128 + stop.received if stop.received else 0
 
 
-def _begin(run: RunDirectory, settings: Settings, data: PreparedData) -> None:
+def _begin(run: RunDirectory, settings: Settings, data: TrainingData) -> None:
     run.begin(settings, data)
     logger.set_logger_dir(str(run.log), action="k")
     keep_logging_without_disk()
 
 
-def with_vocabulary_sizes(settings: Settings, data: PreparedData) -> Settings:
+def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
     """The settings with the sizes of the data's vocabularies in the model's group."""
     model = dataclasses.replace(settings.model, source_vocab_size=data.source_vocabulary.size,
                                 target_vocab_size=data.target_vocabulary.size)
@@ -106,7 +105,7 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
                                 "as it was to go on with it, or pass another --logdir to begin another.")
 
 
-def check_vocabularies(run: RunDirectory, data: PreparedData) -> None:
+def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
     """Refuse to go on with a run on data of another vocabulary: its ids would be other words.
 
     Raises:
@@ -124,12 +123,10 @@ def check_vocabularies(run: RunDirectory, data: PreparedData) -> None:
                                     "run's vocabulary files, or pass another --logdir to begin another.")
 
 
-def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tuple[TrainConfig, StopOnSignal]:
+def make_config(settings: Settings, data: TrainingData, run: RunDirectory) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
-    batches = Batches(data, s, epochs=s.epochs or None)
-    logger.info(f"{data.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: "
-                f"{batches.padding_waste()}.")
+    batches = make_batches(data, s, s.epochs or None, logger.info)
     source = GeneralQueueInput(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     model = make_model(settings)
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
@@ -140,7 +137,7 @@ def make_config(settings: Settings, data: PreparedData, run: RunDirectory) -> tu
     return config, stop
 
 
-def make_callbacks(settings: Settings, data: PreparedData, run: RunDirectory, model: Any,
+def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train

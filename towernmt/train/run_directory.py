@@ -12,7 +12,7 @@ from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_
 from towernmt.train.settings import Settings, default_settings
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.prepared import PreparedData
+    from towernmt.dataflow.training_data import TrainingData
     from towernmt.dataflow.vocabulary import Vocabulary
     from towernmt.models.interface import NMTModel
 
@@ -41,7 +41,7 @@ class RunDirectory:
         """Whether a run was begun here."""
         return self.settings_file.is_file()
 
-    def begin(self, settings: Settings, data: PreparedData) -> None:
+    def begin(self, settings: Settings, data: TrainingData) -> None:
         """Write settings and vocabularies: with a checkpoint, all that a `Translator` needs.
 
         Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from towernmt.callbacks.schedules import ScheduleSettings
-from towernmt.dataflow.batches import BatchSettings
+from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import SettingsError
 from towernmt.models import architecture
 from towernmt.models.precision import PRECISIONS
@@ -17,7 +17,7 @@ from towernmt.train.optimizer import OptimizerSettings
 
 
 @dataclass
-class TrainSettings(BatchSettings):
+class TrainSettings(StreamSettings):
     """How long to train, on what batches, and what happens on the way."""
 
     steps: int = setting(0, "stop after so many updates; 0 for no limit")
