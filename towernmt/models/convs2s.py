@@ -1,0 +1,321 @@
+"""ConvS2S (Gehring et al. 2017): stacked gated convolutions with attention in every decoder layer, as a tower function.
+
+Followed from the paper: position embeddings added to word embeddings, gated linear units, residual connections
+and all other sums of two scaled by sqrt(0.5), a step of attention in each decoder layer whose values are the
+encoder's output plus its input embedding, scaled by the root of the source length, gradients into the encoder
+divided by the number of attentions, and the initialisation of its section 3.5. Its weight normalisation is left
+out: it would be computed anew in each step of decoding, and with Adam the initialisation alone does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from towernmt.errors import SettingsError
+from towernmt.models.attention import MASKED
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.loss import Projection
+from towernmt.models.precision import compute_dtype, matmul, to_float32
+from towernmt.models.randomness import StatelessNormal, dropout
+from towernmt.settings import setting
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.optimizer import OptimizerSettings, make_optimizer
+
+HALF = 0.5 ** 0.5
+"""Keeps the variance of a sum of two."""
+
+
+@dataclass(frozen=True)
+class ConvS2SSettings:
+    """Sizes and regularisation of a ConvS2S; the defaults are the preset `tiny`."""
+
+    embedding_size: int = setting(256, "depth of the embeddings of words and positions, and of the attention")
+    encoder: str = setting("6x256/3", "the encoder's convolutions, LAYERSxDEPTH/WIDTH, more of them after commas; "
+                                      "an odd kernel width")
+    decoder: str = setting("6x256/3", "the decoder's convolutions, as those of the encoder, of any width")
+    output_size: int = setting(256, "depth of the last hidden layer, before the softmax")
+    dropout: float = setting(0.1, "dropout on embeddings, on the input of each convolution and before the softmax")
+    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
+    max_positions: int = setting(1024, "rows of each table of position embeddings; later positions use its last row")
+    scale_encoder_gradients: bool = setting(
+        True, "divide the gradients into the encoder by the decoder's number of attentions")
+    tie_embeddings: str = setting(
+        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
+        choices=("all", "target", "none"))
+    source_vocab_size: int = setting(0, "set from the data")
+    target_vocab_size: int = setting(0, "set from the data")
+
+    @property
+    def hidden_size(self) -> int:
+        """What the Transformer's schedule of the learning rate asks a model for."""
+        return self.embedding_size
+
+
+_EN_DE = "9x512/3,4x1024/3,2x2048/1"
+_UNTIED = {"tie_embeddings": "none", "label_smoothing": 0.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "fconv_iwslt": {"encoder": "4x256/3", "decoder": "3x256/3", "dropout": 0.2, **_UNTIED},
+    "fconv_wmt_en_ro": {"embedding_size": 512, "encoder": "20x512/3", "decoder": "20x512/3", "output_size": 512,
+                        **_UNTIED},
+    "fconv_wmt_en_de": {"embedding_size": 768, "encoder": _EN_DE, "decoder": _EN_DE, "output_size": 512, **_UNTIED},
+}
+"""`fconv_wmt_*` are the sizes that the authors published for WMT 2016 English-Romanian and WMT 2014 English-German,
+`fconv_iwslt` those for IWSLT 2014; `tiny` suits laptops."""
+
+
+class Convolution(NamedTuple):
+    """One layer: depth of its output, and kernel width."""
+
+    depth: int
+    width: int
+
+
+class ConvS2SMemory(NamedTuple):
+    """What the decoder sees of the source.
+
+    Attributes:
+        keys: the encoder's output `[batch, source length, embedding]`, in the compute dtype.
+        values: the same with the input embeddings added, likewise.
+        bias: float32 `[batch, 1, source length]`: 0 at words, very negative at padding.
+        scale: float32 `[batch, 1, 1]`: the root of the source length.
+    """
+
+    keys: Any
+    values: Any
+    bias: Any
+    scale: Any
+
+
+@dataclass
+class ConvS2S(NMTModel):
+    """A convolutional encoder and decoder with an attention a decoder layer.
+
+    Args:
+        settings: sizes, with both vocabulary sizes set.
+        optimizer_settings: which optimizer `optimizer()` makes.
+        clip_norm: clip gradients to this global norm; 0 for no clipping.
+    Raises:
+        SettingsError: sizes that do not fit each other.
+    """
+
+    architecture: ClassVar[str] = "convs2s"
+    settings: ConvS2SSettings
+    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self._encoder, self._decoder = convolutions(s.encoder, "encoder"), convolutions(s.decoder, "decoder")
+        _check(s, self._encoder)
+        self.source_vocab_size, self.target_vocab_size = s.source_vocab_size, s.target_vocab_size
+
+    def optimizer(self) -> Any:
+        return make_optimizer(self.optimizer_settings, self.clip_norm)
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.settings.label_smoothing
+
+    def encode(self, source: Any, source_length: Any) -> ConvS2SMemory:
+        s = self.settings
+        batch, longest = tf.shape(source)[0], tf.shape(source)[1]
+        source, source_length = (_at_least_one_row(x) for x in (source, source_length))
+        mask = tf.sequence_mask(source_length, longest, dtype=tf.float32)               # [batch, source length]
+        with tf1.variable_scope("convs2s"):
+            table = self._table("source")
+            with tf1.variable_scope("encoder"):
+                embedded = self._embed(table, source, tf.range(longest))        # [batch, source length, embedding]
+                x = self._affine(embedded, self._encoder[0].depth, "input")
+                for number, layer in enumerate(self._encoder):
+                    with tf1.variable_scope(f"layer_{number}"):
+                        around = (layer.width - 1) // 2
+                        y = dropout(x, s.dropout, "input") * mask[:, :, None]   # the kernel sees zeros for padding
+                        x = (_gated(self._convolve(y, layer, (around, around))) + self._residual(x, layer)) * HALF
+                x = self._affine(x, s.embedding_size, "output")
+                if s.scale_encoder_gradients:
+                    x = _scale_gradient(x, 1.0 / len(self._decoder))
+        keys, values = (tf.cast(y, compute_dtype()) for y in (x, (x + embedded) * HALF))
+        scale = tf.sqrt(tf.cast(source_length, tf.float32))[:, None, None]
+        memory = ConvS2SMemory(keys, values, ((1.0 - mask) * MASKED)[:, None, :], scale)
+        return ConvS2SMemory(*[x[:batch] for x in memory])
+
+    def decode_hidden(self, memory: ConvS2SMemory, target_in: Any) -> Any:
+        def convolve(x: Any, layer: Convolution, _: int) -> Any:
+            return self._convolve(x, layer, (layer.width - 1, 0))       # nothing from later positions
+
+        batch, length = tf.shape(target_in)[0], tf.shape(target_in)[1]
+        rows = ConvS2SMemory(*map(_at_least_one_row, memory))
+        return self._decode(_at_least_one_row(target_in), tf.range(length), rows, convolve)[:batch]
+
+    def start_state(self, memory: ConvS2SMemory, beam: int) -> DecoderState:
+        """Zeros, as a sentence has them before its first word: `[batch * beam, width - 1, depth]` for each layer."""
+        rows = tf.shape(memory.bias)[0] * beam
+        before = [self._decoder[0].depth] + [layer.depth for layer in self._decoder]
+        cache = [tf.zeros([rows, layer.width - 1, depth], compute_dtype())
+                 for layer, depth in zip(self._decoder, before, strict=False)]
+        return DecoderState(memory, cache, tf.constant(0))
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        memory: ConvS2SMemory = state.memory
+        cache = []
+
+        def convolve(x: Any, layer: Convolution, number: int) -> Any:
+            new = tf.reshape(tf.cast(x, compute_dtype()), [-1, 1, int(x.shape[-1])])
+            window = tf.concat([state.cache[number], new], 1)           # [batch * beam, width, depth]
+            cache.append(window[:, 1:])
+            kernel, bias = self._convolution_variables(int(x.shape[-1]), layer)
+            y = matmul(tf.reshape(window, [-1, kernel.shape[0] * kernel.shape[1]]),
+                       tf.reshape(kernel, [-1, 2 * layer.depth]))
+            return tf.reshape(_add(y, bias), tf.concat([tf.shape(x)[:2], [2 * layer.depth]], 0))
+
+        # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam].
+        by_sentence = tf.reshape(token, [tf.shape(memory.bias)[0], -1])
+        hidden = self._decode(by_sentence, state.step[None], memory, convolve)
+        hidden = tf.reshape(hidden, [-1, self.settings.output_size])
+        return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1)
+
+    def output_projection(self) -> Projection:
+        with tf1.variable_scope("convs2s"):
+            bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
+            return Projection(self._table("softmax"), bias)
+
+    def _decode(self, ids: Any, positions: Any, memory: ConvS2SMemory,
+                convolve: Callable[[Any, Convolution, int], Any]) -> Any:
+        """The decoder up to its last hidden layer, float32 `[batch, queries, output size]`.
+
+        Args:
+            ids: int32 `[batch, queries]`: the positions of a sentence, or its hypotheses at one position.
+            positions: int32 `[queries]`, or `[1]` for all.
+            convolve: (float32 `[batch, queries, depth]`, layer, its number) to `[batch, queries, 2 * layer depth]`.
+        """
+        s = self.settings
+        with tf1.variable_scope("convs2s"):
+            table = self._table("target")
+            with tf1.variable_scope("decoder"):
+                embedded = self._embed(table, ids, positions)
+                x = self._affine(embedded, self._decoder[0].depth, "input")
+                for number, layer in enumerate(self._decoder):
+                    with tf1.variable_scope(f"layer_{number}"):
+                        y = _gated(convolve(dropout(x, s.dropout, "input"), layer, number))
+                        y = (y + self._attention(y, embedded, memory)) * HALF
+                        x = (y + self._residual(x, layer)) * HALF
+                return dropout(self._affine(x, s.output_size, "output"), s.dropout, "output")
+
+    def _attention(self, hidden: Any, embedded: Any, memory: ConvS2SMemory) -> Any:
+        """What the source has for each hidden state: float32, of the shape of `hidden` `[batch, queries, depth]`."""
+        with tf1.variable_scope("attention"):
+            query = (self._affine(hidden, self.settings.embedding_size, "query") + embedded) * HALF
+            logits = to_float32(matmul(query, memory.keys, transpose_b=True)) + memory.bias
+            context = to_float32(matmul(tf.nn.softmax(logits), memory.values)) * memory.scale
+            return self._affine(context, int(hidden.shape[-1]), "output")
+
+    def _residual(self, x: Any, layer: Convolution) -> Any:
+        """`x` `[batch, length, depth]`, mapped to the layer's depth where that differs."""
+        return x if int(x.shape[-1]) == layer.depth else self._affine(x, layer.depth, "residual")
+
+    def _embed(self, table: Any, ids: Any, positions: Any) -> Any:
+        """Words plus positions: float32 `[batch, length, embedding]` of ids int32 `[batch, length]`."""
+        s = self.settings
+        signal = tf.gather(_normal("positions", [s.max_positions, s.embedding_size], 0.1),
+                           tf.minimum(positions, s.max_positions - 1))
+        return dropout(tf.gather(table, ids) + signal[None], s.dropout, "embedding")
+
+    def _table(self, role: str) -> Any:
+        """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
+        s = self.settings
+        name = {"all": "embedding", "target": "source_embedding" if role == "source" else "target_embedding",
+                "none": f"{role}_embedding"}[s.tie_embeddings]
+        size = self.source_vocab_size if role == "source" else self.target_vocab_size
+        depth = s.output_size if role == "softmax" else s.embedding_size
+        stddev = ((1.0 - s.dropout) / depth) ** 0.5 if name == "softmax_embedding" else 0.1
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            return _normal(name, [size, depth], stddev)
+
+    def _affine(self, x: Any, depth: int, name: str) -> Any:
+        """float32 `[batch, length, depth]` of `x` `[batch, length, input depth]`."""
+        before = int(x.shape[-1])
+        with tf1.variable_scope(name):
+            kernel = _normal("kernel", [before, depth], ((1.0 - self.settings.dropout) / before) ** 0.5)
+            y = _add(matmul(tf.reshape(x, [-1, before]), kernel), _bias(depth))
+            return to_float32(tf.reshape(y, tf.concat([tf.shape(x)[:2], [depth]], 0)))
+
+    def _convolve(self, x: Any, layer: Convolution, padding: tuple[int, int]) -> Any:
+        """`[batch, length + sum(padding) - width + 1, 2 * layer depth]` of `x` `[batch, length, depth]`.
+
+        TensorFlow's convolution, which is half as fast again on a processor as the windows in one matrix product.
+        """
+        kernel, bias = self._convolution_variables(int(x.shape[-1]), layer)
+        padded = tf.pad(tf.cast(x, compute_dtype()), [[0, 0], list(padding), [0, 0]])
+        return _add(tf.nn.conv1d(padded, tf.cast(kernel, compute_dtype()), stride=1, padding="VALID"), bias)
+
+    def _convolution_variables(self, before: int, layer: Convolution) -> tuple[Any, Any]:
+        """Kernel float32 `[width, before, 2 * depth]` and bias float32 `[2 * depth]`."""
+        with tf1.variable_scope("convolution"):
+            stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * before)) ** 0.5
+            return _normal("kernel", [layer.width, before, 2 * layer.depth], stddev), _bias(2 * layer.depth)
+
+
+def convolutions(text: str, name: str) -> list[Convolution]:
+    """The layers that a setting describes: "2x512/3,1x1024/1" is two of depth 512 and width 3, and one more.
+
+    Args:
+        name: the setting's, for the message.
+    Raises:
+        SettingsError: it is not understood.
+    """
+    layers = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)x(\d+)/(\d+)\s*", part)
+        if match is None or "0" in match.groups():
+            raise SettingsError(f"model.{name}={text}: '{part}' is not LAYERSxDEPTH/WIDTH, for example 6x256/3.")
+        count, depth, width = map(int, match.groups())
+        layers += [Convolution(depth, width)] * count
+    return layers
+
+
+def _gated(x: Any) -> Any:
+    """A gated linear unit (Dauphin et al. 2017): float32 `[..., depth]` of `[..., 2 * depth]`."""
+    value, gate = tf.split(to_float32(x), 2, -1)
+    return value * tf.sigmoid(gate)
+
+
+def _scale_gradient(x: Any, scale: float) -> Any:
+    """`x`, whose gradient is multiplied by `scale`."""
+    return tf.custom_gradient(lambda y: (tf.identity(y), lambda dy: dy * scale))(x)
+
+
+def _at_least_one_row(x: Any) -> Any:
+    """`x`, with one row of zeros if it has none: TensorFlow's convolution gives an empty batch a wrong shape."""
+    empty = tf.cast(tf.equal(tf.shape(x)[0], 0), tf.int32)
+    return tf.pad(x, [[0, empty]] + [[0, 0]] * (x.shape.rank - 1))
+
+
+def _add(x: Any, bias: Any) -> Any:
+    return tf.nn.bias_add(x, tf.cast(bias, x.dtype))
+
+
+def _bias(depth: int) -> Any:
+    return tf1.get_variable("bias", [depth], initializer=tf1.zeros_initializer())
+
+
+def _normal(name: str, shape: list[int], stddev: float) -> Any:
+    return tf1.get_variable(name, shape, initializer=StatelessNormal(stddev, name))
+
+
+def _check(s: ConvS2SSettings, encoder: list[Convolution]) -> None:
+    if s.source_vocab_size < 5 or s.target_vocab_size < 5:
+        raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
+                            "vocabularies (4 special tokens and at least one word).")
+    if any(layer.width % 2 == 0 for layer in encoder):
+        raise SettingsError(f"model.encoder={s.encoder}: the encoder's kernels have an odd width, as many words to "
+                            "the left as to the right.")
+    if s.tie_embeddings == "all" and s.source_vocab_size != s.target_vocab_size:
+        raise SettingsError("model.tie_embeddings=all needs one shared vocabulary: prepare the data with "
+                            "--shared-vocab, or set model.tie_embeddings=target.")
+    if s.tie_embeddings != "none" and s.output_size != s.embedding_size:
+        raise SettingsError(f"model.output_size={s.output_size} must be model.embedding_size={s.embedding_size} to "
+                            f"share their table, or set model.tie_embeddings=none.")
