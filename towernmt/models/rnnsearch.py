@@ -1,0 +1,255 @@
+"""RNNSearch (Bahdanau et al. 2015): a bidirectional encoder, and a decoder that attends at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from towernmt.errors import SettingsError
+from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.layers import linear
+from towernmt.models.loss import Projection
+from towernmt.models.precision import to_float32
+from towernmt.models.randomness import dropout
+from towernmt.models.recurrence import CELLS, KERNELS, Cell, run_both_ways, sequence_dropout
+from towernmt.models.recurrent_attention import (
+    COVERAGES,
+    SCORES,
+    Attention,
+    AttentionMemory,
+    attention_memory,
+    by_hypothesis,
+    by_sentence,
+)
+from towernmt.models.scan import Step, scan
+from towernmt.settings import setting
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.optimizer import OptimizerSettings, make_optimizer
+
+
+@dataclass(frozen=True)
+class RNNSearchSettings:
+    """Sizes and regularisation of an RNNSearch; the defaults are the preset `tiny`."""
+
+    embedding_size: int = setting(256, "depth of the embeddings")
+    encoder_size: int = setting(384, "units of each direction of the encoder")
+    decoder_size: int = setting(512, "units of the decoder")
+    attention_size: int = setting(384, "depth inside additive attention")
+    read_out_size: int = setting(256, "depth of the last hidden layer; the embeddings' where they are the softmax's")
+    encoder_layers: int = setting(1, "bidirectional layers of the encoder")
+    decoder_layers: int = setting(1, "layers of the decoder; the first one attends")
+    cell: str = setting("gru", "recurrent cell", choices=CELLS)
+    attention: str = setting("additive", "score of attention; dot needs decoder_size = 2 * encoder_size",
+                             choices=SCORES)
+    coverage: str = setting("none", "tell additive attention where it has been (Tu et al. 2016)", choices=COVERAGES)
+    read_out: str = setting("maxout", "from state, embedding and context to the last hidden layer",
+                            choices=("maxout", "tanh", "linear"))
+    layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
+    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
+    embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
+    dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and on the read-out")
+    kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
+                           choices=KERNELS)
+    tie_embeddings: str = setting(
+        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
+        choices=TIES)
+    source_vocab_size: int = setting(0, "set from the data")
+    target_vocab_size: int = setting(0, "set from the data")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "bahdanau": {"embedding_size": 620, "encoder_size": 1000, "decoder_size": 1000, "attention_size": 1000,
+                 "read_out_size": 500, "tie_embeddings": "none", "label_smoothing": 0.0, "embedding_dropout": 0.0,
+                 "dropout": 0.0},
+}
+"""`bahdanau` has the sizes of Bahdanau et al. (2015, appendix A.2.3); `tiny` suits laptops."""
+
+
+class RNNSearchMemory(NamedTuple):
+    """What the decoder sees of the source.
+
+    Attributes:
+        attention: keys and values.
+        start: for each decoder layer the state before the first word, a list of `[batch, decoder_size]`.
+    """
+
+    attention: AttentionMemory
+    start: list[list[Any]]
+
+
+@dataclass
+class RNNSearch(NMTModel):
+    """An RNNSearch with a GRU or LSTM, additive, dot or general attention, and coverage as an option.
+
+    The read-out sees the state after the step, as equation 4 of the paper has it (its appendix has the state
+    before).
+
+    Args:
+        settings: sizes, with both vocabulary sizes set.
+        optimizer_settings: which optimizer `optimizer()` makes.
+        clip_norm: clip gradients to this global norm; 0 for no clipping.
+    Raises:
+        SettingsError: sizes that do not fit each other.
+    """
+
+    architecture: ClassVar[str] = "rnnsearch"
+    settings: RNNSearchSettings
+    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.settings)
+        self.source_vocab_size = self.settings.source_vocab_size
+        self.target_vocab_size = self.settings.target_vocab_size
+
+    def optimizer(self) -> Any:
+        return make_optimizer(self.optimizer_settings, self.clip_norm)
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.settings.label_smoothing
+
+    def encode(self, source: Any, source_length: Any) -> RNNSearchMemory:
+        s = self.settings
+        with tf1.variable_scope("rnnsearch"):
+            table = self._table("source")
+            with tf1.variable_scope("encoder"):
+                x = self._embed(table, source)                              # [source length, batch, embedding]
+                for layer in range(s.encoder_layers):
+                    if layer:
+                        x = sequence_dropout(x, s.dropout, f"layer_{layer}_input")
+                    depth = int(x.shape[2])
+                    ahead, back = run_both_ways(self._encoder_cell(layer, depth, "forward"),
+                                                self._encoder_cell(layer, depth, "backward"), x, source_length)
+                    x = tf.concat([ahead, back], 2)
+            annotations = tf.transpose(x, [1, 0, 2])                        # [batch, source length, 2 * encoder]
+            with tf1.variable_scope("decoder"):
+                return RNNSearchMemory(attention_memory(annotations, source_length, *self._attention_sizes()),
+                                       [self._start(back[0], layer) for layer in range(s.decoder_layers)])
+
+    def decode_hidden(self, memory: RNNSearchMemory, target_in: Any) -> Any:
+        s = self.settings
+        with tf1.variable_scope("rnnsearch"):
+            table = self._table("target")
+            with tf1.variable_scope("decoder"):
+                x = self._embed(table, target_in)                           # [target length, batch, embedding]
+                h, context = self._attending_layer(memory, x)
+                for layer in range(1, s.decoder_layers):
+                    h = sequence_dropout(h, s.dropout, f"layer_{layer}_input")
+                    h = self._decoder_cell(layer).run(h, memory.start[layer])[-1]
+                return tf.transpose(self._read_out([h, x, context]), [1, 0, 2])
+
+    def _attending_layer(self, memory: RNNSearchMemory, x: Any) -> tuple[Any, Any]:
+        """The decoder's first layer: states and contexts, each float32 `[target length, batch, depth]`."""
+        cell, attention = self._decoder_cell(0), self._attention()
+        states, cells = cell.state_size, len(cell.matrices)
+        norms = len(cell.norms)
+
+        def one(step: Step) -> tuple[list[Any], list[Any]]:
+            state, coverage = step.state[:states], step.state[states:]
+            seen = attention.attend(state[-1][:, None], coverage, step.fixed[0],
+                                    lambda a, i: step.multiply(a, cells + i), step.shared[norms:])
+            context = seen.context[:, 0]
+            state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms])
+            return [*state, *seen.coverage], [state[-1], context]
+
+        h, context = scan(one, 2, cell.project(x), [*memory.start[0], *_no_coverage(memory.attention, 1)],
+                          [*cell.matrices, *attention.matrices(memory.attention)],
+                          [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias])
+        return h, context
+
+    def start_state(self, memory: RNNSearchMemory, beam: int) -> DecoderState:
+        start = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]
+        coverage = [by_hypothesis(x) for x in _no_coverage(memory.attention, beam)]
+        return DecoderState(memory, {"states": start, "coverage": coverage}, tf.constant(0))
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        memory: AttentionMemory = state.memory.attention
+        batch = tf.shape(memory.bias)[0]
+        first, *upper = state.cache["states"]
+        with tf1.variable_scope("rnnsearch"):
+            x = tf.gather(self._table("target"), token)                     # [rows, embedding]
+            with tf1.variable_scope("decoder"):
+                seen = self._attention().attend_once(
+                    by_sentence(first[-1], batch), [by_sentence(c, batch) for c in state.cache["coverage"]], memory)
+                context = by_hypothesis(seen.context)
+                states = [self._decoder_cell(0).step(x, [context], first)]
+                for layer, before in enumerate(upper, 1):
+                    states.append(self._decoder_cell(layer).step(states[-1][-1], [], before))
+                hidden = self._read_out([states[-1][-1], x, context])
+        cache = {"states": states, "coverage": [by_hypothesis(c) for c in seen.coverage]}
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
+
+    def output_projection(self) -> Projection:
+        with tf1.variable_scope("rnnsearch"):
+            bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
+            return Projection(self._table("softmax"), bias)
+
+    def _table(self, role: str) -> Any:
+        s = self.settings
+        return shared_table(role, s.tie_embeddings, self.source_vocab_size if role == "source" else
+                            self.target_vocab_size, s.read_out_size if role == "softmax" else s.embedding_size)
+
+    def _embed(self, table: Any, ids: Any) -> Any:
+        """float32 `[length, batch, embedding_size]` of ids int32 `[batch, length]`."""
+        return sequence_dropout(tf.gather(table, tf.transpose(ids)), self.settings.embedding_dropout, "embedding")
+
+    def _encoder_cell(self, layer: int, depth: int, direction: str) -> Cell:
+        s = self.settings
+        return Cell(s.cell, depth, s.encoder_size, f"layer_{layer}/{direction}", layer_norm=s.layer_norm,
+                    kernels=s.kernels)
+
+    def _decoder_cell(self, layer: int) -> Cell:
+        s = self.settings
+        return Cell(s.cell, s.decoder_size if layer else s.embedding_size, s.decoder_size, f"layer_{layer}",
+                    extra_depth=0 if layer else 2 * s.encoder_size, layer_norm=s.layer_norm, kernels=s.kernels)
+
+    def _attention(self) -> Attention:
+        return Attention(*self._attention_sizes())
+
+    def _attention_sizes(self) -> tuple[str, int, int, str, str]:
+        s = self.settings
+        return s.attention, s.decoder_size, s.attention_size, s.coverage, "attention"
+
+    def _start(self, first: Any, layer: int) -> list[Any]:
+        """The state before the first word, from the backward annotation of the first source word `[batch, depth]`."""
+        s = self.settings
+        states = 1 if s.cell == "gru" else 2
+        packed = to_float32(linear(first, s.decoder_size, f"start_{layer}", parts=states))
+        *cell, h = tf.split(packed, states, 1)
+        return [*cell, tf.tanh(h)]
+
+    def _read_out(self, parts: Sequence[Any]) -> Any:
+        """The last hidden layer float32 `[..., read_out_size]` (deep output, Pascanu et al. 2014)."""
+        s = self.settings
+        x = tf.concat(parts, -1)
+        if s.read_out == "maxout":      # Goodfellow et al. 2013: the larger of two
+            hidden = to_float32(linear(x, 2 * s.read_out_size, "read_out"))
+            hidden = tf.maximum(*tf.split(hidden, 2, -1))
+        else:
+            hidden = to_float32(linear(x, s.read_out_size, "read_out"))
+            hidden = tf.tanh(hidden) if s.read_out == "tanh" else hidden
+        return dropout(hidden, s.dropout, "read_out")
+
+
+def _no_coverage(memory: AttentionMemory, beam: int) -> list[Any]:
+    """Coverage before the first word: nothing, or zeros `[batch, beam, source length]` in a list."""
+    return [tf.repeat(tf.zeros_like(fertility)[:, None], beam, 1) for fertility in memory.fertility]
+
+
+def _check(s: RNNSearchSettings) -> None:
+    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    if s.tie_embeddings != "none" and s.read_out_size != s.embedding_size:
+        raise SettingsError(f"model.read_out_size={s.read_out_size} must be model.embedding_size="
+                            f"{s.embedding_size} where the softmax has the embeddings: set them equal, or "
+                            "model.tie_embeddings=none.")
+    if s.attention == "dot" and s.decoder_size != 2 * s.encoder_size:
+        raise SettingsError(f"model.attention=dot needs model.decoder_size={s.decoder_size} to be twice "
+                            f"model.encoder_size={s.encoder_size}: change one of them, or set "
+                            "model.attention=general.")
+    if s.coverage != "none" and s.attention != "additive":
+        raise SettingsError(f"model.coverage={s.coverage} needs model.attention=additive, not {s.attention}: "
+                            "change one of them.")

@@ -1,0 +1,299 @@
+"""Seq2Seq: a stack of LSTMs that reads, and one that writes (Sutskever et al. 2014), with Luong's attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
+
+from towernmt.errors import SettingsError
+from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.layers import linear
+from towernmt.models.loss import Projection
+from towernmt.models.precision import matmul, to_float32
+from towernmt.models.randomness import StatelessUniform, dropout
+from towernmt.models.recurrence import (
+    CELLS,
+    KERNELS,
+    Cell,
+    at_end,
+    reverse,
+    sequence_dropout,
+    sequence_mask,
+)
+from towernmt.models.recurrent_attention import (
+    Attention,
+    AttentionMemory,
+    attention_memory,
+    by_hypothesis,
+    by_sentence,
+)
+from towernmt.models.scan import Step, scan
+from towernmt.settings import setting
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.optimizer import OptimizerSettings, make_optimizer
+
+
+@dataclass(frozen=True)
+class Seq2SeqSettings:
+    """Sizes and regularisation of a Seq2Seq; the defaults are the preset `tiny`."""
+
+    embedding_size: int = setting(256, "depth of the embeddings and of the last hidden layer")
+    hidden_size: int = setting(448, "units of each layer")
+    layers: int = setting(2, "layers of the encoder, and of the decoder, which starts from the encoder's last state")
+    cell: str = setting("lstm", "recurrent cell", choices=CELLS)
+    reverse_source: bool = setting(True, "read the source backwards, so that its beginning is fresh")
+    attention: str = setting("general", "score of attention (Luong et al. 2015); none for Sutskever et al. (2014)",
+                             choices=("none", "dot", "general"))
+    input_feeding: bool = setting(False, "the decoder's first layer also reads the step before's last hidden layer")
+    layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
+    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
+    embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
+    dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and before the softmax")
+    kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
+                           choices=KERNELS)
+    tie_embeddings: str = setting(
+        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
+        choices=TIES)
+    source_vocab_size: int = setting(0, "set from the data")
+    target_vocab_size: int = setting(0, "set from the data")
+
+
+_PAPERS: dict[str, Any] = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "tie_embeddings": "none",
+                           "label_smoothing": 0.0}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "sutskever": {**_PAPERS, "attention": "none", "embedding_dropout": 0.0, "dropout": 0.0},
+    "luong": {**_PAPERS, "attention": "general", "input_feeding": True, "embedding_dropout": 0.2, "dropout": 0.2},
+}
+"""The sizes of Sutskever et al. (2014, section 3.4) and Luong et al. (2015, section 4.1); `tiny` suits laptops."""
+
+
+class Seq2SeqMemory(NamedTuple):
+    """What the decoder sees of the source.
+
+    Attributes:
+        start: for each layer the encoder's last state, a list of float32 `[batch, hidden_size]`.
+        attention: keys and values, in a tuple; empty without attention.
+    """
+
+    start: list[list[Any]]
+    attention: tuple[AttentionMemory, ...]
+
+
+@dataclass
+class Seq2Seq(NMTModel):
+    """Stacked LSTMs or GRUs with or without attention from the decoder's top layer.
+
+    With attention, the last hidden layer is tanh(W [context; h]) (Luong et al. 2015, equation 5). Without, it is
+    h itself, or an affine map of it where the softmax has another depth.
+
+    Args:
+        settings: sizes, with both vocabulary sizes set.
+        optimizer_settings: which optimizer `optimizer()` makes.
+        clip_norm: clip gradients to this global norm; 0 for no clipping.
+    Raises:
+        SettingsError: sizes that do not fit each other.
+    """
+
+    architecture: ClassVar[str] = "seq2seq"
+    settings: Seq2SeqSettings
+    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.settings)
+        self.source_vocab_size = self.settings.source_vocab_size
+        self.target_vocab_size = self.settings.target_vocab_size
+
+    def optimizer(self) -> Any:
+        return make_optimizer(self.optimizer_settings, self.clip_norm)
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.settings.label_smoothing
+
+    def encode(self, source: Any, source_length: Any) -> Seq2SeqMemory:
+        s = self.settings
+        last = []
+        with tf1.variable_scope("seq2seq"):
+            table = self._table("source")
+            with tf1.variable_scope("encoder"):
+                x = self._embed(table, source)                              # [source length, batch, embedding]
+                if s.reverse_source:
+                    x = reverse(x, source_length)
+                for layer in range(s.layers):
+                    cell = self._cell(layer, int(x.shape[2]))
+                    states = cell.run(self._layer_input(x, layer), cell.zero_state(tf.shape(source)[0]))
+                    last.append([at_end(state, source_length) for state in states])
+                    x = states[-1]
+            if s.attention == "none":
+                return Seq2SeqMemory(last, ())
+            with tf1.variable_scope("decoder"):
+                return Seq2SeqMemory(last, (attention_memory(tf.transpose(x, [1, 0, 2]), source_length,
+                                                             *self._attention_sizes()),))
+
+    def decode_hidden(self, memory: Seq2SeqMemory, target_in: Any) -> Any:
+        s = self.settings
+        with tf1.variable_scope("seq2seq"):
+            table = self._table("target")
+            with tf1.variable_scope("decoder"):
+                x = self._embed(table, target_in)                           # [target length, batch, embedding]
+                if s.input_feeding:
+                    hidden = tf.transpose(self._feed_inputs(memory, x), [1, 0, 2])
+                else:
+                    for layer in range(s.layers):
+                        cell = self._cell(layer, int(x.shape[2]))
+                        x = cell.run(self._layer_input(x, layer), memory.start[layer])[-1]
+                    hidden = self._last_hidden(tf.transpose(x, [1, 0, 2]), memory)
+                return dropout(hidden, s.dropout, "hidden")
+
+    def _feed_inputs(self, memory: Seq2SeqMemory, x: Any) -> Any:
+        """Decode with input feeding, where every layer and attention are within the loop.
+
+        Args:
+            x: embeddings float32 `[target length, batch, embedding_size]`.
+        Returns:
+            the last hidden layer, float32 `[target length, batch, embedding_size]`.
+        """
+        s = self.settings
+        cells, attention, kernel = self._decoder_cells(), self._attention(), self._attentional_kernel()
+        (attended,) = memory.attention
+        rows = tf.shape(x)[1]
+        states, maps, norms = cells[0].state_size, len(cells[0].matrices), len(cells[0].norms)
+
+        def one(step: Step) -> tuple[list[Any], list[Any]]:
+            *flat, below = step.state
+            before, after = _by_layer(flat, states, s.layers), []
+            projected, norm = _by_layer(step.inputs, maps, s.layers), _by_layer(step.shared, norms, s.layers)
+            for layer, cell in enumerate(cells):
+                extra = below * step.fixed[layer] if layer else below
+                after.append(cell.advance(projected[layer], [extra], before[layer],
+                                          _from(step.multiply, layer * maps), norm[layer]))
+                below = after[-1][-1]
+            seen = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
+            hidden = tf.tanh(step.multiply(tf.concat([seen.context[:, 0], below], 1), s.layers * maps + 2))
+            return [*chain(*after), hidden], [hidden]
+
+        inputs = [cells[0].project(x), *[cell.project(_nothing(x)) for cell in cells[1:]]]
+        masks = [sequence_mask(rows, s.hidden_size, s.dropout, f"layer_{layer}_input") for layer in range(1, s.layers)]
+        return scan(one, 1, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
+                    [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attended), kernel],
+                    [*chain(*[cell.norms for cell in cells])], [attended.bias, *masks])[0]
+
+    def start_state(self, memory: Seq2SeqMemory, beam: int) -> DecoderState:
+        states = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]
+        rows = tf.shape(memory.start[0][0])[0] * beam
+        hidden = [self._no_hidden(rows)] if self.settings.input_feeding else []
+        return DecoderState(memory, {"states": states, "hidden": hidden}, tf.constant(0))
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        s = self.settings
+        states = []
+        with tf1.variable_scope("seq2seq"):
+            x = tf.gather(self._table("target"), token)                     # [rows, embedding]
+            with tf1.variable_scope("decoder"):
+                for layer, (cell, before) in enumerate(zip(self._decoder_cells(), state.cache["states"],
+                                                           strict=True)):
+                    if s.input_feeding:
+                        known, extra = (_nothing(x), [x]) if layer else (x, state.cache["hidden"])
+                    else:
+                        known, extra = x, []
+                    states.append(cell.step(known, extra, before))
+                    x = states[-1][-1]
+                hidden = self._last_hidden(x, state.memory)
+        cache = {"states": states, "hidden": [hidden] if s.input_feeding else []}
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
+
+    def output_projection(self) -> Projection:
+        with tf1.variable_scope("seq2seq"):
+            bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
+            return Projection(self._table("softmax"), bias)
+
+    def _last_hidden(self, h: Any, memory: Seq2SeqMemory) -> Any:
+        """The last hidden layer from the top layer's output.
+
+        Args:
+            h: `[batch, target length, hidden_size]`, or `[batch * beam, hidden_size]` of one step.
+        Returns:
+            float32 with the last dimension embedding_size.
+        """
+        s = self.settings
+        if not memory.attention:
+            return h if s.hidden_size == s.embedding_size else to_float32(linear(h, s.embedding_size, "hidden"))
+        (attended,) = memory.attention
+        query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attended.bias)[0])
+        context = self._attention().attend_once(query, [], attended).context
+        both = tf.concat([by_hypothesis(context), by_hypothesis(query)], 1)
+        hidden = tf.tanh(to_float32(matmul(both, self._attentional_kernel())))
+        return tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0))
+
+    def _table(self, role: str) -> Any:
+        size = self.source_vocab_size if role == "source" else self.target_vocab_size
+        return shared_table(role, self.settings.tie_embeddings, size, self.settings.embedding_size)
+
+    def _embed(self, table: Any, ids: Any) -> Any:
+        """float32 `[length, batch, embedding_size]` of ids int32 `[batch, length]`."""
+        return sequence_dropout(tf.gather(table, tf.transpose(ids)), self.settings.embedding_dropout, "embedding")
+
+    def _layer_input(self, x: Any, layer: int) -> Any:
+        return sequence_dropout(x, self.settings.dropout, f"layer_{layer}_input") if layer else x
+
+    def _cell(self, layer: int, known: int, extra: int = 0) -> Cell:
+        s = self.settings
+        return Cell(s.cell, known, s.hidden_size, f"layer_{layer}", extra, s.layer_norm, s.kernels)
+
+    def _decoder_cells(self) -> list[Cell]:
+        """The decoder's layers; with input feeding, all but the embedding is known only within the loop."""
+        s = self.settings
+        if s.input_feeding:
+            return [self._cell(layer, 0 if layer else s.embedding_size, s.hidden_size if layer else s.embedding_size)
+                    for layer in range(s.layers)]
+        return [self._cell(layer, s.hidden_size if layer else s.embedding_size) for layer in range(s.layers)]
+
+    def _attention(self) -> Attention:
+        return Attention(*self._attention_sizes())
+
+    def _attention_sizes(self) -> tuple[str, int, int, str, str]:
+        s = self.settings
+        return s.attention, s.hidden_size, s.hidden_size, "none", "attention"
+
+    def _attentional_kernel(self) -> Any:
+        """W of the attentional layer, float32 `[2 * hidden_size, embedding_size]`."""
+        s = self.settings
+        limit = math.sqrt(6.0 / (2 * s.hidden_size + s.embedding_size))
+        with tf1.variable_scope("attentional"):
+            return tf.convert_to_tensor(tf1.get_variable(
+                "kernel", [2 * s.hidden_size, s.embedding_size], initializer=StatelessUniform(limit, "kernel")))
+
+    def _no_hidden(self, rows: Any) -> Any:
+        """The last hidden layer before the first word."""
+        zeros = tf.zeros([rows, self.settings.embedding_size])
+        zeros.set_shape([None, self.settings.embedding_size])
+        return zeros
+
+
+def _nothing(x: Any) -> Any:
+    """Of depth 0, for a layer that knows no input beforehand."""
+    return x[..., :0]
+
+
+def _by_layer(flat: Sequence[Any], each: int, layers: int) -> list[Sequence[Any]]:
+    return [flat[layer * each:(layer + 1) * each] for layer in range(layers)]
+
+
+def _from(multiply: Callable[[Any, int], Any], first: int) -> Callable[[Any, int], Any]:
+    """`multiply` for the matrices from the `first` on."""
+    return lambda a, i: multiply(a, first + i)
+
+
+def _check(s: Seq2SeqSettings) -> None:
+    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    if s.layers < 1:
+        raise SettingsError(f"model.layers={s.layers} must be at least 1.")
+    if s.input_feeding and s.attention == "none":
+        raise SettingsError("model.input_feeding=true needs attention to feed: set model.attention=general or dot.")
