@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,3 +33,40 @@ def mariadb() -> Iterator[Any]:
     server = MariaDB()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from towernmt_test_servers.seaweedfs import SeaweedFS
+
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The server, with its credentials in the environment and nothing else there that boto3 would find."""
+    from towernmt_test_servers.seaweedfs import ACCESS_KEY, SECRET_KEY
+
+    from towernmt.dataflow.sources import s3_client
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                        "AWS_CONFIG_FILE": str(tmp_path / "no-config"), "AWS_EC2_METADATA_DISABLED": "true",
+                        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no-credentials")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(s3_client, "FIRST_DELAY", 0.01)
+    s3_client._clients.clear()
+    yield seaweedfs
+    s3_client._clients.clear()
+
+
+@pytest.fixture
+def fault_proxy(s3: Any) -> Iterator[Any]:
+    from towernmt_test_servers.fault_proxy import FaultProxy
+
+    proxy = FaultProxy(s3.url)
+    yield proxy
+    proxy.stop()
