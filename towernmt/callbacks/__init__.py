@@ -13,10 +13,12 @@ __getattr__, __dir__ = lazy_exports(__name__, {
     "bleu_validator": ["BleuValidator"],
     "checkpoint": ["CheckpointSaver"],
     "early_stopping": ["EarlyStopping"],
+    "hooks": ["CallbackToHook", "HookToCallback"],
     "limits": ["StopAfterMinutes", "StopAtStep"],
     "nan_guard": ["NaNGuard", "watch_gradients"],
     "patience": ["Patience"],
     "progress": ["Progress"],
+    "run_hooks": ["separate_runs"],
     "schedule_callbacks": [
         "ConstantSchedule", "CosineSchedule", "ExponentialSchedule", "InverseSquareRootSchedule",
         "LearningRateSchedule", "LinearSchedule", "NoamSchedule", "PiecewiseSchedule", "ReduceOnPlateau",

@@ -10,6 +10,7 @@ import numpy as np
 from tensorpack.utils import logger
 
 from towernmt.callbacks.progress import duration, perplexity
+from towernmt.callbacks.run_hooks import session_for
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stop_signal import StopOnSignal
 from towernmt.callbacks.surroundings import EndOfTraining, find_callbacks, training_towers
@@ -20,6 +21,7 @@ from towernmt.models.interface import NMTModel
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.search import SearchSettings, build_search_predictor
 from towernmt.predict.stream import translate_lines
+from towernmt.runs import Run
 from towernmt.tf_compat import tf
 
 
@@ -98,7 +100,10 @@ class BleuValidator(StatefulCallback):
     def _before_train(self) -> None:
         self._end = EndOfTraining()
         self._signals = find_callbacks(self.trainer, StopOnSignal)
-        self._predictor.set_session(self.trainer.sess)
+        session = session_for(self.trainer, Run.VALIDATION)
+        self._predictor.set_session(session)
+        if self._loss is not None:
+            self._loss.sess = session
 
     def _before_epoch(self) -> None:
         self._validate_if_due()

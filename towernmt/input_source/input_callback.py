@@ -18,6 +18,7 @@ from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.input_source.statistics import InputStatistics
+from towernmt.runs import Run
 from towernmt.tf_compat import tf1
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class InputCallback(Callback):
     """
 
     _chief_only = False
+    # It finds by itself which runs take a batch. Those of an accumulation come through `run_with_batch`.
+    belongs_to = (Run.TRAIN_STEP, Run.SAMPLING, Run.VALIDATION, Run.DATA)
+    looks_after_input = True
 
     def __init__(self, queue_input: GeneralQueueInput) -> None:
         self._input = queue_input

@@ -1,9 +1,13 @@
-"""tensorpack's group of callbacks, in which what fails at the end of training fails the program."""
+"""tensorpack's group of callbacks, in which each sees its own runs, and a failure at the end fails the program."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensorpack.callbacks.group import Callbacks
 from tensorpack.utils import logger
+
+from towernmt.callbacks.run_hooks import refuse_shared_feeds, separate_runs
 
 
 class CallbackGroup(Callbacks):
@@ -12,14 +16,28 @@ class CallbackGroup(Callbacks):
     tensorpack prints what a callback raises in `after_train` and forgets it: a last checkpoint that could
     not be written would look like success. Here the others still end, and the first such error is kept.
 
+    tensorpack calls every callback at every run of the hooked session. Here each is called at the runs that it
+    belongs to (`towernmt.runs`), by default the train step.
+
     Attributes:
         error: the first exception of an `after_train`, or None.
     """
 
     def __init__(self, callbacks: Callbacks) -> None:
-        """Take the place of a group that was set up."""
+        """Take the place of a group that was set up.
+
+        Raises:
+            SettingsError: two callbacks feed the same tensor.
+        """
         super().__init__(callbacks.cbs)
+        refuse_shared_feeds(self.cbs)
         self.error: Exception | None = None
+
+    separates_runs = True
+
+    def get_hooks(self) -> list[Any]:
+        """The callbacks as hooks of the trainer's session, each for its own runs."""
+        return separate_runs(super().get_hooks())
 
     def _after_train(self) -> None:
         for callback in self.cbs:

@@ -11,9 +11,11 @@ from tensorpack.train.base import StopTraining, TrainLoop
 from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 
+from towernmt.callbacks.run_hooks import session_for
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
+from towernmt.runs import Run
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.gradients import Accumulator, average_over_towers
@@ -68,6 +70,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.diverged = False
         """Set by a callback that found values which are not finite: nothing is saved from then on."""
         self.loop = ResumableLoop()
+        self._sessions: dict[Run, Any] = {}
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
         self._input = input
@@ -115,6 +118,15 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if self._group.error is not None:
             raise self._group.error
 
+    def session(self, kind: Run) -> Any:
+        """Where to make the runs of one kind, as a `run_step` of your own does: with the callbacks that belong to it.
+
+        `hooked_sess` is that of the train step, `sess` that of runs which no callback sees.
+        """
+        if kind not in self._sessions:
+            self._sessions[kind] = self.hooked_sess if kind is Run.TRAIN_STEP else session_for(self, kind)
+        return self._sessions[kind]
+
     def run_step(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
         collected, position = 0, ""
@@ -131,9 +143,10 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             raise StopTraining(str(end) if isinstance(end, StopTraining) else "the data has ended") from None
 
     def _collect(self, op: Any) -> str:
+        session = self.session(Run.ACCUMULATION)
         if isinstance(self._input, GeneralQueueInput):
-            return self._input.run_with_batch(self.sess, op)
-        self.sess.run(op)
+            return self._input.run_with_batch(session, op)
+        session.run(op)
         return ""
 
     def _flush(self, collected: int, position: str) -> None:

@@ -1,0 +1,113 @@
+#!/usr/bin/env python
+"""A hook that feeds the learning rate, beside a run that only fetches data: plain TensorFlow, and here.
+
+TensorFlow's `MonitoredTrainingSession` calls every hook at every `session.run`. The hook below halves the
+learning rate when the loss has risen: it asks each run for the loss and feeds the rate. The program fetches a
+batch in one run and feeds it to the train step in another. The first run then has to compute the loss as well,
+of a batch that is not there yet, and TensorFlow fails.
+
+Here the hook belongs to the train step (what a hook does unless it says otherwise), the first run says
+that it only fetches data, and they do not meet. Run it: python examples/hooks.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from towernmt.callbacks import Progress, StopAtStep, separate_runs
+from towernmt.callbacks.hooks import CallbackToHook
+from towernmt.errors import SettingsError
+from towernmt.runs import Run, run_as
+from towernmt.tf_compat import tf, tf1
+
+STEPS = 60
+
+
+class LearningRateSetter(tf1.train.SessionRunHook):
+    """Feeds the learning rate, and halves it when the loss is higher than at the step before."""
+
+    feeds = ("learning_rate:0",)
+
+    def __init__(self, rate: float) -> None:
+        self.rate, self.last_loss = rate, np.inf
+
+    def begin(self) -> None:
+        graph = tf1.get_default_graph()
+        self._loss, self._rate = (graph.get_tensor_by_name(f"{name}:0") for name in ("loss", "learning_rate"))
+
+    def before_run(self, run_context: Any) -> Any:
+        return tf1.train.SessionRunArgs(self._loss, feed_dict={self._rate: self.rate})
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.results > self.last_loss:
+            self.rate /= 2
+        self.last_loss = run_values.results
+
+
+def build() -> tuple[Any, Any, Any]:
+    """A line to be fitted: the next batch float32 [8, 2], where it is fed, the train step."""
+    pairs = tf1.data.Dataset.range(10_000).map(
+        lambda i: tf.stack([tf.sin(tf.cast(i, tf.float32)), 3.0 * tf.sin(tf.cast(i, tf.float32)) + 1.0]))
+    batch = tf1.data.make_one_shot_iterator(pairs.batch(8, drop_remainder=True)).get_next()
+    fed = tf1.placeholder(tf.float32, [8, 2], "batch")
+    rate = tf1.placeholder(tf.float32, [], "learning_rate")
+    slope = tf1.get_variable("slope", [], initializer=tf1.zeros_initializer())
+    offset = tf1.get_variable("offset", [], initializer=tf1.zeros_initializer())
+    loss = tf.reduce_mean(tf.square(slope * fed[:, 0] + offset - fed[:, 1]), name="loss")
+    step = tf1.train.GradientDescentOptimizer(rate).minimize(loss, tf1.train.get_or_create_global_step())
+    return batch, fed, step
+
+
+def train_in_plain_tensorflow() -> None:
+    """As TensorFlow has it: the run that fetches a batch meets the hook."""
+    with tf.Graph().as_default():
+        batch, fed, step = build()
+        with tf1.train.MonitoredTrainingSession(hooks=[LearningRateSetter(1.5)]) as session:
+            values = session.run(batch)
+            session.run(step, {fed: values})
+
+
+def train_with_separate_runs() -> tuple[float, float]:
+    """The same with runs that say what they are, and with two of towernmt's callbacks; the fitted line."""
+    with tf.Graph().as_default():
+        batch, fed, step = build()
+        line = tf1.trainable_variables()
+        setter = LearningRateSetter(1.5)
+        hooks = separate_runs([setter, CallbackToHook(StopAtStep(STEPS), Progress(STEPS // 3))])
+        slope = offset = 0.0
+        with tf1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                with run_as(Run.DATA):
+                    values = session.run(batch)
+                    slope, offset = session.run(line)
+                session.run(step, {fed: values})
+        print(f"  learning rate 1.5 was halved down to {setter.rate}")
+        return float(slope), float(offset)
+
+
+def register_two_setters() -> None:
+    """Two hooks that feed the same tensor are refused before anything runs."""
+    separate_runs([LearningRateSetter(1.0), LearningRateSetter(0.1)])
+
+
+def main() -> None:
+    """Show the failure, the way here, and the refusal."""
+    print("In plain TensorFlow:")
+    try:
+        train_in_plain_tensorflow()
+    except tf.errors.InvalidArgumentError as error:
+        print("  InvalidArgumentError: " + next(line for line in error.message.splitlines() if "placeholder" in line))
+    print("With separate runs:")
+    slope, offset = train_with_separate_runs()
+    print(f"  y = {slope:.2f} x + {offset:.2f} after {STEPS} steps")
+    print("Two that feed the same tensor:")
+    try:
+        register_two_setters()
+    except SettingsError as error:
+        print(f"  SettingsError: {error}")
+
+
+if __name__ == "__main__":
+    main()
