@@ -28,3 +28,7 @@ class CheckpointError(TowerNMTError):
 
 class DivergenceError(TowerNMTError):
     """Training produced a value that is not finite; the message names the first such tensor."""
+
+
+class TowerRuleError(TowerNMTError):
+    """A tower function breaks a rule in a way that would spoil the training; see docs/tower-rules.md."""
