@@ -29,11 +29,13 @@ def open_database(uri: str) -> Source:
 
     Args:
         uri: SQLAlchemy's URL, with the options table, key (default id), source, target (columns of these names by
-            default), where (SQL), page (rows a query) and patience (seconds that a lost server is tried again);
-            other options go to the driver. `postgresql:` stands for psycopg, `mysql:` and `mariadb:` for PyMySQL.
+            default), where (SQL), missing (error, or skip: rows with NULL for a text), page (rows a query) and
+            patience (seconds that a lost server is tried again); other options go to the driver. `postgresql:`
+            stands for psycopg, `mysql:` and `mariadb:` for PyMySQL.
 
     Raises:
-        DataError: the URI is malformed, a package is missing, or a SQLite file is not there.
+        SettingsError: the URI is malformed.
+        DataError: a package is missing, or a SQLite file is not there.
     """
     return DatabaseSource(parse_database_uri(uri))
 
@@ -130,6 +132,6 @@ class DatabaseSource(Source):
         column, text = next((column, text) for column, text in zip((self._uri.source, self._uri.target), texts,
                                                                    strict=True) if type(text) is not str)
         what = "NULL" if text is None else f"{type(text).__name__} and not text"
-        mend = f"where={column} IS NOT NULL" if text is None else "source=COLUMN or target=COLUMN"
+        mend = "pass over such rows: missing=skip" if text is None else "choose source=COLUMN and target=COLUMN."
         raise DataError(f"{self.name}: the row with {self._uri.key} = {key!r} has {what} in {column}. Mend it, or "
-                        f"choose by {mend}.")
+                        f"{mend}")

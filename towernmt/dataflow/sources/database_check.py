@@ -25,10 +25,10 @@ def table_clause(uri: DatabaseURI) -> TableClause:
 
 
 def conditions(uri: DatabaseURI) -> list[ColumnElement[bool]]:
-    """The URI's `where`, word for word, or nothing."""
-    import sqlalchemy
-
-    return [sqlalchemy.literal_column(f"({uri.where})", sqlalchemy.Boolean)] if uri.where else []
+    """The URI's `where`, word for word, and what `missing=skip` means."""
+    columns = table_clause(uri).c
+    texts = [columns[name].is_not(None) for name in (uri.source, uri.target)] if uri.missing == "skip" else []
+    return [*_where(uri), *texts]
 
 
 def schema_and_name(uri: DatabaseURI) -> tuple[str | None, str]:
@@ -64,6 +64,8 @@ def check_table(connection: Connection, uri: DatabaseURI) -> None:
 def check_rows(connection: Connection, uri: DatabaseURI) -> None:
     """Check that no text and no key is NULL and that no key is there twice, where the schema does not promise it.
 
+    With `missing=skip`, a warning tells how many rows without a text are passed over.
+
     Raises:
         DataError: such a row is there.
         DBAPIError: the connection was lost.
@@ -78,11 +80,9 @@ def check_rows(connection: Connection, uri: DatabaseURI) -> None:
     if names:
         counts = connection.execute(sqlalchemy.select(
             sqlalchemy.func.count(), *(sqlalchemy.func.count(table.c[name]) for name in names)
-        ).select_from(table).where(*conditions(uri))).one()
+        ).select_from(table).where(*_where(uri))).one()
         for name, count in zip(names, counts[1:], strict=True):
-            if count < counts[0]:
-                raise DataError(f"{uri.name}: {counts[0] - count} of {counts[0]} rows have NULL in {name}. Mend them, "
-                                f"or leave them out: where={name} IS NOT NULL")
+            _judge_nulls(uri, name, counts[0] - count, counts[0])
     if not _is_unique(inspector, uri) and uri.key in columns:
         key = table.c[uri.key]
         twice = connection.execute(sqlalchemy.select(key, sqlalchemy.func.count()).where(*conditions(uri))
@@ -90,6 +90,24 @@ def check_rows(connection: Connection, uri: DatabaseURI) -> None:
         if twice is not None:
             raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} is there {twice[1]} times. "
                             "Choose another by key=COLUMN.")
+
+
+def _judge_nulls(uri: DatabaseURI, column: str, nulls: int, rows: int) -> None:
+    if not nulls:
+        return
+    found = f"{uri.name}: {nulls} of {rows} rows have NULL in {column}"
+    if column == uri.key:
+        raise DataError(f"{found}, the key. Mend them, or choose another key by key=COLUMN.")
+    if uri.missing == "skip":
+        logger.warning("%s; they are passed over.", found)
+        return
+    raise DataError(f"{found}. Mend them, or pass over such rows: missing=skip")
+
+
+def _where(uri: DatabaseURI) -> list[ColumnElement[bool]]:
+    import sqlalchemy
+
+    return [sqlalchemy.literal_column(f"({uri.where})", sqlalchemy.Boolean)] if uri.where else []
 
 
 def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
@@ -133,14 +151,13 @@ def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
     schema, name = schema_and_name(uri)
     if name in inspector.get_view_names(schema):
         return False
-    primary = list(inspector.get_pk_constraint(name, schema)["constrained_columns"])
     # An index over some rows, or over an expression, promises nothing.
     indexes = [index for index in inspector.get_indexes(name, schema)
                if not any(key.endswith("_where") for key in index.get("dialect_options", {}))]
-    unique = [primary, *(list(each["column_names"]) for each in inspector.get_unique_constraints(name, schema)),
-              *(list(index["column_names"]) for index in indexes if index["unique"])]
-    all_indexes = [*unique, *(list(index["column_names"]) for index in indexes)]
-    leading = {columns[0] for columns in all_indexes if columns}
+    unique: list[list[Any]] = [list(inspector.get_pk_constraint(name, schema)["constrained_columns"])]
+    unique += [list(each["column_names"]) for each in inspector.get_unique_constraints(name, schema)]
+    unique += [list(index["column_names"]) for index in indexes if index["unique"]]
+    leading = {names[0] for names in [*unique, *(list(index["column_names"]) for index in indexes)] if names}
     if uri.key not in leading and uri.key != "rowid":
         logger.warning("%s: the key %s has no index, so that reading gets slow as the table grows: "
                        "CREATE UNIQUE INDEX ... ON %s (%s).", uri.name, uri.key, uri.table, uri.key)

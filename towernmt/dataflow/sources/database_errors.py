@@ -55,7 +55,7 @@ def refused_credentials(error: DBAPIError) -> bool:
 def reason(error: BaseException, url: URL) -> str:
     """The driver's own words in one line, without the password or anything else that is secret in the URL."""
     original: Any = getattr(error, "orig", None) or error
-    arguments = getattr(original, "args", ())
+    arguments: tuple[Any, ...] = getattr(original, "args", ())
     text = str(arguments[1]) if len(arguments) == 2 and isinstance(arguments[0], int) else str(original)
     text = " ".join(text.split())
     for secret in secrets(url):
