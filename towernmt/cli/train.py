@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from towernmt.errors import SettingsError
+from towernmt.models import ARCHITECTURES
 from towernmt.settings import apply_overrides, describe, load_yaml, parse_assignments
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say how to train, shared with the example programs."""
     parser.add_argument("--logdir", help="directory of the run; if it holds one already, that run goes on")
-    parser.add_argument("--model", default=None, help="architecture: transformer")
-    parser.add_argument("--preset", default=None, help="named sizes of the model: tiny, small, base, big")
+    parser.add_argument("--model", default=None, help=f"architecture: {', '.join(ARCHITECTURES)}")
+    parser.add_argument("--preset", default=None, help="named sizes of the model, for example tiny; a wrong name is answered by those that there are")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower each, for example 0,1,2,3")
     devices.add_argument("--towers", type=int, metavar="N", help="N towers on the CPU")

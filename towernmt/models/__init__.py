@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.errors import SettingsError
@@ -11,11 +12,18 @@ if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
     from towernmt.train.settings import Settings
 
-ARCHITECTURES = ("transformer",)
+_CLASSES = {
+    "transformer": ("transformer", "Transformer"),
+    "seq2seq": ("seq2seq", "Seq2Seq"),
+    "rnnsearch": ("rnnsearch", "RNNSearch"),
+    "convs2s": ("convs2s", "ConvS2S"),
+}
+"""For each name of an architecture: its module, and its class; the settings are `<class>Settings`."""
+ARCHITECTURES = tuple(_CLASSES)
 
 __getattr__, __dir__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
-    "transformer": ["Transformer", "TransformerSettings"],
+    **{module: [name, f"{name}Settings"] for module, name in _CLASSES.values()},
 })
 
 
@@ -33,11 +41,11 @@ def architecture(name: str) -> Architecture:
     Raises:
         SettingsError: there is none.
     """
-    if name == "transformer":
-        from towernmt.models.transformer import PRESETS, Transformer, TransformerSettings
-
-        return Architecture(Transformer, TransformerSettings, PRESETS)
-    raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}.")
+    if name not in _CLASSES:
+        raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}.")
+    module_name, class_name = _CLASSES[name]
+    module = importlib.import_module(f"{__name__}.{module_name}")
+    return Architecture(getattr(module, class_name), getattr(module, f"{class_name}Settings"), module.PRESETS)
 
 
 def make_model(settings: Settings) -> NMTModel:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from towernmt.tf_compat import tf, tf1
 
 
-def session_config() -> Any:
-    """A `ConfigProto`: all processors, memory of a GPU as it is needed."""
+def session_config(cpu_towers: int = 1) -> Any:
+    """A `ConfigProto`: all processors, memory of a GPU as it is needed.
+
+    Several towers on the CPU share its processors: each operation gets a tower's share of them as threads, so that
+    the towers run side by side. (Small operations gain little from a second thread.)
+
+    Args:
+        cpu_towers: towers on the CPU.
+    """
     config = tf1.ConfigProto(allow_soft_placement=True)
+    if cpu_towers > 1:
+        config.intra_op_parallelism_threads = max(1, processors() // cpu_towers)
     config.gpu_options.allow_growth = True
     return config
 
@@ -19,13 +29,23 @@ class SessionCreator(tf1.train.SessionCreator):
     """A session with `session_config` and initialised variables.
 
     tensorpack's own creator gives an operation one thread, or warns of a configuration that was given to it.
+
+    Attributes:
+        cpu_towers: see `session_config`; a trainer of several towers sets it.
     """
+
+    cpu_towers = 1
 
     def create_session(self) -> Any:
         """The session."""
-        session = tf1.Session(config=session_config())
+        session = tf1.Session(config=session_config(self.cpu_towers))
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
         return session
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def make_deterministic() -> None:

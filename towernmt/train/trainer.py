@@ -20,8 +20,10 @@ from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.gradients import Accumulator, average_over_towers
 from towernmt.train.log_filter import mend_logger
+from towernmt.train.session import SessionCreator
 
 GradsAndVars = list[tuple[Any, Any]]
+CPU = "/cpu:0"
 
 
 class ResumableLoop(TrainLoop):
@@ -101,6 +103,12 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                 name, index=index, total=count):
             return tower_fn()
 
+    def initialize(self, session_creator: Any, session_init: Any) -> None:
+        """tensorpack's, in a session whose threads suit the number of towers."""
+        if isinstance(session_creator, SessionCreator):
+            session_creator.cpu_towers = sum(device == CPU for device in self.tower_devices)
+        super().initialize(session_creator, session_init)
+
     def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
         """tensorpack's, with a group that keeps what fails at the end of training."""
         super().setup_callbacks(callbacks, monitors)
@@ -170,7 +178,7 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
     if gpus is None:
         if towers is None or towers < 1:
             raise SettingsError("a trainer needs at least one tower: pass gpus=[0, 1, ...] or towers=N.")
-        return ["/cpu:0"] * towers
+        return [CPU] * towers
     if not gpus:
         raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
     present = len(tf.config.list_physical_devices("GPU"))
