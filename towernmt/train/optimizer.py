@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +12,43 @@ from tensorpack.tfutils.optimizer import apply_grad_processors
 from towernmt.callbacks.nan_guard import watch_gradients
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.ema import AveragingOptimizer
+from towernmt.train.optimizers.adafactor import Adafactor
+from towernmt.train.optimizers.adam import AdamW, LazyAdam
+from towernmt.train.optimizers.lamb import Lamb
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
     """Which optimizer, and how large its steps are."""
 
-    name: str = setting("adam", "optimizer", choices=("adam", "sgd"))
+    name: str = setting("adam", "optimizer; lazyadam is Adam that leaves rows of an embedding without a gradient alone",
+                        choices=("adam", "adamw", "lazyadam", "adafactor", "lamb", "sgd"))
     learning_rate: float = setting(0.001, "peak learning rate; the schedule scales it over the steps")
-    beta1: float = setting(0.9, "Adam: decay of the mean of the gradients")
-    beta2: float = setting(0.98, "Adam: decay of the mean of their squares")
-    epsilon: float = setting(1e-9, "Adam: added to the root of the mean square")
+    beta1: float = setting(0.9, "Adam and its kin, LAMB: decay of the mean of the gradients")
+    beta2: float = setting(0.98, "Adam and its kin, LAMB: decay of the mean of their squares")
+    epsilon: float = setting(1e-9, "Adam and its kin, LAMB: added to the root of the mean square")
+    weight_decay: float = setting(0.01, "AdamW, LAMB: the share of each matrix that is taken off at a rate of 1")
     momentum: float = setting(0.9, "SGD: momentum")
+    nesterov: bool = setting(False, "SGD: Nesterov's momentum")
+    adafactor_relative: bool = setting(True, "Adafactor: scale a variable's step by its root mean square")
+    adafactor_epsilon: float = setting(1e-3, "Adafactor: the least such scale")
+    adafactor_decay_exponent: float = setting(0.8, "Adafactor: mean squares of update t decay by 1 - t ** -exponent")
+    adafactor_clip: float = setting(1.0, "Adafactor: longest root mean square of a step; 0 for no limit")
+    adafactor_momentum: float = setting(0.0, "Adafactor: decay of the mean of the steps; 0 for none")
+    ema_decay: float = setting(0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average")
+
+
+MAKERS: dict[str, Callable[[OptimizerSettings, Any], Any]] = {
+    "adam": lambda s, rate: tf1.train.AdamOptimizer(rate, s.beta1, s.beta2, s.epsilon),
+    "adamw": lambda s, rate: AdamW(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
+    "lazyadam": lambda s, rate: LazyAdam(rate, s.beta1, s.beta2, s.epsilon),
+    "adafactor": lambda s, rate: Adafactor(rate, s.adafactor_relative, s.adafactor_epsilon, s.adafactor_decay_exponent,
+                                           s.adafactor_clip, s.adafactor_momentum),
+    "lamb": lambda s, rate: Lamb(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
+    "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
+}
+"""By name: from the settings and the learning rate to a `tf1.train.Optimizer`."""
 
 
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
@@ -30,14 +56,14 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
 
     Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in
     TensorFlow's fused kernel.
+
+    Raises:
+        SettingsError: a value that cannot work.
     """
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
                             trainable=False)
-    if settings.name == "sgd":
-        optimizer = tf1.train.MomentumOptimizer(rate, settings.momentum)
-    else:
-        optimizer = tf1.train.AdamOptimizer(rate, settings.beta1, settings.beta2, settings.epsilon)
-    return apply_grad_processors(optimizer, [GlobalNorm(clip_norm)])
+    optimizer = apply_grad_processors(MAKERS[settings.name](settings, rate), [GlobalNorm(clip_norm)])
+    return AveragingOptimizer(optimizer, settings.ema_decay) if settings.ema_decay else optimizer
 
 
 class GlobalNorm(GradientProcessor):
@@ -52,11 +78,21 @@ class GlobalNorm(GradientProcessor):
 
     def _process(self, grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         watch_gradients(grads)
+        grads = [(_with_distinct_rows(g), v) for g, v in grads]
         norm = tf.identity(tf.linalg.global_norm([g for g, _ in grads]), name="gradient_norm")
         if not self.clip_norm:
             return grads
         scale = self.clip_norm / tf.maximum(norm, self.clip_norm)
         return [(_scaled(g, scale), v) for g, v in grads]
+
+
+def _with_distinct_rows(gradient: Any) -> Any:
+    """A sparse gradient with the parts of each row summed: their norm depends on how towers shared the batch."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, place = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.shape(rows)[0])
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _scaled(gradient: Any, scale: Any) -> Any:
