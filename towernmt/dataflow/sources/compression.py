@@ -16,7 +16,7 @@ from towernmt.dataflow.sources.storage import Storage, StoredFile
 from towernmt.errors import DataError
 
 READ_BYTES = 1 << 18
-_COMPRESSED_BYTES = 1 << 15       # bounds what one call decompresses
+_COMPRESSED_BYTES = 1 << 14       # so that one call decompresses some MiB at most, however well the text packs
 
 
 class UnreadableError(Exception):
@@ -86,8 +86,8 @@ def read_bytes(storage: Storage, file: StoredFile, offset: int = 0) -> Iterator[
         yield from _stored(storage, file, offset, READ_BYTES)
         return
     for data in _decompressed(_stored(storage, file, 0, _COMPRESSED_BYTES), compression):
-        if offset < len(data):
-            yield data[offset:] if offset else data
+        for start in range(offset, len(data), READ_BYTES):
+            yield data[start:start + READ_BYTES]
         offset = max(0, offset - len(data))
 
 

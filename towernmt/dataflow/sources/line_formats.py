@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from towernmt.dataflow.sources.file_source import FileSource, Group, cursors
+from towernmt.dataflow.sources.file_source import FileSource, Group, cursors, pairs
 from towernmt.dataflow.sources.lines import count_lines, line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.sources.storage import Storage
@@ -112,7 +112,8 @@ class TabSeparated(PairLines):
         """See `PairLines.parse_all`."""
         source, target = self.columns
         try:
-            return [Pair(fields[source], fields[target]) for fields in [text.split("\t") for text in texts]]
+            rows = [text.split("\t") for text in texts]
+            return list(pairs([row[source] for row in rows], [row[target] for row in rows]))
         except IndexError:
             return None
 

@@ -64,11 +64,12 @@ def open_source(uri: str) -> Source:
 
 def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
     place = without_credentials(uri.partition("?")[0] if given else uri)
-    kind = read_options(place, {"format": given.get("format", _format(place, pattern))}, {"format": choice(*_FORMATS)})
-    make, options = _FORMATS[kind["format"]]
+    format = given.get("format") or _format(place, pattern)
+    read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
+    make, options = _FORMATS[format]
     if (make is ParallelFiles) != has_braces(pattern):
         raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
-                            f"The format here is {kind['format']}.")
+                            f"The format here is {format}.")
     values = read_options(place, given, {**options, **storage_options, "format": name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_options if key in values}

@@ -1,0 +1,244 @@
+"""Files that are missing, damaged, changed or not what they should be: errors with file and line, no silent end."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from towernmt.dataflow.sources import compression, lines
+from towernmt.dataflow.sources.line_formats import TabSeparated
+from towernmt.dataflow.sources.open_source import open_source
+from towernmt.dataflow.sources.parquet import Parquet
+from towernmt.dataflow.sources.source import Pair, Source
+from towernmt.dataflow.sources.storage import LocalStorage, StoredFile
+from towernmt.errors import DataError
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
+
+
+def read_until_error(source: Source, message: str) -> list[Pair]:
+    """The pairs before the error, which must be there and match."""
+    pairs = []
+    with pytest.raises(DataError, match=message):
+        for _, pair in source.read(source.begin()):
+            pairs.append(pair)
+    return pairs
+
+
+def source_of(folder: Path, **files: bytes) -> Source:
+    """Write x.de and x.en, or x.tsv, ..., and open them."""
+    for ending, content in files.items():
+        (folder / f"x.{ending}").write_bytes(content)
+    return open_source(f"{folder}/x." + ("{de,en}" if "de" in files else next(iter(files))))
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.de").write_text("a\n")
+    with pytest.raises(DataError, match=r"x\.en: there is no such file"):
+        open_source(f"{tmp_path}/x.{{de,en}}").begin()
+    with pytest.raises(DataError, match=r"y-\*\.tsv: no file matches this pattern"):
+        open_source(f"{tmp_path}/y-*.tsv").begin()
+    with pytest.raises(DataError, match="it is a folder"):
+        open_source(f"{tmp_path}?format=tsv").begin()
+
+
+def test_a_side_without_its_other_is_named(tmp_path: Path) -> None:
+    for name in ("1.de", "1.en", "2.de", "2.en", "3.en"):
+        (tmp_path / name).write_text("a\n")
+    with pytest.raises(DataError, match=r"3\.en: no file of the other side \(.*\*\.de\) pairs up"):
+        open_source(f"{tmp_path}/*.{{de,en}}").begin()
+
+
+@pytest.mark.parametrize("swapped", (False, True))
+def test_unequal_lengths_tell_the_line(swapped: bool, tmp_path: Path) -> None:
+    short, long = b"a\n" * 70_000, b"a\n" * 70_001
+    source = source_of(tmp_path, de=long, en=short) if swapped else source_of(tmp_path, de=short, en=long)
+    assert len(read_until_error(source, "ends at line 70000, but .* goes on")) == 70_000
+    with pytest.raises(DataError, match="70001 lines|70000 lines"):
+        source.count()
+
+
+def test_other_encodings_are_found_by_file_line_and_byte(tmp_path: Path) -> None:
+    bad = b"gut\n" * 90_000 + "früh\n".encode("latin-1") + b"gut\n"
+    source = source_of(tmp_path, de=b"good\n" * 90_002, en=bad)
+    assert len(read_until_error(source, r"x\.en line 90001: byte 3 of the line \(0xfc\) is not UTF-8")) == 90_000
+    cursor, _ = next(islice(source.read(source.begin()), 80_000, None))
+    with pytest.raises(DataError, match=r"x\.en line 90001: byte 3"):
+        list(source.read(cursor))
+    read_until_error(source_of(tmp_path, tsv="a\tb\n".encode("utf-16")), "the file is UTF-16")
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_compressed_file_that_is_cut_off_anywhere_is_an_error(suffix: str, tmp_path: Path) -> None:
+    text = "".join(f"eins {i}\tone {i}\n" for i in range(20)).encode()
+    whole = COMPRESS[suffix](text) + COMPRESS[suffix](text)
+    middle = len(whole) // 2        # there it is a whole file of one stream
+    for length in {*range(len(whole))} - {middle}:
+        (tmp_path / f"x.tsv{suffix}").write_bytes(whole[:length])
+        source = open_source(f"{tmp_path}/x.tsv{suffix}")
+        pairs = read_until_error(source, rf"x\.tsv{suffix} near line \d+: the \w+ data are damaged")
+        assert pairs == [Pair(f"eins {i % 20}", f"one {i % 20}") for i in range(len(pairs))]
+        with pytest.raises(DataError, match="damaged"):
+            source.count()
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_flipped_bit_in_a_compressed_file_never_changes_pairs_silently(suffix: str, tmp_path: Path) -> None:
+    text = "".join(f"eins {i}\tone {i}\n" for i in range(20)).encode()
+    right = [Pair(f"eins {i}", f"one {i}") for i in range(20)]
+    whole = COMPRESS[suffix](text)
+    found = 0
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        (tmp_path / f"x.tsv{suffix}").write_bytes(damaged)
+        source = open_source(f"{tmp_path}/x.tsv{suffix}")
+        try:
+            assert [pair for _, pair in source.read(source.begin())] == right
+        except DataError as error:
+            assert f"x.tsv{suffix}" in str(error)
+            found += 1
+    assert found > len(whole) * 0.7      # some bits of headers mean nothing: gzip's time of change, for one
+
+
+def test_what_stands_behind_a_gzip_stream_is_not_passed_over(tmp_path: Path) -> None:
+    whole = gzip.compress(b"a\tb\n")
+    (tmp_path / "x.tsv.gz").write_bytes(whole + b"\0" * 512 + whole + b"\0\0")
+    source = open_source(f"{tmp_path}/x.tsv.gz")
+    assert len(list(source.read(source.begin()))) == 2
+    (tmp_path / "x.tsv.gz").write_bytes(whole + b"garbage")
+    assert len(read_until_error(source, "near line 2: the gzip data are damaged")) == 1
+
+
+@pytest.mark.parametrize("change", ("touched", "replaced", "gone", "joined"))
+def test_a_file_that_changed_since_is_refused(change: str, tmp_path: Path) -> None:
+    for i in (1, 2):
+        (tmp_path / f"x-{i}.tsv").write_text("a\tb\nc\td\n")
+    source = open_source(f"{tmp_path}/x-*.tsv")
+    running = source.read(source.begin())
+    cursor, _ = next(running)
+    path = tmp_path / "x-2.tsv"
+    if change == "touched":
+        os.utime(path, ns=(1, 1))
+    elif change == "replaced":
+        path.write_text("a\tb\nc\td\ne\tf\n")
+    elif change == "gone":
+        path.unlink()
+    else:
+        (tmp_path / "x-0.tsv").write_text("a\tb\n")
+    with pytest.raises(DataError, match="the 2 files have changed since the pass over them began"):
+        next(source.read(cursor))
+    if change != "joined":
+        with pytest.raises(DataError, match=r"x-2\.tsv: (the file has changed|there is no such file)"):
+            list(running)
+    assert source.begin() != cursor[:3]
+
+
+def test_a_cursor_of_something_else_is_refused(tmp_path: Path) -> None:
+    source = source_of(tmp_path, tsv=b"a\tb\n")
+    for cursor in (None, 7, [], ["x", 1, 0, 0], [*source.begin()[:-1], -1], {"id": 7}):
+        with pytest.raises(DataError, match="is no place in this source"):
+            next(source.read(cursor))
+    with pytest.raises(DataError, match="x.tsv near line 10: it had 4 bytes when reading began"):
+        next(source.read([*source.begin()[:-2], 9, 1000]))
+
+
+class TamperedStorage(LocalStorage):
+    """Gives other bytes than were listed, or fails at the disk."""
+
+    def __init__(self, content: bytes, fails: bool = False) -> None:
+        self.content, self.fails = content, fails
+
+    def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
+        stream = io.BytesIO(self.content[offset:])
+        if self.fails:
+            def read(size: int | None = -1, /) -> bytes:
+                raise OSError(5, "Input/output error")
+            stream.read = read      # type: ignore[method-assign]
+        return stream
+
+
+@pytest.mark.parametrize("content", (b"a\tb\n", b"a\tb\n" * 3))
+def test_other_bytes_than_were_listed_are_an_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_bytes(b"a\tb\n" * 2)
+    source = TabSeparated("x", TamperedStorage(content), f"{tmp_path}/x.tsv")
+    read_until_error(source, r"x\.tsv near line \d: it had 8 bytes when reading began")
+    (tmp_path / "x.parquet").write_bytes(b"PAR1" * 20)
+    read_until_error(Parquet("x", TamperedStorage(content), f"{tmp_path}/x.parquet"), r"x\.parquet")
+
+
+def test_a_failing_disk_is_named_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_bytes(b"a\tb\n" * 2)
+    source = TabSeparated("x", TamperedStorage(b"", fails=True), f"{tmp_path}/x.tsv")
+    read_until_error(source, r"x\.tsv near line 1: cannot be read at byte 0 \(Input/output error\)")
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "READ_BYTES", 1 << 10)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 20)
+    source = source_of(tmp_path, tsv=b"a\tb\n" + b"x" * (1 << 22))
+    assert len(read_until_error(source, "near line 2: the line is longer than 1 MiB")) == 1
+
+
+@pytest.mark.parametrize(("line", "message"), (
+    (b"a", r"x\.tsv line 3: it has 1 tab-separated column, but column 1"),
+    (b"", r"x\.tsv line 3: it has 1 tab-separated column"),
+))
+def test_lines_with_too_few_columns_are_named(line: bytes, message: str, tmp_path: Path) -> None:
+    source = source_of(tmp_path, tsv=b"a\tb\nc\td\te\n" + line + b"\nf\tg\n")
+    assert read_until_error(source, message) == [("a", "b"), ("c", "d")]
+
+
+@pytest.mark.parametrize(("line", "message"), (
+    ("{", r"x\.jsonl line 2: it is not JSON"),
+    ("{} {}", r"x\.jsonl line 2: it is not JSON \(Extra data at character 4\)"),
+    ("[1]", "line 2: it is JSON, but not an object"),
+    ("", "line 2: the line is empty"),
+    ('{"source": "a"}', r"line 2: there is no text in the field 'target' \(the fields are: source\)"),
+    ('{"source": "a", "target": null}', "line 2: there is no text in the field 'target'"),
+    ('{"source": "a", "target": 7}', "line 2: the field 'target' holds no text, but int"),
+    ("[" * 100_000, "line 2: it is JSON that is nested too deeply"),
+))
+def test_lines_of_json_that_are_no_pair_are_named(line: str, message: str, tmp_path: Path) -> None:
+    good = '{"source": "a", "target": "b"}\n'
+    source = source_of(tmp_path, jsonl=f"{good}{line}\n{good}".encode())
+    assert read_until_error(source, message) == [("a", "b")]
+
+
+def test_columns_of_parquet_that_are_not_there_or_hold_no_text_are_named(tmp_path: Path) -> None:
+    records = [{"de": f"a{i}", "en": None if i == 5 else "b", "n": i} for i in range(9)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=3)
+    place = f"{tmp_path}/x.parquet"
+    read_until_error(open_source(place), r"x\.parquet: there is no column 'source'; it has: de, en, n\.")
+    read_until_error(open_source(f"{place}?source=de&target=n"), "row group 0: a column holds int64 and not texts")
+    source = open_source(f"{place}?source=de&target=en")
+    assert len(read_until_error(source, "row group 1 row 3: column 'en' holds no text")) == 5
+
+
+def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
+    table = pyarrow.table({"source": [f"eins {i}" for i in range(50)], "target": [f"one {i}" for i in range(50)]})
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(table, path, row_group_size=20, write_page_checksum=True, compression="none",
+                                use_dictionary=False)
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        read_until_error(open_source(str(path)), r"x\.parquet: it cannot be read as Parquet")
+    damaged = bytearray(whole)
+    damaged[whole.index(b"eins 7") + 1] ^= 1
+    path.write_bytes(damaged)
+    read_until_error(open_source(str(path)), r"x\.parquet: it cannot be read as Parquet \(.*CRC")

@@ -1,0 +1,74 @@
+"""URIs: what they name, and what is said of those that name nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towernmt.dataflow.sources import s3
+from towernmt.dataflow.sources.open_source import open_source
+from towernmt.dataflow.sources.options import split_uri
+from towernmt.errors import SettingsError
+
+
+@pytest.mark.parametrize(("uri", "message"), (
+    ("x.tsv?colums=0,1", r"x\.tsv: there is no option 'colums' for this source\. Did you mean 'columns'\?"),
+    ("x.tsv?zzz=0", r"no option 'zzz' for this source\. It has: columns, format, header, missing\."),
+    ("x.{de,en}?columns=0,1", r"no option 'columns' for this source\. It has: format\."),
+    ("x.tsv?columns=0", r"x\.tsv: columns=0: expected the numbers of two columns"),
+    ("x.tsv?columns=0,a", "columns=0,a: expected the numbers of two columns"),
+    ("x.tsv?columns=0,1,2", "expected the numbers of two columns"),
+    ("x.tsv?header=maybe", "header=maybe: expected true or false"),
+    ("x.tsv?header=true&columns", r"expected name=value in its options, found 'columns'"),
+    ("x.tsv?header=true&header=no", "the option 'header' is there twice"),
+    ("x.jsonl?source=", "source=: expected a name"),
+    ("x.tsv?missing=ignore", "missing=ignore: expected one of error, skip"),
+    ("x.tsv?format=csv", "format=csv: expected one of parallel, tsv, jsonl"),
+    ("x.tsv?format=parallel", "two parallel files, and they alone, are named by braces"),
+    ("x.{de,en}?format=tsv", "two parallel files, and they alone, are named by braces"),
+    ("x.{de,en,fr}", r"\{de,en,fr\} must name exactly two sides"),
+    ("corpus", r"corpus: the name does not tell the format\. Say it, for example \?format=tsv"),
+    ("oracle://me:secret@host/x", r"^oracle://host/x: 'oracle://' is no kind of source"),
+    ("s3://bucket/x.tsv?endpoint=http://me:secret@host", "no option 'endpoint' .* Did you mean 'endpoint_url'"),
+    ("s3://bucket/x.tsv?retries=many", "retries=many: expected a whole number"),
+    ("/data/x.tsv?endpoint_url=http://me:secret@host", "no option 'endpoint_url' for this source"),
+))
+def test_uris_that_cannot_be_are_refused_with_what_to_mend(uri: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        open_source(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("uri", "place", "options"), (
+    ("part-?.tsv", "part-?.tsv", {}),
+    ("part-?.tsv?header=true", "part-?.tsv", {"header": "true"}),
+    ("x.jsonl?source=a%26b&target=c+d", "x.jsonl", {"source": "a&b", "target": "c+d"}),
+    ("s3://b/x?endpoint_url=http://127.0.0.1:8333&region=eu", "s3://b/x",
+     {"endpoint_url": "http://127.0.0.1:8333", "region": "eu"}),
+    ("x.tsv?columns=0,1?", "x.tsv", {"columns": "0,1?"}),
+))
+def test_options_stand_behind_the_question_mark(uri: str, place: str, options: dict[str, str]) -> None:
+    assert split_uri(uri) == (place, options)
+
+
+def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_format(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {}
+    monkeypatch.setattr(s3, "S3Storage", lambda **options: given.update(options))
+    source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2,1&timeout=2.5")
+    assert given == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
+    assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
+    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://h:1&retries=3&columns=2,1&timeout=2.5"
+
+
+def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x-1.tsv").write_text("a\tb\n")
+    (tmp_path / "x[1].dat").write_text("c\td\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for uri in (f"{tmp_path}/x-1.tsv", "~/x-?.tsv", f"file://{tmp_path}/x-1.tsv", f"{tmp_path}/x-1.tsv?format=tsv"):
+        source = open_source(uri)
+        assert [pair for _, pair in source.read(source.begin())] == [("a", "b")]
+        assert source.name == uri
+    source = open_source(f"{tmp_path}/x[1].dat?format=tsv")
+    assert [pair for _, pair in source.read(source.begin())] == [("c", "d")]
