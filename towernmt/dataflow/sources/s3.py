@@ -12,6 +12,7 @@ from towernmt.dataflow.sources.storage import StoredFile
 from towernmt.errors import DataError
 
 CHUNK_BYTES = 8 << 20
+PAGE_OBJECTS = 1000  # as many as a server gives at once
 _FIRST_CHUNK = 1 << 18  # then twice as many each time: a short read behind a seek costs little
 _PIECE = 1 << 16
 _MAGIC = re.compile(r"[*?\[]")
@@ -77,12 +78,12 @@ class S3Storage:
         return StoredFile(name, found["ContentLength"], found["ETag"])
 
     def _objects(self, pattern: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-        """Every object below a prefix, a page (of 1000, mostly) a request."""
+        """Every object below a prefix, a page a request."""
         s3 = client(self.options)
         token: dict[str, str] = {}
         while True:
-            page = retrying(self.options, pattern,
-                            lambda: s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **token))  # noqa: B023
+            page = retrying(self.options, pattern, lambda: s3.list_objects_v2(
+                Bucket=bucket, Prefix=prefix, MaxKeys=PAGE_OBJECTS, **token))   # noqa: B023
             yield from page.get("Contents", ())
             if not page.get("IsTruncated"):
                 return

