@@ -57,4 +57,5 @@ def memory_source() -> Any:
 
 def numbered(name: str, index: int) -> Pair:
     """A pair of words that no other has, of lengths that vary."""
-    return Pair(" ".join([f"{name}{index}"] + ["x"] * (index * 7 % 5)), " ".join([f"{name}{index}"] + ["y"] * (index % 6)))
+    word = f"{name}{index}"
+    return Pair(" ".join([word] + ["x"] * (index * 7 % 5)), " ".join([word] + ["y"] * (index % 6)))

@@ -22,9 +22,10 @@ def mixture(memory_source):
 
     def make(sizes: dict[str, int], weights: Any = None, ends: Any = None, tags: Any = None, **how: Any) -> Mixture:
         said: list[str] = []
-        ingredients = [Ingredient(memory_source(name, size), weight, tag, end) for (name, size), weight, tag, end in zip(
-            sizes.items(), weights or itertools.repeat(1.0), tags or itertools.repeat(""),
-            ends or itertools.repeat(None), strict=False)]
+        values = zip(sizes.items(), weights or itertools.repeat(1.0), tags or itertools.repeat(""),
+                     ends or itertools.repeat(None), strict=False)
+        ingredients = [Ingredient(memory_source(name, size), weight, tag, end)
+                       for (name, size), weight, tag, end in values]
         made = Mixture(ingredients, report=said.append, **how)
         made.said = said
         return made

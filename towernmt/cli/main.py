@@ -15,9 +15,12 @@ from towernmt.errors import TowerNMTError
 
 COMMANDS = {
     "prepare": "make vocabularies and shards of integer ids from text",
+    "load": "put sentence pairs into a database table",
+    "inspect": "look at sources: pairs, samples, lengths, speed, trouble",
     "train": "train a model, or go on with a run",
     "translate": "translate lines from standard input",
     "evaluate": "translate a test set and score it (BLEU, chrF)",
+    "average": "make one checkpoint from the mean weights of several",
 }
 
 

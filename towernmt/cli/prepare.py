@@ -1,4 +1,4 @@
-"""`towernmt prepare`: text files to prepared data."""
+"""`towernmt prepare`: text files, or any sources of sentence pairs, to prepared data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
 
 DESCRIPTION = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
-               "line, in flat memory.")
+               "line, or from any sources of sentence pairs, in flat memory.")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             parser.add_argument(option, action="store_true", help=text)
             continue
-        required = field.default == ""
-        if not required and field.default is not None:
+        required = field.name in ("source", "output")
+        if not required and field.default not in (None, ""):
             text += f" Default: {field.default}."
         choices = field.metadata["choices"] or None
         parser.add_argument(option, type=kind, default=field.default, required=required, choices=choices,
@@ -41,7 +41,13 @@ def run(args: argparse.Namespace) -> int:
         TowerNMTError: what `prepare` raises.
     """
     names = [field.name for field in dataclasses.fields(PrepareSettings)]
-    data = prepare(PrepareSettings(**{name: getattr(args, name) for name in names}), stream=sys.stderr)
+    settings = PrepareSettings(**{name: getattr(args, name) for name in names})
+    if settings.output.startswith("s3://"):
+        from towernmt.dataflow.remote_prepare import prepare_to_s3
+
+        data = prepare_to_s3(settings, stream=sys.stderr)
+    else:
+        data = prepare(settings, stream=sys.stderr)
     print(data.statistics_table, end="")
     return 0
 

@@ -122,7 +122,7 @@ def _quoted(text: str) -> str:
             end -= 1
         return key + "'" + uri[:end].replace("'", "''") + "'" + uri[end:]
 
-    return re.sub(r"(\buri:[ \t]+)([^\s'\",&*!|>][^\s'\"]*)", quote, text)
+    return re.sub(r"(\buri:[ \t]+)([^\s'\",&*!|>]\S*)", quote, text)
 
 
 def _corpora(content: Any, name: str) -> Corpora:

@@ -57,6 +57,11 @@ class PairFilter:
                       target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
         return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
 
+    def count_reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> dict[str, int]:
+        """Reason to number of pairs that are dropped for it."""
+        reasons = self.reasons(source_lengths, target_lengths)
+        return {name: count for code, name in enumerate(DROP_REASONS) if (count := int((reasons == code).sum()))}
+
 
 @dataclass(frozen=True)
 class EncodedChunk:

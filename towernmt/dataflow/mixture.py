@@ -94,7 +94,8 @@ class Mixture(Source):
         Raises:
             DataError: a source cannot be reached.
         """
-        weights = self._weights()
+        counted = self.mix == "temperature" and len(self.ingredients) > 1
+        weights = self.weights([one.source.count() if counted else 1 for one in self.ingredients])
         return {"epoch": epoch, "draw": 0, "over": False, "sources": [
             {"name": one.source.name, "cursor": one.source.begin(), "weight": weight, "pairs": 0, "round": 0,
              "rounds": 0, "active": True}
@@ -123,15 +124,14 @@ class Mixture(Source):
             count += len(pairs)
         return count
 
-    def _weights(self) -> list[float]:
+    def weights(self, counts: Sequence[int]) -> list[float]:
+        """The weights of the draws where the sources have `counts` pairs, which only temperature asks for."""
         weights = [float(ingredient.weight) for ingredient in self.ingredients]
-        if self.mix != "temperature" or len(weights) == 1:
+        if self.mix != "temperature":
             return weights
-        counts = [ingredient.source.count() for ingredient in self.ingredients]
         shares = [weight * count ** (1 / self.temperature) for weight, count in zip(weights, counts, strict=True)]
         # An empty source keeps a share of nothing, which no draw finds: it is left out when the epoch begins.
-        total = sum(shares)
-        return [share / total for share in shares] if total else weights
+        return [share / sum(shares) for share in shares] if any(shares) else weights
 
     def _check(self) -> None:
         if not self.ingredients:

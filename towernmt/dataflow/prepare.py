@@ -1,6 +1,7 @@
-"""`prepare`: two text files become a directory of vocabularies, shards and statistics, in flat memory.
+"""`prepare`: text becomes a directory of vocabularies, shards and statistics, in flat memory.
 
-The text is read in passes, each from start to end: (1) a scan that checks it (encoding, number of
+The text is two parallel files; whatever else sentence pairs come from is written to such first (see `spool`).
+It is read in passes, each from start to end: (1) a scan that checks it (encoding, number of
 lines) and takes its checksum; (2) a sample for the vocabularies, drawn by line number; (3) encoding,
 filtering and writing. Everything is a pure function of the text and the settings; the number of
 workers changes nothing. The manifest is written last, so a directory that has one is whole.
@@ -23,6 +24,7 @@ from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, PreparedData, read_manifest
 from towernmt.dataflow.progress import Progress
 from towernmt.dataflow.shards import ShardInfo, ShardWriter, id_dtype
+from towernmt.dataflow.spool import spooled
 from towernmt.dataflow.statistics import Statistics, table
 from towernmt.dataflow.subword.learn import VocabularyMaker
 from towernmt.dataflow.text import TextSummary, clean, read_lines, scan_pair
@@ -50,15 +52,16 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
             or the output directory holds another preparation.
     """
     settings.check()
-    job = _Preparation(settings, stream, name)
-    if not job.is_done():
-        job.run()
+    with spooled(settings, stream) as (text_settings, corpus):
+        job = _Preparation(text_settings, stream, name, corpus)
+        if not job.is_done():
+            job.run()
     return PreparedData(settings.output)
 
 
 class _Preparation:
-    def __init__(self, settings: PrepareSettings, stream: TextIO | None, name: str | None) -> None:
-        self._settings, self._stream = settings, stream
+    def __init__(self, settings: PrepareSettings, stream: TextIO | None, name: str | None, corpus: str) -> None:
+        self._settings, self._stream, self._corpus = settings, stream, corpus
         self._output = Path(settings.output)
         self._name = name or settings.output
         self._maker = VocabularyMaker(settings)
@@ -101,8 +104,7 @@ class _Preparation:
         self._remove_former()
         lines = self._texts[0].lines
         if not lines:
-            raise DataError(f"{settings.source} and {settings.target} are empty: there is nothing to "
-                            "prepare.")
+            raise DataError(f"{self._corpus} are empty: there is nothing to prepare.")
         self._say("making the vocabularies")
         source, target, notes = self._maker.make(lines)
         save_vocabularies(source, target, self._output / VOCABULARIES)
@@ -129,7 +131,7 @@ class _Preparation:
         progress.done()
         if not statistics.pairs:
             self._remove_former()
-            raise DataError(f"{settings.source} and {settings.target}: no pair is left; dropped: "
+            raise DataError(f"{self._corpus}: no pair is left; dropped: "
                             f"{statistics.dropped_in_words()}. Check the text, or raise --max-length or "
                             f"--max-length-ratio.")
         return [writer.finish() for writer in writers]

@@ -18,9 +18,10 @@ class PrepareSettings:
     """What `prepare` reads, how it treats it, and where it writes."""
 
     source: str = setting(
-        "", "Training text in the source language: UTF-8, one sentence a line (.gz is read too).")
-    target: str = setting("", "Its translation, line by line.")
-    output: str = setting("", "Directory for the prepared data.")
+        "", "Training text in the source language: UTF-8, one sentence a line (.gz is read too). Without --target: the "
+        "URI of a source of sentence pairs, or a corpora.yaml.")
+    target: str = setting("", "Its translation, line by line; not with a URI.")
+    output: str = setting("", "Directory for the prepared data, or s3://bucket/prefix.")
     valid_source: str | None = setting(None, "Validation text in the source language, kept as raw text.")
     valid_target: str | None = setting(None, "Its reference translation, line by line, kept untouched.")
     vocab_kind: str = setting(
@@ -36,6 +37,9 @@ class PrepareSettings:
         "character, but at most as many as fill half of the vocabulary.")
     byte_fallback: bool = setting(
         False, "SentencePiece: write other characters as bytes (256 pieces) rather than as unknown.")
+    vocab_symbols: str | None = setting(
+        None, "SentencePiece: tokens that are pieces of their own whatever the text, separated by commas; none: "
+        "the tags of a corpora.yaml.")
     vocab_sentences: int = setting(
         1_000_000, "Sentences that a vocabulary is learned from, drawn at random from a larger text.")
     max_length: int = setting(
@@ -58,10 +62,10 @@ class PrepareSettings:
         """Raises:
             SettingsError: a setting is missing or cannot work.
         """
-        for name in ("source", "target", "output"):
+        for name in ("source", "output"):
             if not getattr(self, name):
-                raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source, --target and "
-                                    "--output.")
+                raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
+                                    "URI) and --output.")
         if bool(self.valid_source) != bool(self.valid_target):
             raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
         if self.vocab_kind not in VOCABULARY_KINDS:

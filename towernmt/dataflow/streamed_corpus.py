@@ -89,8 +89,8 @@ class StreamedCorpus:
         for entry in self._corpora.sources:
             if entry.tag and UNK in self.source_vocabulary.encode(entry.tag):
                 raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, which "
-                                    "would make it an unknown word: choose a tag of characters that the text has, or prepare "
-                                    "the vocabulary from these sources (towernmt prepare --source corpora.yaml).")
+                                    "would make it an unknown word: choose a tag of characters that the text has, or "
+                                    "prepare the vocabulary from them (towernmt prepare --source corpora.yaml).")
 
 
 def open_vocabularies(where: str | Path | Sides) -> tuple[Vocabulary, Vocabulary, bool]:

@@ -55,8 +55,13 @@ class BpeCodesVocabulary(Vocabulary):
     def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
         """See `Vocabulary.sample_batch`: BPE-dropout; `sampling.nbest` has no meaning here."""
         chance = random.Random(seed)
-        return [[self._ids.get(piece, UNK) for word in clean(text).split(" ") if word
-                 for piece in self._sample_word(word, sampling.alpha, chance)] for text in texts]
+        return [[id for word in clean(text).split(" ") if word
+                 for id in self._draw_word(word, sampling.alpha, chance)] for text in texts]
+
+    def _draw_word(self, word: str, dropout: float, chance: random.Random) -> list[int]:
+        ids = [self._ids.get(piece, UNK) for piece in self._sample_word(word, dropout, chance)]
+        # The pieces of a vocabulary are those of best segmentations: a word shall not become unknown by chance.
+        return self._encode_word(word) if UNK in ids else ids
 
     def _sample_word(self, word: str, dropout: float, chance: random.Random) -> list[str]:
         """The pieces of a word where each possible merge is left out, at each step, with a chance of `dropout`."""

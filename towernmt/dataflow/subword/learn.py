@@ -86,7 +86,7 @@ class VocabularyMaker:
             return learn_bpe_codes(sentences, settings.vocab_size)
         coverage = settings.character_coverage or self._coverage(self._sample(texts, lines))
         return learn_sentence_piece(sentences, settings.vocab_kind, settings.vocab_size, coverage,
-                                    settings.byte_fallback)
+                                    settings.byte_fallback, (settings.vocab_symbols or "").split(","))
 
     def _coverage(self, sentences: Iterator[str]) -> float:
         """The share of the text that its characters cover, as many of them as fill half of the vocabulary."""

@@ -99,7 +99,7 @@ class SentencePieceVocabulary(Vocabulary):
 
 
 def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, character_coverage: float = 1.0,
-                         byte_fallback: bool = False) -> SentencePieceVocabulary:
+                         byte_fallback: bool = False, symbols: Sequence[str] = ()) -> SentencePieceVocabulary:
     """Learn a SentencePiece model; where the text is too small for `size` pieces, it has fewer.
 
     The result depends on the sentences and their order alone.
@@ -110,6 +110,7 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
         size: number of ids, the four special ones included.
         character_coverage: the share of the text's characters that get a piece of their own, in (0, 1].
         byte_fallback: write characters without a piece as bytes (256 of the pieces) rather than UNK.
+        symbols: tokens that are pieces of their own whatever the sentences; empty ones do not count.
     Raises:
         DataError: `size` is too small for the text's characters, or there is no text.
     """
@@ -118,8 +119,8 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences), model_writer=model, model_type=kind, vocab_size=size,
             pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK, character_coverage=character_coverage,
-            byte_fallback=byte_fallback, normalization_rule_name="identity", hard_vocab_limit=False,
-            num_threads=_TRAINER_THREADS, minloglevel=2)
+            byte_fallback=byte_fallback, user_defined_symbols=[symbol for symbol in symbols if symbol],
+            normalization_rule_name="identity", hard_vocab_limit=False, num_threads=_TRAINER_THREADS, minloglevel=2)
     except RuntimeError as error:
         raise DataError(_training_message(str(error), kind, size)) from error
     return SentencePieceVocabulary(model.getvalue())

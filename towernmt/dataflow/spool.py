@@ -1,0 +1,74 @@
+"""Sources to prepare: one reading of them all, kept as two text files while the preparation makes its passes.
+
+A preparation reads its text several times, and a database may change in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from towernmt.dataflow.corpora import Corpora, read_corpora
+from towernmt.dataflow.mixture import Mixture
+from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.progress import Progress
+from towernmt.dataflow.text import clean
+from towernmt.errors import DataError
+
+_PAIRS = 4096  # at a time
+
+
+@contextmanager
+def spooled(settings: PrepareSettings, stream: TextIO | None = None) -> Iterator[tuple[PrepareSettings, str]]:
+    """Settings whose source and target are text files, and what messages call them.
+
+    Where `settings.target` is given they are so already. Else `settings.source` names sources: one epoch of their
+    mixture is read to temporary files (`TMPDIR` says on which disk), which go when the block ends. What the YAML
+    file says of validation text and limits is taken where the settings say nothing.
+
+    Args:
+        settings: of the preparation.
+        stream: where progress and what the mixture reports are written; None: nowhere.
+    Raises:
+        SettingsError, DataError: a source is not there or cannot be read, or there is no pair.
+    """
+    if settings.target:
+        yield settings, f"{settings.source} and {settings.target}"
+        return
+    corpora = read_corpora(settings.source)
+    mixture = corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
+    with tempfile.TemporaryDirectory(prefix="towernmt-spool-") as directory:
+        source, target = Path(directory) / "source", Path(directory) / "target"
+        _write(mixture, source, target, stream)
+        yield _with_text(settings, corpora, source, target), mixture.name
+
+
+def _write(mixture: Mixture, source: Path, target: Path, stream: TextIO | None) -> None:
+    reader, progress, done = mixture.reader(mixture.begin()), Progress("reading", stream=stream), 0
+    with open(source, "w", encoding="utf-8", newline="\n") as sources, \
+            open(target, "w", encoding="utf-8", newline="\n") as targets:
+        while pairs := reader.take(_PAIRS):
+            sources.writelines(clean(pair.source) + "\n" for pair in pairs)
+            targets.writelines(clean(pair.target) + "\n" for pair in pairs)
+            done += len(pairs)
+            progress.update(done)
+    progress.done()
+    if not done:
+        raise DataError(f"{mixture.name}: there is no pair in it, so there is nothing to prepare. Check the source.")
+
+
+def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path) -> PrepareSettings:
+    changes: dict[str, object] = {"source": str(source), "target": str(target)}
+    if corpora.validation is not None and not settings.valid_source:
+        changes |= {"valid_source": corpora.validation.source, "valid_target": corpora.validation.target}
+    tags = sorted({entry.tag for entry in corpora.sources if entry.tag})
+    if tags and not settings.vocab_symbols:
+        changes["vocab_symbols"] = ",".join(tags)
+    for name in ("max_length", "max_length_ratio"):
+        if getattr(settings, name) == getattr(PrepareSettings, name):
+            changes[name] = getattr(corpora.pair_filter, name)
+    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
