@@ -47,18 +47,18 @@ class Storage(Protocol):
 class LocalStorage:
     """Files on disks of this machine (a `Storage`)."""
 
-    def list(self, path: str) -> list[StoredFile]:
+    def list(self, pattern: str) -> list[StoredFile]:
         """See `Storage.list`. Hidden files match only patterns that begin with a dot, as in a shell."""
-        if os.path.lexists(path) or not glob.has_magic(path):
-            file = self._stat(path)
+        if os.path.lexists(pattern) or not glob.has_magic(pattern):
+            file = self._stat(pattern)
             if file is None:
-                raise DataError(f"{path}: it is a folder, not a file. Name the files in it, for example "
-                                f"{os.path.join(path, '*.tsv.gz')} or {os.path.join(path, '**', '*.mo')}.")
+                raise DataError(f"{pattern}: it is a folder, not a file. Name the files in it, for example "
+                                f"{os.path.join(pattern, '*.tsv.gz')} or {os.path.join(pattern, '**', '*.mo')}.")
             return [file]
-        found = [self._stat(name) for name in sorted(glob.glob(path, recursive=True))]
+        found = [self._stat(name) for name in sorted(glob.glob(pattern, recursive=True))]
         files = [file for file in found if file is not None]
         if not files:
-            raise DataError(f"{path}: no file matches this pattern. Check the path, and that the shell has not "
+            raise DataError(f"{pattern}: no file matches this pattern. Check the path, and that the shell has not "
                             "changed it (put it in quotes).")
         return files
 
