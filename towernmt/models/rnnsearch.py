@@ -242,6 +242,9 @@ def _no_coverage(memory: AttentionMemory, beam: int) -> list[Any]:
 
 def _check(s: RNNSearchSettings) -> None:
     check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    for name in ("encoder_layers", "decoder_layers"):
+        if getattr(s, name) < 1:
+            raise SettingsError(f"model.{name}={getattr(s, name)} must be at least 1.")
     if s.tie_embeddings != "none" and s.read_out_size != s.embedding_size:
         raise SettingsError(f"model.read_out_size={s.read_out_size} must be model.embedding_size="
                             f"{s.embedding_size} where the softmax has the embeddings: set them equal, or "

@@ -1,0 +1,185 @@
+"""Seq2Seq against a forward pass in NumPy written from the papers, and against itself step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.errors import SettingsError
+from towernmt.models.interface import shift_right
+from towernmt.models.seq2seq import PRESETS, Seq2Seq, Seq2SeqSettings
+from towernmt.tf_compat import tf, tf1
+
+SIZES = {"embedding_size": 6, "hidden_size": 8, "source_vocab_size": 19, "target_vocab_size": 19}
+STYLES = {
+    "sutskever": {"attention": "none", "layers": 3},
+    "sutskever, one size": {"attention": "none", "hidden_size": 6},
+    "luong": {},
+    "luong, fed": {"input_feeding": True, "layers": 3},
+    "dot, gru, fed": {"attention": "dot", "cell": "gru", "input_feeding": True},
+    "dot, gru, forwards": {"attention": "dot", "cell": "gru", "reverse_source": False},
+    "untied": {"tie_embeddings": "none", "source_vocab_size": 23},
+    "layer norm": {"layer_norm": True, "tie_embeddings": "target"},
+    "layer norm, gru, fed": {"layer_norm": True, "cell": "gru", "input_feeding": True},
+}
+SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
+SOURCE_LENGTH = np.array([4, 6], np.int32)
+TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
+TARGET_LENGTH = np.array([3, 5], np.int32)
+
+
+def make(style: str, **more) -> Seq2Seq:
+    return Seq2Seq(Seq2SeqSettings(**{**SIZES, **STYLES[style], **more}))
+
+
+def scrambled_variables(session) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    values = {}
+    for variable in tf1.trainable_variables():
+        values[variable.op.name] = random.normal(0, 0.5, variable.shape).astype(np.float32)
+        variable.load(values[variable.op.name], session)
+    return values
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Reference:
+    """Sutskever et al. (2014) and Luong et al. (2015), sentence by sentence and word by word, without padding."""
+
+    def __init__(self, s: Seq2SeqSettings, values: dict[str, np.ndarray]) -> None:
+        self.s, self.v = s, {name.removeprefix("seq2seq/"): value for name, value in values.items()}
+
+    def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
+        s, v = self.s, self.v
+        states = [(np.zeros(s.hidden_size), np.zeros(s.hidden_size))] * s.layers
+        annotations, logits = [], []
+        for token in source[::-1] if s.reverse_source else source:
+            states = self.stack("encoder", v[self.table("source")][token], [], states)
+            annotations.append(states[-1][1])
+        hidden = np.zeros(s.embedding_size)
+        for token in target_in:
+            states = self.stack("decoder", v[self.table("target")][token], [hidden] if s.input_feeding else [], states)
+            hidden = self.last_hidden(states[-1][1], annotations)
+            logits.append(v[self.table("softmax")] @ hidden + v["softmax_bias"])
+        return np.array(logits)
+
+    def table(self, role: str) -> str:
+        if self.s.tie_embeddings == "all":
+            return "embedding"
+        return "target_embedding" if self.s.tie_embeddings == "target" and role != "source" else f"{role}_embedding"
+
+    def stack(self, side, x, fed, states):
+        after = []
+        for layer, (c, h) in enumerate(states):
+            # With input feeding, only the embedding is normalised by itself.
+            known, rest = (x, fed) if layer == 0 or side == "encoder" or not self.s.input_feeding else (x[:0], [x])
+            after.append(self.cell(f"{side}/layer_{layer}", known, rest, c, h))
+            x, fed = after[-1][1], []
+        return after
+
+    def cell(self, scope, x, rest, c, h):
+        """The next (c, h); a GRU has no use for c."""
+        if self.s.cell == "gru":
+            r, u = np.split(sigmoid(self.map(f"{scope}/gates", x, [*rest, h])), 2)
+            return c, u * h + (1 - u) * np.tanh(self.map(f"{scope}/candidate", x, [*rest, r * h]))
+        i, f, g, o = np.split(self.map(f"{scope}/gates", x, [*rest, h]), 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        shown = c
+        if self.s.layer_norm:
+            shown = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
+        return c, sigmoid(o) * np.tanh(shown)
+
+    def map(self, scope, x, rest):
+        kernel = self.v[f"{scope}/kernel"]
+        ahead, back = x @ kernel[:len(x)], np.concatenate(rest) @ kernel[len(x):]
+        if self.s.layer_norm:
+            back = self.norm(back) * self.v[f"{scope}/state_scale"]
+            if len(x):
+                ahead = self.norm(ahead) * self.v[f"{scope}/input_scale"]
+        return ahead + back + self.v[f"{scope}/bias"]
+
+    def norm(self, x):
+        return (x - x.mean()) / np.sqrt(x.var() + 1e-6)
+
+    def last_hidden(self, h, annotations):
+        if self.s.attention == "none":
+            same = self.s.hidden_size == self.s.embedding_size
+            return h if same else h @ self.v["decoder/hidden/kernel"] + self.v["decoder/hidden/bias"]
+        keys = annotations
+        if self.s.attention == "general":
+            keys = [word @ self.v["decoder/attention/memory/kernel"] for word in annotations]
+        weights = np.exp(np.array([h @ key for key in keys]))
+        context = sum(weight * word for weight, word in zip(weights / weights.sum(), annotations, strict=True))
+        return np.tanh(np.concatenate([context, h]) @ self.v["decoder/attentional/kernel"])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
+    model = make(style)
+    with PredictTowerContext(""):
+        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
+                              shift_right(tf.constant(TARGET)))
+    with tf1.Session() as session:
+        values = scrambled_variables(session)
+        got = session.run(logits)
+    for row in range(2):
+        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
+        expected = Reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
+        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("beam, kernels", [(1, "loop"), (3, "fused")])
+def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam, kernels):
+    model = make(style, kernels=kernels)
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+        target_in = shift_right(tf.constant(TARGET))
+        forced, steps = model.decode(memory, target_in), []
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+            state = model.start_state(memory, beam)
+            for t in range(TARGET.shape[1]):
+                logits, state = model.decode_step(tf.repeat(target_in[:, t], beam), state)
+                steps.append(logits)
+    with tf1.Session() as session:
+        scrambled_variables(session)
+        expected, got, memory, cache = session.run([forced, steps, state.memory, state.cache])
+    for t in range(TARGET.shape[1]):
+        np.testing.assert_allclose(got[t], np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
+    assert {len(tensor) for tensor in tf.nest.flatten(memory)} == {2}
+    assert {len(tensor) for tensor in tf.nest.flatten(cache)} == {2 * beam}
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_variables_have_names_that_a_checkpoint_can_keep(graph, fed):
+    model = make("luong", input_feeding=fed)
+    with PredictTowerContext(""):
+        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
+    assert {v.op.name.removeprefix("seq2seq/") for v in tf1.global_variables()} == {
+        "embedding", "softmax_bias", "decoder/attention/memory/kernel", "decoder/attentional/kernel",
+        *[f"{side}/layer_{layer}/gates/{kind}" for side in ("encoder", "decoder") for layer in (0, 1)
+          for kind in ("kernel", "bias")]}
+
+
+@pytest.mark.parametrize("preset, million, words", [("tiny", 8.23, 8000), ("sutskever", 64.0, 8), ("luong", 71.0, 8)])
+def test_presets_have_their_sizes(graph, preset, million, words):
+    """`tiny` with a joint vocabulary of 8,000. Sutskever et al. (2014) count 64 million within the cells."""
+    model = Seq2Seq(Seq2SeqSettings(**PRESETS[preset], source_vocab_size=words, target_vocab_size=words))
+    with PredictTowerContext(""):
+        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
+    size = sum(int(np.prod(v.shape)) for v in tf1.trainable_variables())
+    assert size / 1e6 == pytest.approx(million, abs=0.1)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"source_vocab_size": 0}, "source_vocab_size"),
+    ({"source_vocab_size": 23}, "--shared-vocab"),
+    ({"layers": 0}, "model.layers=0"),
+    ({"attention": "none", "input_feeding": True}, "model.input_feeding"),
+])
+def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
+    with pytest.raises(SettingsError, match=message):
+        Seq2Seq(Seq2SeqSettings(**{**SIZES, **wrong}))
