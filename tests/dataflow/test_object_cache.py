@@ -199,7 +199,8 @@ def small_disk() -> Iterator[Path]:
     if os.getuid() != 0:
         pytest.skip("mounting a small disk needs root")
     with tempfile.TemporaryDirectory() as directory:
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory], capture_output=True).returncode:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory]
+        if subprocess.run(mount, capture_output=True).returncode:
             pytest.skip("this machine lets nobody mount a disk")
         try:
             yield Path(directory)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, read_manifest
 from towernmt.dataflow.s3_folder import S3Folder
 from towernmt.dataflow.sources.s3 import glob_pattern
-from towernmt.dataflow.sources.s3_client import client, retrying, split_name
+from towernmt.dataflow.sources.s3_client import client, list_objects, retrying, split_name
+from towernmt.errors import DataError
 
 PART_BYTES = 16 << 20
 _THREADS = 4
@@ -73,21 +75,30 @@ class _Uploader:
 
         size, crc = path.stat().st_size, _crc32(path)
         if not self._is_there(file, size, crc):
-            config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
-                                    max_concurrency=_THREADS)
-            patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
-
-            def transfer() -> None:
-                with open(path, "rb") as content:
-                    patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
-                                           ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
-
-            retrying(self._once, self._folder.path(file), transfer)
+            retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
+            if not self._is_there(file, size, crc):
+                raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, and "
+                                "see that nothing else writes to this folder.")
         self._done += size
         if self._stream is not None:
             self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
             self._stream.flush()
         return {"file": file, "bytes": size, "crc32": crc}
+
+    def _transfer(self, path: Path, file: str, crc: int) -> None:
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=_THREADS)
+        patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
+        with open(path, "rb") as content:
+            try:
+                patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
+                                       ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
+            except ClientError as error:
+                # If the answer to the last request is lost, it is repeated, and the upload is no longer open then.
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
 
     def put(self, file: str, content: bytes) -> None:
         """Write a small object."""
@@ -112,17 +123,9 @@ class _Uploader:
     def present(self) -> set[str]:
         """The files of a preparation, this or an earlier one, that lie in the folder."""
         patterns = [glob_pattern(pattern) for pattern in _OURS]
-        s3 = client(self._folder.options)
-        files: set[str] = set()
-        token: dict[str, str] = {}
-        while True:
-            page = retrying(self._folder.options, self._folder.name, lambda: s3.list_objects_v2(
-                Bucket=self._bucket, Prefix=self._prefix, **token))     # noqa: B023
-            names = (item["Key"].removeprefix(self._prefix) for item in page.get("Contents", ()))
-            files |= {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
-            if not page.get("IsTruncated"):
-                return files
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+        objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
+        names = (item["Key"].removeprefix(self._prefix) for item in objects)
+        return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
         """Whether an upload that was cut off had come past this file."""

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import towernmt.dataflow.sources.s3 as s3_module
+from towernmt.dataflow.sources import s3_client
 from towernmt.dataflow.sources.s3 import S3Storage, glob_pattern
 from towernmt.dataflow.sources.s3_client import ObjectMissing
 from towernmt.errors import DataError
@@ -97,7 +97,7 @@ def test_globs_list_what_a_shell_would_and_in_order(s3: Any, bucket: str) -> Non
 
 
 def test_objects_of_many_pages_are_all_listed(s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_module, "PAGE_OBJECTS", 7)
+    monkeypatch.setattr(s3_client, "PAGE_OBJECTS", 7)
     keys = [f"many/{n:04d}" for n in range(31)]
     put(s3, bucket, **{key: b"" for key in keys})
     assert [file.name for file in S3Storage(s3.url).list(f"s3://{bucket}/many/*")] == [

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from towernmt.dataflow.sources.s3_client import S3Options, changed, client, give_up_or_wait, retrying, split_name
+from towernmt.dataflow.sources.s3_client import (
+    S3Options,
+    changed,
+    client,
+    give_up_or_wait,
+    list_objects,
+    retrying,
+    split_name,
+)
 from towernmt.dataflow.sources.storage import StoredFile
 from towernmt.errors import DataError
 
 CHUNK_BYTES = 8 << 20
-PAGE_OBJECTS = 1000  # as many as a server gives at once
 _FIRST_CHUNK = 1 << 18  # then twice as many each time: a short read behind a seek costs little
 _PIECE = 1 << 16
 _MAGIC = re.compile(r"[*?\[]")
@@ -39,7 +45,7 @@ class S3Storage:
         prefix = key[:cast("re.Match[str]", _MAGIC.search(key)).start()]
         matches = glob_pattern(key).fullmatch
         files = []
-        for item in self._objects(pattern, bucket, prefix):
+        for item in list_objects(self.options, pattern, bucket, prefix):
             file = StoredFile(f"s3://{bucket}/{item['Key']}", item["Size"], item["ETag"])
             if item["Key"] == key:
                 return [file]
@@ -76,18 +82,6 @@ class S3Storage:
 
         found = retrying(self.options, name, head)
         return StoredFile(name, found["ContentLength"], found["ETag"])
-
-    def _objects(self, pattern: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-        """Every object below a prefix, a page a request."""
-        s3 = client(self.options)
-        token: dict[str, str] = {}
-        while True:
-            page = retrying(self.options, pattern, lambda: s3.list_objects_v2(
-                Bucket=bucket, Prefix=prefix, MaxKeys=PAGE_OBJECTS, **token))   # noqa: B023
-            yield from page.get("Contents", ())
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
 
 
 class ObjectReader(io.RawIOBase):

@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from towernmt.errors import DataError
 
 T = TypeVar("T")
 
+PAGE_OBJECTS = 1000  # as many as a server lists at once
 FIRST_DELAY, LONGEST_DELAY = 0.2, 20.0  # seconds
 _TRANSIENT_CODES = {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown",
                     "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -112,6 +113,34 @@ def give_up_or_wait(options: S3Options, name: str, error: Exception, failures: i
     _log.log(logging.WARNING if failures > 2 else logging.INFO, "%s: %s; attempt %d of %d in %.1f s", name, reason,
              failures + 1, options.retries + 1, delay)
     time.sleep(delay)
+
+
+def list_objects(options: S3Options, name: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
+    """Every object of a bucket below a prefix (`Key`, `Size`, `ETag`), by key; a page a request.
+
+    Args:
+        options: the server.
+        name: for messages.
+        bucket, prefix: what to list.
+    Raises:
+        DataError: the bucket is missing or cannot be listed.
+    """
+    s3 = client(options)
+    token: dict[str, str] = {}
+
+    def page() -> Any:
+        answer = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=PAGE_OBJECTS, **token)
+        # botocore takes an answer that was cut before its first byte for an empty page.
+        if "IsTruncated" not in answer:
+            raise ConnectionError("the answer of the server was cut")
+        return answer
+
+    while True:
+        objects = retrying(options, name, page)
+        yield from objects.get("Contents", ())
+        if not objects["IsTruncated"]:
+            return
+        token = {"ContinuationToken": objects["NextContinuationToken"]}
 
 
 def client(options: S3Options, attempts: int = 1) -> Any:
