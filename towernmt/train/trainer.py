@@ -15,6 +15,7 @@ from towernmt.callbacks.run_hooks import session_for
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
+from towernmt.models.tower_rules.watch import TowerWatch
 from towernmt.runs import Run
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
@@ -59,6 +60,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         update_cycle: batches an update.
     Raises:
         SettingsError: both or neither of `gpus` and `towers`, a GPU that is not there, a number below 1.
+        TowerRuleError: when the graph is set up, of a tower function that breaks a rule.
     """
 
     def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1) -> None:
@@ -73,10 +75,13 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """Set by a callback that found values which are not finite: nothing is saved from then on."""
         self.loop = ResumableLoop()
         self._sessions: dict[Run, Any] = {}
+        self.watch = TowerWatch()
+        """Refuses towers that break the rules of tower functions (see docs/tower-rules.md)."""
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
         self._input = input
         get_global_step_var()
+        self.watch.attach(self.tower_func)
         tower_fn = self._make_get_grad_fn(input, get_cost_fn, get_opt_fn)
         gradients = average_over_towers([self._build_tower(i, tower_fn) for i in range(len(self.devices))])
         optimizer = get_opt_fn()

@@ -1,0 +1,78 @@
+"""`towernmt check`: what it prints of a model that obeys, one that does not, and one that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+
+MODEL = '''
+from dataclasses import dataclass
+from towernmt.tf_compat import tf, tf1
+from tensorpack.train.model_desc import ModelDesc
+from beside import NAME
+
+@dataclass
+class Sizes:
+    source_vocab_size: int = 0
+    depth: int = 3
+
+class Good(ModelDesc):
+    def __init__(self, settings: Sizes):
+        self.settings = settings
+    def inputs(self):
+        return [tf.TensorSpec([None, 3], tf.float32, "x")]
+    def build_graph(self, x):
+        return tf.reduce_sum(x * tf1.get_variable("scale", [self.settings.depth]))
+
+class Bad(Good):
+    def __init__(self):
+        pass
+    def build_graph(self, x):
+        scale = tf1.get_variable(NAME, [3])
+        return tf.reduce_sum(x * scale * tf.Variable(1.0, name="factor"))
+
+def make():
+    return Bad()
+
+number = 3
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_model.py").write_text(MODEL)
+    (tmp_path / "beside.py").write_text("NAME = 'my_tower_scale'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_model_that_obeys_is_told_so(folder, capsys):
+    assert main(["check", "my_model.py:Good"]) == 0
+    assert "my_model.py:Good keeps the 12 rules" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["Bad", "make"])
+def test_each_breach_is_a_line_with_its_place_and_rule(folder, capsys, name):
+    assert main(["check", f"my_model.py:{name}"]) == 1
+    *breaches, last = capsys.readouterr().out.strip().splitlines()
+    assert [line.split("]")[0] for line in breaches] == [
+        "my_model.py:25: [enclosing-scope", "my_model.py:25: [name-scope", "my_model.py:25: [second-tower",
+        "my_model.py:24: [tower-word"]
+    assert last.startswith(f"my_model.py:{name}: 4 breaches of the rules enclosing-scope, name-scope, ")
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("my_model.py:Missing", "my_model.py has no 'Missing'"),
+    ("my_model.py:number", "it is no model"),
+    ("other.py:Good", "other.py: there is no such file"),
+    ("no_such_module:Good", "there is no such module"),
+    ("my_model.py", "name a file or module and what is in it"),
+])
+def test_what_is_not_there_is_answered_by_a_sentence(folder, capsys, name, sentence):
+    assert main(["check", name]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("towernmt: ") and sentence in errors

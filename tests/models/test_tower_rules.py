@@ -1,0 +1,96 @@
+"""Each rule of tower functions is checked, and a breach is told with its variable and its line."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.errors import SettingsError
+from towernmt.models.tower_rules import RULES, check_tower, check_tower_function
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf, tf1
+
+_SPEC = importlib.util.spec_from_file_location("tower_zoo", Path(__file__).with_name("tower_zoo.py"))
+tower_zoo = importlib.util.module_from_spec(_SPEC)
+sys.modules["tower_zoo"] = tower_zoo
+_SPEC.loader.exec_module(tower_zoo)
+
+
+def broken_line(model) -> str:
+    """The line of a class of the zoo that is marked, as breaches name it."""
+    path = Path(tower_zoo.__file__)
+    lines = path.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"class {model.__name__}("))
+    number = next(i for i in range(start, len(lines)) if lines[i].endswith("# broken")) + 1
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{number}"
+
+
+@pytest.mark.parametrize("beast", tower_zoo.ZOO, ids=lambda beast: beast.model.__name__)
+def test_a_broken_tower_function_is_told_its_rule_its_variable_and_its_line(beast):
+    breaches = check_tower(beast.model())
+    assert [(breach.rule, breach.variable) for breach in breaches] == list(beast.breaches)
+    assert breaches[0].message == beast.message
+    if beast.model is not tower_zoo.OutsideTheScope:
+        assert breaches[0].where == broken_line(beast.model)
+    assert breaches[-1].where == broken_line(beast.model)
+
+
+def test_every_rule_has_a_beast():
+    assert {rule for beast in tower_zoo.ZOO for rule, _ in beast.breaches} == set(RULES)
+
+
+@pytest.mark.parametrize("model", [tower_zoo.Tame, tower_zoo.TameStatistics])
+def test_a_tower_function_that_obeys_is_told_nothing(model):
+    assert check_tower(model()) == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": "none", "positions": "learned", "postprocess": "drn",
+                                           "preprocess": ""}])
+def test_the_transformer_obeys(settings):
+    model = Transformer(TransformerSettings(
+        hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=9,
+        target_vocab_size=9, **settings))
+    assert check_tower(model) == []
+
+
+def test_every_breach_of_a_function_is_told_at_once():
+    class Chimera(tower_zoo.SaysTower, tower_zoo.KeepsAList, tower_zoo.FillsACollection):
+        pass
+
+    found = {(breach.rule, breach.variable) for breach in check_tower(Chimera())}
+    assert found == {("tower-word", "ivory_tower/kernel"), ("grows", "costs"), ("grows", "self.costs")}
+
+
+def test_the_model_and_the_callers_graph_stay_as_they_were(graph):
+    model = tower_zoo.KeepsAList()
+    check_tower(model)
+    assert model.costs == [] and graph.get_operations() == []
+
+
+def test_a_plain_function_is_checked_with_what_its_closure_keeps():
+    kept = []
+
+    def tower(x):
+        kept.append(x)
+        return tf.reduce_sum(x * tf1.get_variable("scale", [3]))
+
+    breaches = check_tower_function(tower, [tf.TensorSpec([None, 3], tf.float32, "x")])
+    assert [(breach.rule, breach.variable) for breach in breaches] == [("grows", "kept")]
+
+
+def test_a_function_that_cannot_be_built_at_all_is_told_where_it_fails():
+    class Fails(tower_zoo.Tame):
+        def layer(self, x):
+            return tf.matmul(x, tf.zeros([7, 7]))
+
+    (breach,) = check_tower(Fails())
+    assert breach.rule == "fails" and "a training tower alone cannot be built: ValueError: " in breach.message
+    assert "test_tower_rules.py:" in breach.where
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(SettingsError, match="check_tower_function"):
+        check_tower(print)

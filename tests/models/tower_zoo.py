@@ -1,0 +1,283 @@
+"""Tower functions that break one rule each. Lines that break it are marked, for the tests, by `# broken`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorpack.tfutils.tower import get_current_tower_context
+from tensorpack.train.model_desc import ModelDesc
+
+from towernmt.tf_compat import tf, tf1
+
+
+class Tame(ModelDesc):
+    """A model that obeys: x float32 [batch, 3] times a matrix, with a moving mean."""
+
+    def inputs(self) -> list[Any]:
+        return [tf.TensorSpec([None, 3], tf.float32, "x")]
+
+    def build_graph(self, x: Any) -> Any:
+        return self.cost(self.layer(x))
+
+    def layer(self, x: Any) -> Any:
+        return tf.matmul(x, tf1.get_variable("kernel", [3, 2]))
+
+    def cost(self, y: Any) -> Any:
+        return tf.reduce_mean(tf.square(y), name="cost")
+
+    def optimizer(self) -> Any:
+        return tf1.train.GradientDescentOptimizer(0.1)
+
+
+class TameStatistics(Tame):
+    """A moving mean as it should be."""
+
+    def layer(self, x: Any) -> Any:
+        mean = tf1.get_variable("mean", [3], trainable=False, initializer=tf1.zeros_initializer(), collections=[
+            tf1.GraphKeys.GLOBAL_VARIABLES, tf1.GraphKeys.MODEL_VARIABLES])
+        context = get_current_tower_context()
+        if context.is_training and context.is_main_training_tower:
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, mean.assign(tf.reduce_mean(x, 0)).op)
+        with tf1.variable_scope("shared"):
+            y = super().layer(x - mean)
+        with tf1.variable_scope("shared", reuse=True):
+            return y + super().layer(x)
+
+
+class NamedByNameScope(Tame):
+    """tf.Variable: named by the name scope, and made anew in each tower."""
+
+    def layer(self, x: Any) -> Any:
+        return tf.matmul(x, tf.Variable(tf.zeros([3, 2]), name="kernel"))  # broken
+
+
+class AsksForTheNameScope(Tame):
+    """get_variable, with the name scope put into the name by hand."""
+
+    def layer(self, x: Any) -> Any:
+        scope = tf1.get_default_graph().get_name_scope() or "top"
+        return tf.matmul(x, tf1.get_variable(f"{scope}/kernel", [3, 2]))  # broken
+
+
+class NamedByTensor(Tame):
+    """A layer named by its input."""
+
+    def layer(self, x: Any) -> Any:
+        return tf.matmul(x, tf1.get_variable(x.op.name.replace("/", "_") + "_kernel", [3, 2]))  # broken
+
+
+class OutsideTheScope(Tame):
+    """A layer in a scope that was taken from elsewhere."""
+
+    def layer(self, x: Any) -> Any:
+        top = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
+        with tf1.variable_scope(top):
+            return super().layer(x) + tf.matmul(x, tf1.get_variable("other", [3, 2]))  # broken
+
+
+class RepeatsTheScope(Tame):
+    """A scope that is opened by the full name of the present one."""
+
+    def layer(self, x: Any) -> Any:
+        with tf1.variable_scope(tf1.get_variable_scope().name or "top"):
+            return tf.matmul(x, tf1.get_variable("kernel", [3, 2]))  # broken
+
+
+class OneATower(Tame):
+    """A variable for each tower."""
+
+    def layer(self, x: Any) -> Any:
+        index = getattr(get_current_tower_context(), "index", 0)
+        return tf.matmul(x, tf1.get_variable(f"kernel_{index}", [3, 2]))  # broken
+
+
+class SwitchesReuse(Tame):
+    """Reuse for the rest of the caller's scope."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        tf1.get_variable_scope().reuse_variables()  # broken
+        return y + super().layer(x)
+
+
+class TrainsAStatistic(Tame):
+    """A moving mean that was left trainable."""
+
+    def layer(self, x: Any) -> Any:
+        mean = tf1.get_variable("mean", [3], initializer=tf1.zeros_initializer())  # broken
+        if get_current_tower_context().is_training:
+            with tf1.control_dependencies([mean.assign(tf.reduce_mean(x, 0))]):
+                x = tf.identity(x)
+        return super().layer(x - tf.stop_gradient(mean))
+
+
+class TrainsATensor(Tame):
+    """A tensor among the variables."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        if get_current_tower_context().is_training and not tf1.get_variable_scope().reuse:
+            tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, tf.identity(y, name="extra"))  # broken
+        return y
+
+
+class TrainsTwice(Tame):
+    """A variable that is put among the trainable ones a second time."""
+
+    def layer(self, x: Any) -> Any:
+        kernel = tf1.get_variable("kernel", [3, 2])  # broken
+        if not tf1.get_variable_scope().reuse:
+            tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, kernel)
+        return tf.matmul(x, kernel)
+
+
+class HidesStatistics(Tame):
+    """A moving mean that predicting needs and nobody knows of."""
+
+    def layer(self, x: Any) -> Any:
+        mean = tf1.get_variable("mean", [3], trainable=False, initializer=tf1.zeros_initializer())  # broken
+        return super().layer(x - mean)
+
+
+class SaysTower(Tame):
+    """tensorpack's word in a scope."""
+
+    def layer(self, x: Any) -> Any:
+        with tf1.variable_scope("ivory_tower"):
+            return tf.matmul(x, tf1.get_variable("kernel", [3, 2]))  # broken
+
+
+class SaysTowerInANameScope(Tame):
+    """The same in a scope that no variable is in."""
+
+    def cost(self, y: Any) -> Any:
+        with tf1.name_scope("watchtower"):
+            return tf.reduce_mean(y)  # broken
+
+
+class FillsACollection(Tame):
+    """A collection with an entry for each tower."""
+
+    def cost(self, y: Any) -> Any:
+        cost = super().cost(y)
+        tf1.add_to_collection("costs", tf.identity(cost))  # broken
+        return cost
+
+
+class KeepsAList(Tame):
+    """An attribute with an entry for each tower."""
+
+    def __init__(self) -> None:
+        self.costs: list[Any] = []
+
+    def cost(self, y: Any) -> Any:
+        self.costs.append(super().cost(y))  # broken
+        return self.costs[-1]
+
+
+class TrainsMore(Tame):
+    """A head that only training has."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        if self.training:
+            y += tf.matmul(x, tf1.get_variable("head", [3, 2]))  # broken
+        return y
+
+
+class PredictsMore(Tame):
+    """A temperature that only predicting has."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        if not self.training:
+            y /= tf1.get_variable("temperature", [])  # broken
+        return y
+
+
+class KeepsATensor(Tame):
+    """A tower function that works once: it keeps a tensor of the first call."""
+
+    last: Any = None
+
+    def layer(self, x: Any) -> Any:
+        if self.last is not None:
+            raise RuntimeError("called a second time")  # broken
+        self.last = super().layer(x)
+        return self.last
+
+
+@dataclass(frozen=True)
+class Beast:
+    """What the check says of a broken tower function.
+
+    Attributes:
+        breaches: (rule, variable), all of them.
+        message: the first of them, whole.
+    """
+
+    model: type[Tame]
+    breaches: tuple[tuple[str, str], ...]
+    message: str
+
+
+ZOO = [
+    Beast(NamedByNameScope, (
+        ("enclosing-scope", "kernel"), ("name-scope", "kernel"), ("second-tower", "kernel")),
+        "the trainable variable 'kernel' is called 'outer_names/kernel' inside the variable scope 'outer_variables', "
+        "whose name it must start with: make it by tf1.get_variable in the present scope."),
+    Beast(AsksForTheNameScope, (("name-scope", "top/kernel"), ("second-tower", "top/kernel")),
+          "the trainable variable 'top/kernel' is called 'outer_names/inner/kernel' in a training tower in the name "
+          "scope 'outer_names/inner': its name depends on a name scope; make it by tf1.get_variable with a name of its "
+          "own."),
+    Beast(NamedByTensor, (("tensor-name", "inputs_x_kernel"), ("second-tower", "inputs_x_kernel")),
+          "the trainable variable 'inputs_x_kernel' is called 'outer_inputs_x_kernel' in a training tower in the name "
+          "scope 'outer_names/inner': its name depends on the name of a tensor (outer_inputs/x); make it by "
+          "tf1.get_variable with a name of its own."),
+    Beast(OutsideTheScope, (("enclosing-scope", "kernel"), ("enclosing-scope", "other")),
+          "the trainable variable 'kernel' is called 'kernel' inside the variable scope 'outer_variables', whose name "
+          "it must start with: make it by tf1.get_variable in the present scope."),
+    Beast(RepeatsTheScope, (("scope-twice", "top/kernel"),),
+          "the trainable variable 'top/kernel' is called 'outer_variables/outer_variables/kernel' inside the variable "
+          "scope 'outer_variables', whose name it repeats: open scopes by names of your own, not by the name of the "
+          "present scope."),
+    Beast(OneATower, (("second-tower", "kernel_0"),),
+          "the second training tower makes the trainable variable 'kernel_1' instead of reusing 'kernel_0': the towers "
+          "would train different variables; make it by tf1.get_variable, with the same name in every call."),
+    Beast(SwitchesReuse, (("reuse", ""),),
+          "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
+          "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."),
+    Beast(TrainsAStatistic, (("trainable-collection", "mean"),),
+          "'mean' is in TRAINABLE_VARIABLES, but the cost has no gradient for it: make what gradient descent does not "
+          "train with trainable=False, and add nothing to that collection yourself."),
+    Beast(TrainsATensor, (("trainable-collection", "extra"),),
+          "'extra' is in TRAINABLE_VARIABLES, but it is no variable: make what gradient descent does not train with "
+          "trainable=False, and add nothing to that collection yourself."),
+    Beast(TrainsTwice, (("trainable-collection", "kernel"),),
+          "'kernel' is in TRAINABLE_VARIABLES, but it is there twice and would be updated twice: make what gradient "
+          "descent does not train with trainable=False, and add nothing to that collection yourself."),
+    Beast(HidesStatistics, (("model-variables", "mean"),),
+          "'mean' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it with "
+          "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."),
+    Beast(SaysTower, (("tower-word", "ivory_tower/kernel"),),
+          "the variable 'ivory_tower/kernel' has the word 'tower' in its name, by which tensorpack knows its own "
+          "scopes: call it otherwise."),
+    Beast(SaysTowerInANameScope, (("tower-word", "watchtower"),),
+          "the scope 'watchtower' has the word 'tower' in its name, by which tensorpack knows its own scopes: call it "
+          "otherwise."),
+    Beast(FillsACollection, (("grows", "costs"),),
+          "the graph collection 'costs' grows with each call of the function: add to it in the first tower only "
+          "(get_current_tower_context().is_main_training_tower)."),
+    Beast(KeepsAList, (("grows", "self.costs"),),
+          "'self.costs' grows with each call of the function: towers are built many times, so keep nothing of one call "
+          "for the next."),
+    Beast(TrainsMore, (("mode", "head"),),
+          "the variable 'head' is made only when training: no predicting tower has it; make the same variables in "
+          "every mode."),
+    Beast(PredictsMore, (("mode", "temperature"),),
+          "the variable 'temperature' is made only when predicting: nothing trains it, and no checkpoint has it; make "
+          "the same variables in every mode."),
+    Beast(KeepsATensor, (("fails", ""),),
+          "the second of two training towers cannot be built: RuntimeError: called a second time"),
+]

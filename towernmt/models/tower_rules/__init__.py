@@ -1,0 +1,11 @@
+"""The rules of tower functions, checked: in scratch graphs (`check_tower`), and in a trainer's own (`TowerWatch`)."""
+
+from __future__ import annotations
+
+from towernmt.lazy_exports import lazy_exports
+
+__getattr__, __dir__ = lazy_exports(__name__, {
+    "breach": ["RULES", "Breach"],
+    "check": ["check_tower", "check_tower_function"],
+    "watch": ["TowerWatch"],
+})
