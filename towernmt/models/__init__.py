@@ -24,6 +24,7 @@ ARCHITECTURES = tuple(_CLASSES)
 __getattr__, __dir__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
     **{module: [name, f"{name}Settings"] for module, name in _CLASSES.values()},
+    "tower_rules": ["Breach", "check_tower", "check_tower_function"],
 })
 
 
