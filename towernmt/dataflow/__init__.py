@@ -6,9 +6,16 @@ from towernmt.lazy_exports import lazy_exports
 
 __getattr__, __dir__ = lazy_exports(__name__, {
     "batches": ["Batch", "Batches", "BatchSettings"],
+    "corpora": ["read_corpora"],
+    "mixture": ["Ingredient", "Mixture"],
     "pairs": ["PairBlock"],
     "position": ["Position"],
     "prepare_settings": ["PrepareSettings"],
     "prepared": ["PreparedData"],
+    "sources.open_source": ["open_source"],
+    "stream": ["StreamBatches"],
+    "streamed_corpus": ["StreamedCorpus"],
+    "training_data": ["make_batches", "open_training_data"],
     "vocabulary": ["Vocabulary", "load_vocabulary"],
+    "window": ["StreamSettings"],
 })

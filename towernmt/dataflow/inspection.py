@@ -34,7 +34,9 @@ class Inspection:
         unit: what lengths count, "tokens" or "words".
         lengths: of both sides of the pairs that were looked at.
         unknown: share of unknown tokens of both sides; None without a vocabulary.
-        dropped: reason to number of the pairs looked at that training would leave out.
+        dropped: reason to number of the pairs looked at that training would leave out; of prepared data, of those
+            that the preparation left out.
+        prepared: whether it is prepared data.
         duplicates: pairs looked at that had come before.
         samples: the first pairs.
         errors: what went wrong.
@@ -48,6 +50,7 @@ class Inspection:
     unit: str = "words"
     lengths: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     unknown: tuple[float, float] | None = None
+    prepared: bool = False
     dropped: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     samples: list[Pair] = field(default_factory=list)
@@ -146,7 +149,7 @@ def look_at_prepared(data: PreparedData, samples: int = 3) -> Inspection:
     Raises:
         DataError: the statistics cannot be read.
     """
-    found = Inspection(str(data.directory), data.pairs, unit="tokens")
+    found = Inspection(str(data.directory), data.pairs, unit="tokens", prepared=True)
     statistics = data.statistics
     found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
     found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
@@ -193,7 +196,8 @@ def table(found: Sequence[Inspection], shares: Sequence[float | None] = ()) -> s
         lines += ["", f"[{number}] {one.name}"]
         lines += [f"  error: {error}" for error in one.errors]
         for reason, count in sorted(one.dropped.items()):
-            lines.append(f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
+            lines.append(f"  {count:,} dropped: {reason}" if one.prepared else
+                         f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
         if one.duplicates:
             lines.append(f"  {one.duplicates:,} of {one.read:,} pairs came before")
         lines += [f"  {pair.source}\n    {pair.target}" for pair in one.samples]
@@ -210,6 +214,6 @@ def _lengths(lengths: Sequence[int]) -> str:
 def _trouble(one: Inspection) -> str:
     parts = ["error"] if one.errors else []
     dropped = sum(one.dropped.values())
-    parts += [f"{dropped:,} to drop"] if dropped else []
+    parts += [f"{dropped:,} to drop"] if dropped and not one.prepared else []
     parts += ["no pair"] if not one.read and not one.errors else []
     return ", ".join(parts) or "none"

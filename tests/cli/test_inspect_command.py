@@ -1,0 +1,74 @@
+"""`towernmt inspect`: what it counts, what it shows, and trouble in a source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+
+LINES = ["ja wort\tyes word", "ja ja\tyes yes", "\tempty", "nein nein nein\tno", "ja wort\tyes word"]
+
+
+@pytest.fixture
+def inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`inspect(...)` in a directory with sources; gives the status and what was printed."""
+    (tmp_path / "good.tsv").write_text("".join(line + "\n" for line in LINES))
+    (tmp_path / "broken.tsv").write_text("a\tb\nno second column\n")
+    (tmp_path / "words.words").write_text("<pad>\n<s>\n</s>\n<unk>\nja\nwort\nyes\nword\n")
+    (tmp_path / "corpora.yaml").write_text(
+        "sources:\n  - {uri: good.tsv, weight: 3}\n  - broken.tsv\nvocabulary: words.words\nmax_length_ratio: 2\n")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(["inspect", *arguments])
+        printed = capsys.readouterr()
+        return status, printed.out + printed.err
+
+    return run
+
+
+def test_a_source_is_counted_measured_and_shown(inspect) -> None:
+    status, text = inspect("good.tsv", "--samples", "2")
+    assert status == 0
+    assert re.search(r"\[1\]\s+5\s+100\.0 %\s+1\.8, 3, 3\s+1\.6, 2, 2\s+-\s+[\d,]+\s+1 to drop\n", text), text
+    assert "1 of 5 pairs would be dropped: empty source" in text
+    assert "1 of 5 pairs came before" in text
+    assert text.endswith("  ja wort\n    yes word\n  ja ja\n    yes yes\n")
+
+
+def test_a_mixture_has_a_row_a_source_and_trouble_does_not_hide_the_others(inspect) -> None:
+    status, text = inspect("corpora.yaml")
+    assert status == 1
+    assert "75.0 %" in text and "25.0 %" in text
+    assert "Lengths are tokens" in text
+    assert "42.86 %" in text or "33.33 %" in text  # three of nine source tokens are unknown: nein
+    assert "1 of 5 pairs would be dropped: length ratio" in text
+    assert re.search(r"\[2\] broken\.tsv\n  error: broken\.tsv line 2", text), text
+
+
+def test_counting_may_be_left_out_and_the_look_limited(inspect) -> None:
+    status, text = inspect("good.tsv", "--no-count", "--pairs", "2")
+    assert status == 0
+    assert "2 or more" in text and "came before" not in text
+
+
+def test_prepared_data_is_looked_at_too(inspect) -> None:
+    assert main(["prepare", "--source", "good.tsv", "--vocab-kind", "word", "--output", "out"]) == 0
+    status, text = inspect("out")
+    assert status == 0
+    assert "[1] out" in text and "0.00 % / 0.00 %" in text
+    assert "would be dropped" not in text and "1 dropped: empty source" in text
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["none.yaml"], "none.yaml: cannot be read"), (["nowhere"], "nowhere: there is no such directory"),
+    (["good.tsv", "--pairs", "0"], "at least 1 pair"), (["gopher://x"], "gopher"),
+    (["good.tsv", "--vocabulary", "none"], "none: no vocabulary found"),
+])
+def test_what_is_not_there_is_said_in_one_sentence(inspect, arguments: list[str], message: str) -> None:
+    status, text = inspect(*arguments)
+    assert status == 1
+    assert text.startswith("towernmt: ") and message in text and text.count("\n") == 1
