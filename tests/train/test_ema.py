@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tensorpack.tfutils.common import get_global_step_var
+from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.errors import CheckpointError
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.predict.search import SearchSettings, build_search_predictor
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import RestoreAverages, averaged_weights, averages
 from towernmt.train.optimizer import OptimizerSettings, make_optimizer
@@ -89,3 +92,32 @@ def test_a_variable_that_the_checkpoint_lacks_is_an_error_all_the_same(tmp_path,
         tf1.get_variable("another", [2])
         with pytest.raises(CheckpointError, match="another"):
             RestoreAverages(tmp_path / "model")._setup_graph()
+
+
+def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set(graph):
+    model = Transformer(TransformerSettings(
+        hidden_size=16, filter_size=16, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=12,
+        target_vocab_size=12), OptimizerSettings(ema_decay=0.9))
+    with TrainTowerContext(""):
+        cost = model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
+    model.optimizer().minimize(cost)
+    by_average, by_weight = (build_search_predictor(model, SearchSettings(beam_size=3, averaged=averaged))
+                             for averaged in (True, False))
+    source = np.array([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0]], np.int32), np.array([5, 3], np.int32)
+    random = np.random.default_rng(1)
+    one, other = ({v.op.name: random.normal(0, 0.5, v.shape) for v in tf1.trainable_variables()} for _ in range(2))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for predictor in (by_average, by_weight):
+            predictor.set_session(session)
+        for weights, kept in ((one, other), (other, one)):
+            for variable in tf1.trainable_variables():
+                variable.load(weights[variable.op.name], session)
+                averages()[variable.op.name].load(kept[variable.op.name], session)
+            if weights is one:
+                expected = by_average(*source), by_weight(*source)
+        found = by_weight(*source), by_average(*source)
+    for (tokens, scores), (expected_tokens, expected_scores) in zip(found, expected, strict=True):
+        assert np.array_equal(tokens, expected_tokens)
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert not np.allclose(found[0][1], found[1][1])

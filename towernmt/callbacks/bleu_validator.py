@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from towernmt.predict.search import SearchSettings, build_search_predictor
 from towernmt.predict.stream import translate_lines
 from towernmt.runs import Run
 from towernmt.tf_compat import tf
+from towernmt.train.ema import averaged_weights
 
 
 class BleuValidator(StatefulCallback):
     """Every `every_steps` updates: beam search over the validation set, and sacreBLEU on detokenised text.
 
-    The search tower is built on the training's variables under reuse and runs in the training session.
+    The search tower is built on the training's variables under reuse and runs in the training session; it reads
+    their moving averages where there are some, unless `search.averaged` is off.
     Puts the scalars `validation_bleu`, `validation_chrf`, and with `loss=True` `validation_loss` (mean
     negative log-likelihood of a target token, in nats, without label smoothing) and `validation_perplexity`;
     writes them with the signature and some translations into the log. `EarlyStopping`,
@@ -95,7 +98,8 @@ class BleuValidator(StatefulCallback):
         if self._with_loss and training_towers(self.trainer):
             device = 0 if tf.config.list_physical_devices("GPU") else -1
             names = [spec.name for spec in self._model.inputs()]
-            self._loss = self.trainer.get_predictor(names, ["nll"], device)
+            with averaged_weights() if self._search.averaged else nullcontext():
+                self._loss = self.trainer.get_predictor(names, ["nll"], device)
 
     def _before_train(self) -> None:
         self._end = EndOfTraining()

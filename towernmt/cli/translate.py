@@ -81,6 +81,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="the --logdir of a training run")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
+    parser.add_argument("--last-weights", action="store_true",
+                        help="translate with the weights of the last update, not with their moving average")
     parser.add_argument("--beam", type=int, metavar="N",
                         help=f"hypotheses kept for each sentence; 1 is greedy search ({AS_THE_RUN})")
     parser.add_argument("--length-penalty", type=float, metavar="ALPHA",
@@ -129,8 +131,9 @@ def make_translator(args: argparse.Namespace) -> Translator:
 
 def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of `SearchSettings` that were given."""
-    given = {"beam_size": args.beam, "n_best": getattr(args, "n_best", None),
-             "length_penalty": args.length_penalty, "min_length": args.min_length}
+    given: dict[str, Any] = {
+        "beam_size": args.beam, "n_best": getattr(args, "n_best", None), "length_penalty": args.length_penalty,
+        "min_length": args.min_length, "averaged": False if args.last_weights else None}
     if args.max_length is not None:
         factor, _, constant = args.max_length.partition(",")
         try:

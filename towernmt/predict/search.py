@@ -13,6 +13,7 @@ from towernmt.models.interface import NMTModel
 from towernmt.predict.beam import SearchResult, beam_search
 from towernmt.predict.settings import SearchSettings
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.ema import averaged_weights
 
 __all__ = ["INPUT_NAMES", "OUTPUT_NAMES", "SearchPredictor", "SearchResult", "SearchSettings", "beam_search",
            "build_search_predictor", "search_signature", "search_tower"]
@@ -88,6 +89,8 @@ def build_search_predictor(model: NMTModel, settings: SearchSettings,
                            device: str | None = None) -> SearchPredictor:
     """Build a search tower in the current graph on the variables of a training tower that is already there.
 
+    It reads the moving averages of the variables if the graph has them and `settings.averaged` says so.
+
     Args:
         model: the model that is being trained.
         device: TensorFlow's name, such as "/gpu:0"; None leaves the placement to TensorFlow.
@@ -95,7 +98,8 @@ def build_search_predictor(model: NMTModel, settings: SearchSettings,
         ValueError: the graph has no training tower yet (TensorFlow's error for reuse of a missing variable).
     """
     name = tf1.get_default_graph().unique_name("tower-search", mark_as_used=False)
-    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
+    weights = averaged_weights() if settings.averaged else nullcontext()
+    with weights, tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in search_signature()]
         result = search_tower(model, settings, device)(*inputs)
     return SearchPredictor(inputs, list(result))

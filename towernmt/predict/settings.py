@@ -26,6 +26,8 @@ class SearchSettings:
     min_length: int = setting(0, "Tokens a translation has at least, EOS not counted; 0 allows an empty one.")
     stop_early: bool = setting(
         True, "Stop as soon as no unfinished hypothesis can win. Off, the same result takes longer.")
+    averaged: bool = setting(
+        True, "Use the moving average of the weights, where the run keeps one (optimizer.ema_decay).")
 
     def __post_init__(self) -> None:
         if self.beam_size < 1:

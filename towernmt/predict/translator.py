@@ -16,6 +16,7 @@ from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature,
 from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
 from towernmt.tf_compat import tf
+from towernmt.train.ema import RestoreAverages
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import SessionCreator
@@ -64,7 +65,7 @@ class Translator:
         self.predictor = OfflinePredictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
-            session_init=RestoreCheckpoint(self.checkpoint)))
+            session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(self.checkpoint)))
 
     def translate(self, lines: Sequence[str]) -> list[str]:
         """The best translation of each line; a blank line gives an empty one."""

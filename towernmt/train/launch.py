@@ -86,7 +86,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 
 FIXED_GROUPS = ("architecture", "model.")
-FIXED_KEYS = ("optimizer.name",)
+FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum")
 
 
 def check_resumable(run: RunDirectory, settings: Settings) -> None:

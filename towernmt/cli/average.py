@@ -1,0 +1,48 @@
+"""`towernmt average`: one checkpoint from the mean weights of several."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from towernmt.errors import SettingsError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt average`."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="average the best K by validation")
+    which.add_argument("--steps", metavar="FIRST,LAST", help="average the checkpoints between two steps, both included")
+    parser.add_argument("--output", metavar="DIRECTORY",
+                        help="where the new checkpoint `step-N` goes (default: the run's averages/last-K and so on)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Average, and print how to translate with the result; returns the exit status."""
+    span = _span(args.steps) if args.steps is not None else None
+
+    from towernmt.train import average  # imports TensorFlow
+    from towernmt.train.run_directory import RunDirectory
+
+    directory = RunDirectory(args.model)
+    directory.settings()        # refuses a directory that holds no run
+    if span:
+        name, places = f"steps-{span[0]}-{span[1]}", average.checkpoints_between(directory, *span)
+    elif args.last is not None:
+        name, places = f"last-{args.last}", average.last_checkpoints(directory, args.last)
+    else:
+        name, places = f"best-{args.best}", average.best_checkpoints(directory, args.best)
+    output = Path(args.output) if args.output else directory.path / "averages" / name
+    made = average.average_checkpoints(directory, places, output)
+    print(f"{made}: the mean of {', '.join(place.name for place in places)}; translate with\n"
+          f"towernmt translate --model {args.model} --checkpoint {made}")
+    return 0
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(",")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise SettingsError(f"--steps {text}: expected FIRST,LAST, for example 8000,10000.")
+    return int(first), int(last)

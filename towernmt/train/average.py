@@ -1,0 +1,141 @@
+"""Averaging checkpoints: one whose weights are the means of several (Junczys-Dowmunt et al. 2016)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.errors import CheckpointError, SettingsError
+from towernmt.predict.search import SearchSettings, search_signature, search_tower
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, write_checkpoint
+from towernmt.train.ema import SUFFIX
+from towernmt.train.run_directory import RunDirectory
+
+
+def last_checkpoints(run: RunDirectory, count: int) -> list[Path]:
+    """The last `count` checkpoints of a run.
+
+    Raises:
+        SettingsError: `count` is below 1.
+        CheckpointError: it does not have so many.
+    """
+    steps = checkpoint_steps(run.checkpoints)
+    _enough(run, "checkpoints", "train.keep_checkpoints", count, len(steps))
+    return [checkpoint_path(run.checkpoints, step) for step in steps[-count:]]
+
+
+def best_checkpoints(run: RunDirectory, count: int) -> list[Path]:
+    """The best `count` checkpoints of a run by validation, the best first.
+
+    Raises:
+        SettingsError: `count` is below 1.
+        CheckpointError: it does not have so many.
+    """
+    record = run.best / "record.json"
+    entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else []
+    _enough(run, "best checkpoints", "train.keep_best", count, len(entries))
+    return [checkpoint_path(run.best, int(entry["step"])) for entry in entries[:count]]
+
+
+def checkpoints_between(run: RunDirectory, first: int, last: int) -> list[Path]:
+    """The checkpoints of a run from step `first` to step `last`, those by validation among them.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    found = {step: checkpoint_path(place, step) for place in (run.best, run.checkpoints)
+             for step in checkpoint_steps(place) if first <= step <= last}
+    if not found:
+        have = sorted({*checkpoint_steps(run.checkpoints), *checkpoint_steps(run.best)})
+        raise CheckpointError(f"{run.path}: no checkpoint from step {first} to step {last}; it has "
+                              f"{', '.join(map(str, have)) or 'none yet: train first'}.")
+    return [found[step] for step in sorted(found)]
+
+
+def _enough(run: RunDirectory, what: str, setting: str, count: int, found: int) -> None:
+    if count < 1:
+        raise SettingsError(f"{count} {what} cannot be averaged: ask for 1 or more.")
+    if found < count:
+        raise CheckpointError(f"{run.path} has {found} {what}, fewer than {count}: ask for those, or train with a "
+                              f"larger {setting}.")
+
+
+def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: Path) -> Path:
+    """Write a checkpoint with the mean weights of several.
+
+    It holds what translating needs, the weights (and their moving averages where all have them), and no
+    optimizer's slots. It is named after the last step among them.
+
+    Args:
+        run: whose model it is.
+        checkpoints: directories `step-N`; each is read a variable at a time.
+        output: the directory in which `step-N` is written.
+    Returns:
+        the new checkpoint, for `--checkpoint` of `towernmt translate`.
+    Raises:
+        CheckpointError: one is unreadable or lacks a weight, or the new one cannot be written.
+    """
+    readers = [(place, _reader(place)) for place in checkpoints]
+    shapes = [reader.get_variable_to_shape_map() for _, reader in readers]
+    values: dict[str, np.ndarray] = {}
+    for name in _weights(run):
+        for full in (name, name + SUFFIX):
+            if full == name or all(full in shape for shape in shapes):
+                values[full] = _mean(readers, full)
+    steps = [int(place.name.removeprefix("step-")) for place in checkpoints]
+    state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
+                             "mean_of": sorted(steps)}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        return write_checkpoint(_Values(values), session, output, max(steps), state)
+
+
+def _weights(run: RunDirectory) -> list[str]:
+    """The names of the variables that translating needs."""
+    with tf.Graph().as_default():
+        inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in search_signature()]
+        with PredictTowerContext(""):
+            search_tower(run.load_model(), SearchSettings(beam_size=1))(*inputs)
+        return [variable.op.name for variable in tf1.global_variables()]
+
+
+def _reader(checkpoint: Path) -> Any:
+    try:
+        return tf.train.load_checkpoint(str(checkpoint / "model"))
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{checkpoint}: the checkpoint is damaged or incomplete; remove it, or average "
+                              "others.") from error
+
+
+def _mean(readers: Sequence[tuple[Path, Any]], name: str) -> np.ndarray:
+    """The mean over the checkpoints, summed in float64; of whole numbers the last one's."""
+    total: Any = 0.0
+    for place, reader in readers:
+        try:
+            value = np.asarray(reader.get_tensor(name))
+        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{place}: variable '{name}' cannot be read from this checkpoint, which is damaged "
+                                  "or another model's; leave it out.") from error
+        if not np.issubdtype(value.dtype, np.floating):
+            return np.asarray(readers[-1][1].get_tensor(name))
+        total = total + value.astype(np.float64)
+    return np.asarray(total / len(readers)).astype(value.dtype)
+
+
+class _Values:
+    """Values by name, to be written as a `tf1.train.Saver` writes variables."""
+
+    def __init__(self, values: dict[str, np.ndarray]) -> None:
+        self._values = values
+
+    def save(self, session: Any, prefix: str, **_: Any) -> None:
+        """Write TensorFlow's files."""
+        tensors = [tf1.placeholder(value.dtype, value.shape) for value in self._values.values()]
+        write = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(self._values),
+                                  shape_and_slices=[""] * len(tensors), tensors=tensors)
+        session.run(write, dict(zip(tensors, self._values.values(), strict=True)))
