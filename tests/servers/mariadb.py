@@ -32,7 +32,7 @@ class MariaDB(LocalServer):
         self.start()
 
     def _options(self) -> list[str]:
-        return [self._program, "--no-defaults", f"--datadir={self._data}", "--innodb-flush-log-at-trx-commit=0",
+        return [self._program, "--no-defaults", f"--datadir={self._data}", "--innodb-flush-log-at-trx-commit=2",
                 "--innodb-flush-method=nosync", "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=64M",
                 "--innodb-use-native-aio=0", "--skip-name-resolve", "--skip-log-bin"]
 

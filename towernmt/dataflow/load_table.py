@@ -93,17 +93,17 @@ class _Loading:
         import sqlalchemy
 
         records = _records(self.target)
+        schema, name = schema_and_name(self.target)
         with connection.begin():
-            schema, name = schema_and_name(self.target)
+            records.create(connection, checkfirst=True)
+        with connection.begin():
             there = sqlalchemy.inspect(connection).has_table(name, schema)
+            if not there:   # what is said of a table that was dropped; before a new one is there to be taken for it
+                connection.execute(records.delete().where(records.c.name == self.target.table))
+        with connection.begin():
             if not there:
                 _new_table(self.target).create(connection)
-            records.create(connection, checkfirst=True)
-        check_table(connection, self.target)
-        connection.rollback()       # its reading
-        with connection.begin():
-            if not there:           # the table that was loaded was dropped
-                connection.execute(records.delete().where(records.c.name == self.target.table))
+            check_table(connection, self.target)
             return dict(self._find(connection, records) or self._first(connection, records, begin))
 
     def _find(self, connection: Connection, records: Table) -> Any:

@@ -26,9 +26,10 @@ def table_clause(uri: DatabaseURI) -> TableClause:
 
 def conditions(uri: DatabaseURI) -> list[ColumnElement[bool]]:
     """The URI's `where`, word for word, and what `missing=skip` means."""
-    columns = table_clause(uri).c
-    texts = [columns[name].is_not(None) for name in (uri.source, uri.target)] if uri.missing == "skip" else []
-    return [*_where(uri), *texts]
+    import sqlalchemy
+
+    skipped = (uri.source, uri.target) if uri.missing == "skip" else ()
+    return [*_where(uri), *(sqlalchemy.column(name).is_not(None) for name in skipped)]
 
 
 def schema_and_name(uri: DatabaseURI) -> tuple[str | None, str]:
