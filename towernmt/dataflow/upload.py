@@ -71,14 +71,12 @@ class _Uploader:
 
         boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
         """
-        from boto3.s3.transfer import TransferConfig
-
         size, crc = path.stat().st_size, _crc32(path)
         if not self._is_there(file, size, crc):
             retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
             if not self._is_there(file, size, crc):
-                raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, and "
-                                "see that nothing else writes to this folder.")
+                raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
+                                "and see that nothing else writes to this folder.")
         self._done += size
         if self._stream is not None:
             self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
@@ -89,7 +87,8 @@ class _Uploader:
         from boto3.s3.transfer import TransferConfig
         from botocore.exceptions import ClientError
 
-        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=_THREADS)
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
+                                max_concurrency=_THREADS)
         patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
         with open(path, "rb") as content:
             try:
