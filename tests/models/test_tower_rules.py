@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.errors import SettingsError
+from towernmt.models import ARCHITECTURES, architecture
 from towernmt.models.tower_rules import RULES, check_tower, check_tower_function
 from towernmt.models.transformer import Transformer, TransformerSettings
 from towernmt.tf_compat import tf, tf1
@@ -47,12 +49,24 @@ def test_a_tower_function_that_obeys_is_told_nothing(model):
     assert check_tower(model()) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": "none", "positions": "learned", "postprocess": "drn",
-                                           "preprocess": ""}])
-def test_the_transformer_obeys(settings):
+SMALL = {"hidden_size": 8, "filter_size": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "layers": 1,
+         "embedding_size": 8, "encoder": "1x8/3", "decoder": "1x8/3", "output_size": 8, "encoder_size": 4,
+         "decoder_size": 8, "attention_size": 8, "read_out_size": 8, "max_positions": 16, "source_vocab_size": 9,
+         "target_vocab_size": 9}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_our_own_models_obey(name):
+    kind = architecture(name)
+    fields = {field.name for field in dataclasses.fields(kind.settings)}
+    settings = kind.settings(**{key: value for key, value in SMALL.items() if key in fields})
+    assert check_tower(kind.model(settings)) == []
+
+
+def test_post_norm_and_learned_positions_obey():
     model = Transformer(TransformerSettings(
         hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=9,
-        target_vocab_size=9, **settings))
+        target_vocab_size=9, tie_embeddings="none", positions="learned", postprocess="drn", preprocess=""))
     assert check_tower(model) == []
 
 

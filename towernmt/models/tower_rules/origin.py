@@ -58,11 +58,19 @@ def _place(frames: Iterable[Any]) -> str:
     inside: list[Any] = []
     for frame in frames:
         inside = [] if frame.filename.startswith(_HERE) else [*inside, frame]
-    for chosen in ([f for f in inside if not _is_library(f.filename)],
-                   [f for f in inside if f.filename.startswith(_OURS)]):
+    users = [f for f in inside if not _is_library(f.filename)]
+    own = [f for f in users if not f.filename.startswith(_installed())]     # before other packages' layers
+    for chosen in (own, users, [f for f in inside if f.filename.startswith(_OURS)]):
         if chosen:
             return _shown(chosen[-1].filename, chosen[-1].lineno)
     return ""
+
+
+@cache
+def _installed() -> str:
+    import tensorflow
+
+    return str(Path(tensorflow.__file__).parents[1]) + os.sep
 
 
 @cache
@@ -71,8 +79,7 @@ def _libraries() -> tuple[str, ...]:
     import tensorpack
 
     packages = [str(Path(module.__file__).parent) + os.sep for module in (tensorflow, tensorpack)]
-    keras = str(Path(tensorflow.__file__).parents[1] / "keras") + os.sep
-    return (*packages, keras, _OURS)
+    return (*packages, _OURS)
 
 
 @cache

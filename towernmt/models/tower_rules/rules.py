@@ -69,6 +69,7 @@ def fails(builds: Builds) -> Iterator[Breach]:
 
 
 def enclosing_scope(builds: Builds) -> Iterator[Breach]:
+    """Trainable names that leave out the variable scope around the call."""
     for made in _trainable(builds.scoped):
         if not made.name.startswith(f"{ENCLOSING}/"):
             name = builds.name_of(made)
@@ -78,6 +79,7 @@ def enclosing_scope(builds: Builds) -> Iterator[Breach]:
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:
+    """Trainable names that hold it twice."""
     for made in _trainable(builds.scoped):
         if made.name.split("/").count(ENCLOSING) > 1:
             name = builds.name_of(made)
@@ -105,6 +107,7 @@ def names(builds: Builds) -> Iterator[Breach]:
 
 
 def second_tower(builds: Builds) -> Iterator[Breach]:
+    """Trainable variables of the second training tower."""
     for made in _trainable(builds.second):
         name = builds.name_of(made)
         yield Breach("second-tower", name, (
@@ -114,6 +117,7 @@ def second_tower(builds: Builds) -> Iterator[Breach]:
 
 
 def reuse(builds: Builds) -> Iterator[Breach]:
+    """Reuse switched on in the enclosing scope."""
     switched = next((build.switched for build in builds.all() if build.switched is not None), None)
     if switched is not None:
         yield Breach("reuse", "", (
@@ -154,6 +158,7 @@ def in_trainable_collection(item: Any, problem: str) -> Breach:
 
 
 def model_variables(builds: Builds) -> Iterator[Breach]:
+    """What a predicting tower needs, is not trained, and is not in MODEL_VARIABLES."""
     for made in builds.predict_alone.made:
         if made.trainable or KEYS.GLOBAL_VARIABLES not in made.collections or made.name == "global_step":
             continue
@@ -164,6 +169,7 @@ def model_variables(builds: Builds) -> Iterator[Breach]:
 
 
 def tower_word(builds: Builds) -> Iterator[Breach]:
+    """Variables and scopes with the word in their names."""
     told = set()
     for made in builds.alone.made:
         if "tower" in made.name:
@@ -186,6 +192,7 @@ def tower_in_name(kind: str, name: str, where: str) -> Breach:
 
 
 def grows(builds: Builds) -> Iterator[Breach]:
+    """Collections and attributes that got longer in the first call and again in the second."""
     function = where_defined(builds.function)
     collections: dict[str, Any] = {}
     attributes: dict[str, str] = {}
