@@ -1,8 +1,9 @@
-"""Mending one record of tensorpack's logger that cannot be formatted, and would hide the error behind it."""
+"""Mending records of tensorpack's logger: one that cannot be formatted, and one that would show passwords."""
 
 from __future__ import annotations
 
 import logging
+import re
 
 from tensorpack.utils import logger
 
@@ -16,10 +17,21 @@ class _MendFailureRecord(logging.Filter):
         return True
 
 
+class _HideCredentials(logging.Filter):
+    """tensorpack logs the command line, in which `--data` may be a URI with a password."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, str) and record.msg.startswith("Argv: "):
+            record.msg = re.sub(r"(?<=://)\S*@", "", record.msg)
+            record.msg = re.sub(r"(?i)((?:password|passwd|secret\w*|token)=)[^&\s]*", r"\1...", record.msg)
+        return True
+
+
 def mend_logger() -> None:
-    """Install the mend (once) in tensorpack's logger."""
-    if not any(isinstance(f, _MendFailureRecord) for f in logger._logger.filters):
-        logger._logger.addFilter(_MendFailureRecord())
+    """Install the mends (once) in tensorpack's logger."""
+    for mend in (_MendFailureRecord, _HideCredentials):
+        if not any(isinstance(f, mend) for f in logger._logger.filters):
+            logger._logger.addFilter(mend())
 
 
 def keep_logging_without_disk() -> None:
