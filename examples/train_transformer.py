@@ -31,8 +31,7 @@ DEMONSTRATION = [
     "model.residual_dropout=0.05", "model.embedding_dropout=0.05",
     "train.batch_tokens=2048", "train.steps=3000", "train.minutes=8.5", "train.validate_steps=1000",
     "train.validate_sentences=200", "train.checkpoint_steps=500", "optimizer.learning_rate=0.003",
-    "schedule.name=linear", "schedule.warmup_steps=200", "schedule.decay_steps=3000",
-    "schedule.end_learning_rate=0.0001"]
+    "schedule.name=budget", "schedule.warmup_steps=200", "schedule.end_learning_rate=0.0001"]
 """What suits a corpus of 34,000 short sentences and a few minutes: a small model that sees them often, with a
 shallow decoder (Kasai et al. 2021). --set overrides it."""
 

@@ -7,7 +7,8 @@ import pytest
 from tensorpack.callbacks import Callback
 
 import towernmt.callbacks as callbacks
-from towernmt.callbacks import ScheduleSettings, make_schedule, schedules
+from towernmt.callbacks import BudgetSchedule, ScheduleSettings, make_schedule, schedules
+from towernmt.callbacks.limits import StopAfterMinutes
 from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf1
 
@@ -106,7 +107,7 @@ def test_plateau_remembers_its_reductions_over_a_resume(train, put_scores):
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_every_schedule_can_be_chosen_by_name(name):
     settings = ScheduleSettings(name, warmup_steps=10, decay_steps=100, boundaries=[50], values=[0.1, 0.01])
-    rates = [make_schedule(settings, 0.1, hidden_size=64).value(step) for step in range(1, 200)]
+    rates = [make_schedule(settings, 0.1, hidden_size=64, steps=10 ** 9).value(step) for step in range(1, 200)]
     assert np.isfinite(rates).all() and min(rates) >= 0
     assert max(rates) == pytest.approx(0.1 * 640 ** -0.5 if name == "noam" else 0.1)
 
@@ -114,3 +115,28 @@ def test_every_schedule_can_be_chosen_by_name(name):
 def test_an_unknown_schedule_is_refused_with_the_names_that_exist():
     with pytest.raises(SettingsError, match="inverse_square_root"):
         make_schedule(ScheduleSettings(name="invsqrt"), 0.1, 64)
+
+
+def test_the_budget_schedule_falls_in_a_line_to_the_end_value_at_the_last_update():
+    schedule = BudgetSchedule(0.1, steps=101, warmup_steps=10, end_learning_rate=0.02)
+    rates = [schedule.value(step) for step in range(1, 103)]
+    assert rates[4] == pytest.approx(0.5 * (0.1 - 0.08 * 4 / 101))
+    assert np.diff(rates[10:101]) == pytest.approx(-0.08 / 101)
+    assert rates[101] == pytest.approx(0.02)
+
+
+def test_the_budget_schedule_follows_the_clock_where_minutes_are_nearer_than_updates():
+    seconds = [0.0]
+    limit = StopAfterMinutes(2, clock=lambda: seconds[0])
+    limit._before_train()
+    schedule = BudgetSchedule(0.1, steps=1000, limit=limit)
+    seconds[0] = 30.0
+    assert schedule.value(1) == pytest.approx(0.075)
+    assert schedule.value(501) == pytest.approx(0.05)
+    seconds[0] = 500.0
+    assert schedule.value(502) == 0.0
+
+
+def test_the_budget_schedule_needs_a_limit():
+    with pytest.raises(SettingsError, match="train.steps or train.minutes"):
+        make_schedule(ScheduleSettings(name="budget"), 0.1, 64)

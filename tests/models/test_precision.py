@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.models.precision import matmul, set_precision
+from towernmt.models.precision import affine, matmul, relu, set_precision
 from towernmt.models.transformer import Transformer, TransformerSettings
 from towernmt.tf_compat import tf, tf1
 
@@ -51,3 +52,36 @@ def test_a_product_in_bfloat16_equals_the_product_of_rounded_factors(graph):
         got, (a16, b16) = session.run([product, rounded])
     exact = a16.astype(np.float64) @ b16.astype(np.float64)
     assert np.abs(got - exact).max() <= np.abs(exact).max() * 2 ** -7
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(graph, transpose):
+    random = np.random.default_rng(1)
+    x, kernel, bias, dy = (rounded(random.normal(size=size)) for size in ((9, 40), (40, 6), (6,), (9, 6)))
+    set_precision("bfloat16")
+    inputs = [tf.constant(v) for v in (x, kernel.T if transpose else kernel, bias)]
+    y = tf.cast(affine(*inputs, transpose_kernel=transpose), tf.float32)
+    gradients = tf1.gradients(y, inputs, grad_ys=tf.constant(dy))
+    with tf1.Session() as session:
+        got, (dx, dkernel, dbias) = session.run([y, gradients])
+    dkernel = dkernel.T if transpose else dkernel
+    for ours, exact in ((got, x @ kernel + bias), (dx, dy @ kernel.T), (dkernel, x.T @ dy), (dbias, dy.sum(0))):
+        assert ours.dtype == np.float32
+        assert np.abs(ours - exact).max() <= np.abs(exact).max() * 2 ** -7
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_relu_and_its_gradient_are_exact_for_every_kind_of_number(graph, precision):
+    values = np.array([-np.inf, -3e38, -1.0, -1e-37, -0.0, 0.0, 1e-37, 0.5, 3e38, np.inf], np.float32)
+    dy = np.array([1, -2, 3, -4, 5, -6, 7, -8, 9, -10], np.float32)
+    x = tf.cast(tf.constant(values), precision)
+    y = relu(x)
+    (dx,) = tf1.gradients(y, x, grad_ys=tf.cast(tf.constant(dy), precision))
+    with tf1.Session() as session:
+        x, y, dx = session.run([tf.cast(t, tf.float32) for t in (x, y, dx)])
+    assert y.tolist() == np.maximum(x, 0).tolist()
+    assert dx.tolist() == np.where(x > 0, dy, 0).tolist()
+
+
+def rounded(values):
+    return values.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)

@@ -21,7 +21,8 @@ __getattr__, __dir__ = lazy_exports(__name__, {
     "run_hooks": ["separate_runs"],
     "schedule_callbacks": [
         "ConstantSchedule", "CosineSchedule", "ExponentialSchedule", "InverseSquareRootSchedule",
-        "LearningRateSchedule", "LinearSchedule", "NoamSchedule", "PiecewiseSchedule", "ReduceOnPlateau",
+        "BudgetSchedule", "LearningRateSchedule", "LinearSchedule", "NoamSchedule", "PiecewiseSchedule",
+        "ReduceOnPlateau",
         "make_schedule"],
     "schedules": ["ScheduleSettings"],
     "score_watcher": ["ScoreWatcher"],

@@ -1,8 +1,8 @@
 """Learning-rate schedules as callbacks: each sets the variable `learning_rate` for the coming update.
 
 They work with any tensorpack trainer whose optimizer reads a scalar float variable `learning_rate`.
-A schedule is a function of the step alone (but for `ReduceOnPlateau`, which the checkpoint remembers),
-so a resumed run needs nothing more than its step.
+A schedule is a function of the step alone, so a resumed run needs nothing more than its step (but for
+`ReduceOnPlateau`, which the checkpoint remembers, and `BudgetSchedule`, which may follow the clock).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
 from towernmt.callbacks import schedules
+from towernmt.callbacks.limits import StopAfterMinutes
 from towernmt.callbacks.patience import Patience
 from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.callbacks.score_watcher import ScoreWatcher
@@ -21,7 +22,8 @@ from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf, tf1
 
 
-def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size: int) -> LearningRateSchedule:
+def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size: int, steps: int = 0,
+                  limit: StopAfterMinutes | None = None) -> LearningRateSchedule:
     """The callback that `settings` names.
 
     Args:
@@ -29,6 +31,8 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
         learning_rate: peak (or constant) learning rate; for `noam` the factor of the formula, usually 1 or 2;
             not used by `piecewise`.
         hidden_size: width of the model, for `noam`.
+        steps: the run's limit in updates, for `budget`; 0 for none.
+        limit: the run's limit in minutes, for `budget`; None for none.
     Raises:
         SettingsError: the settings contradict each other.
     """
@@ -50,6 +54,8 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
     if s.name == "plateau":
         return ReduceOnPlateau(
             learning_rate, s.warmup_steps, s.metric, s.patience, s.factor, s.min_delta, s.minimum)
+    if s.name == "budget":
+        return BudgetSchedule(learning_rate, steps, limit, s.warmup_steps, s.end_learning_rate)
     raise SettingsError(f"schedule.name={s.name} is not one of {', '.join(schedules.SCHEDULES)}.")
 
 
@@ -154,6 +160,35 @@ class CosineSchedule(LearningRateSchedule):
 
     def value(self, step: int) -> float:
         return schedules.cosine_rate(step, *self._arguments)
+
+
+class BudgetSchedule(LearningRateSchedule):
+    """Warm-up, times a straight line to `end_learning_rate` at the end of the run, however fast the machine is.
+
+    With a limit in minutes the rate follows the clock, so that two runs differ, and a resumed one too.
+
+    Args:
+        learning_rate: peak.
+        steps: the run's limit in updates, 0 for none.
+        limit: the run's limit in minutes, None for none. What is nearer counts.
+        warmup_steps: updates.
+    Raises:
+        SettingsError: the run has no limit.
+    """
+
+    def __init__(self, learning_rate: float, steps: int = 0, limit: StopAfterMinutes | None = None,
+                 warmup_steps: int = 0, end_learning_rate: float = 0.0) -> None:
+        schedules.check_warmup("budget", warmup_steps)
+        if not steps and limit is None:
+            raise SettingsError("schedule.name=budget needs a limit to decay to: set train.steps or train.minutes.")
+        self._steps, self._limit = steps, limit
+        self._rate, self._warmup_steps, self._end = learning_rate, warmup_steps, end_learning_rate
+
+    def value(self, step: int) -> float:
+        done = (step - 1) / self._steps if self._steps else 0.0
+        if self._limit is not None:
+            done = max(done, self._limit.elapsed_seconds / (60 * self._limit.minutes))
+        return schedules.budget_rate(step, done, self._rate, self._warmup_steps, self._end)
 
 
 class PiecewiseSchedule(LearningRateSchedule):

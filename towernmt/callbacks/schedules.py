@@ -16,7 +16,8 @@ from towernmt.errors import SettingsError
 from towernmt.settings import setting
 
 SCHEDULES = (
-    "constant", "inverse_square_root", "noam", "linear", "cosine", "piecewise", "exponential", "plateau")
+    "constant", "inverse_square_root", "noam", "linear", "cosine", "piecewise", "exponential", "plateau",
+    "budget")
 
 
 @dataclass
@@ -28,7 +29,7 @@ class ScheduleSettings:
     decay_steps: int = setting(
         100000, "linear, cosine: the update at which the end value is reached; "
         "exponential: updates in which the rate is multiplied once by decay_rate.")
-    end_learning_rate: float = setting(0.0, "linear, cosine: the value from decay_steps on.")
+    end_learning_rate: float = setting(0.0, "linear, cosine: the value from decay_steps on; budget: the value at the run's limit.")
     decay_rate: float = setting(0.5, "exponential: the factor of each decay_steps updates.")
     staircase: bool = setting(False, "exponential: decay in jumps at whole multiples of decay_steps.")
     boundaries: list[int] = setting([], "piecewise: the last update of each value but the last one.")
@@ -74,6 +75,19 @@ def linear_rate(step: int, learning_rate: float, warmup_steps: int, decay_steps:
     if step <= warmup_steps:
         return constant_rate(step, learning_rate, warmup_steps)
     return learning_rate + (end_learning_rate - learning_rate) * _progress(step, warmup_steps, decay_steps)
+
+
+def budget_rate(step: int, done: float, learning_rate: float, warmup_steps: int = 0,
+                end_learning_rate: float = 0.0) -> float:
+    """Warm-up, times a straight line from `learning_rate` to the end value over the whole run.
+
+    The linear schedule of "Budgeted Training" (Li et al. 2020).
+
+    Args:
+        done: the share of the run that is done, 0 to 1.
+    """
+    rate = learning_rate + (end_learning_rate - learning_rate) * min(1.0, done)
+    return rate * warmup_factor(step, warmup_steps)
 
 
 def cosine_rate(step: int, learning_rate: float, warmup_steps: int, decay_steps: int,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.models.precision import matmul
+from towernmt.models.precision import affine, matmul
 from towernmt.models.randomness import StatelessNormal, StatelessUniform
 from towernmt.tf_compat import tf, tf1
 
@@ -33,10 +33,11 @@ def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
         kernel = tf1.get_variable("kernel", [input_depth, parts * depth],
                                   initializer=StatelessUniform(limit, "kernel"))
         flat = x if x.shape.rank == 2 else tf.reshape(x, [-1, input_depth])
-        y = matmul(flat, kernel)
         if use_bias:
             bias = tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer())
-            y = tf.nn.bias_add(y, tf.cast(bias, y.dtype))
+            y = affine(flat, kernel, bias)
+        else:
+            y = matmul(flat, kernel)
         if activation is not None:
             y = activation(y)
         return y if x.shape.rank == 2 else tf.reshape(y, tf.concat([tf.shape(x)[:-1], [parts * depth]], 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from towernmt.models.precision import matmul, to_float32
+from towernmt.models.precision import affine, matmul, to_float32, with_ones
 from towernmt.tf_compat import tf
 
 
@@ -27,8 +27,7 @@ class Projection(NamedTuple):
 
     def flat_logits(self, tokens: Any) -> Any:
         """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""
-        product = matmul(tokens, self.kernel, transpose_b=True)
-        return tf.nn.bias_add(product, tf.cast(self.bias, product.dtype))
+        return affine(tokens, self.kernel, self.bias, transpose_kernel=True)
 
 
 def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, target_length: Any,
@@ -84,10 +83,11 @@ def _summed_negative_log_likelihood(tokens: Any, kernel: Any, bias: Any, labels:
         likelihood = to_float32(tf.gather(probabilities, labels, batch_dims=1))
 
         def gradient(scale: Any) -> Any:
+            # Like `affine`: the column of ones sums the gradient of the bias along the way.
+            scaled = with_ones(tf.cast(tokens * scale, probabilities.dtype))
+            joint = to_float32(matmul(probabilities, scaled, transpose_a=True))                 # [V, depth + ones]
             return (to_float32(matmul(probabilities, kernel)) * scale,
-                    to_float32(matmul(probabilities, tokens * scale, transpose_a=True)),
-                    to_float32(tf.raw_ops.BiasAddGrad(out_backprop=probabilities)) * scale,
-                    tf.zeros_like(right) - scale)
+                    joint[:, :tokens.shape[1]], joint[:, tokens.shape[1]] * scale, tf.zeros_like(right) - scale)
 
         return -tf.reduce_sum(tf.math.log(tf.maximum(likelihood, _LEAST))), gradient
 

@@ -34,6 +34,86 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
     return tf.matmul(tf.cast(a, dtype), tf.cast(b, dtype), transpose_a=transpose_a, transpose_b=transpose_b)
 
 
+def affine(x: Any, kernel: Any, bias: Any, transpose_kernel: bool = False) -> Any:
+    """`x @ kernel + bias` in the compute dtype.
+
+    In bfloat16 the bias is a row of the kernel and meets a column of ones: the product adds it before it rounds,
+    and brings its gradient along. (oneDNN's bfloat16 product with a fused bias runs 4 times slower than its plain
+    one on a processor with AMX, and TensorFlow's bfloat16 `BiasAdd` takes longer than the product.)
+
+    Args:
+        x: `[rows, depth]`.
+        kernel: float32 `[depth, output]`, or `[output, depth]` if `transpose_kernel`.
+        bias: float32 `[output]`.
+    Returns:
+        `[rows, output]`.
+    """
+    if compute_dtype() != tf.bfloat16:
+        return tf.nn.bias_add(matmul(x, kernel, transpose_b=transpose_kernel), tf.cast(bias, compute_dtype()))
+    return _affine_bfloat16(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias),
+                            transpose_kernel)
+
+
+def _affine_bfloat16(x: Any, kernel: Any, bias: Any, transpose_kernel: bool) -> Any:
+    depth = int(x.shape[1])
+    axis = 1 if transpose_kernel else 0
+
+    @tf.custom_gradient
+    def product(x: Any, kernel: Any, bias: Any) -> Any:
+        augmented = with_ones(x)
+        rows = tf.expand_dims(tf.cast(bias, tf.bfloat16), axis)
+        narrow = tf.cast(kernel, tf.bfloat16)
+        y = tf.matmul(augmented, tf.concat([narrow, rows, zeros_like_rows(rows, axis)], axis),
+                      transpose_b=transpose_kernel)
+
+        def gradient(dy: Any) -> Any:
+            if transpose_kernel:
+                joint = to_float32(tf.matmul(dy, augmented, transpose_a=True))
+                return tf.matmul(dy, narrow), joint[:, :depth], joint[:, depth]
+            joint = to_float32(tf.matmul(augmented, dy, transpose_a=True))
+            return tf.matmul(dy, narrow, transpose_b=True), joint[:depth], joint[depth]
+
+        return y, gradient
+
+    return product(x, kernel, bias)
+
+
+_ONES = 32
+"""Columns added for the bias; all but the first meet zeros. A multiple of AMX's tile keeps its kernels whole."""
+
+
+def with_ones(x: Any) -> Any:
+    """`x` `[rows, depth]` with `_ONES` columns of ones behind it."""
+    return tf.concat([x, tf.ones([tf.shape(x)[0], _ONES], x.dtype)], 1)
+
+
+def zeros_like_rows(row: Any, axis: int) -> Any:
+    """`_ONES - 1` rows (columns where `axis` is 1) of zeros beside `row`."""
+    return tf.zeros([_ONES - 1, row.shape[1]] if axis == 0 else [row.shape[0], _ONES - 1], row.dtype)
+
+
+def relu(x: Any) -> Any:
+    """`max(x, 0)`.
+
+    On a CPU bfloat16 is compared as the integer of its bits, which is negative where the number is: 5 times
+    faster than TensorFlow's kernel, and twice in the gradient. (A NaN whose sign bit is set becomes 0 there.)
+    """
+    if x.dtype != tf.bfloat16 or "GPU" in x.device.upper():
+        return tf.nn.relu(x)
+
+    @tf.custom_gradient
+    def relu_of_bits(x: Any) -> Any:
+        bits = tf.maximum(tf.bitcast(x, tf.int16), tf.zeros([], tf.int16))
+
+        def gradient(dy: Any) -> Any:
+            positive = tf.minimum(bits, tf.ones([], tf.int16))      # 1 or 0
+            return tf.bitcast(tf.bitcast(dy, tf.int16) * positive, tf.bfloat16)
+
+        return tf.bitcast(bits, tf.bfloat16), gradient
+
+    return relu_of_bits(x)
+
+
 def to_float32(x: Any) -> Any:
     """`x` as float32; itself if it is."""
     return tf.cast(x, tf.float32)

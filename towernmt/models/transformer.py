@@ -19,7 +19,7 @@ from towernmt.models.attention import (
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers import embedding_table, layer_norm, linear, sinusoids
 from towernmt.models.loss import Projection
-from towernmt.models.precision import compute_dtype, to_float32
+from towernmt.models.precision import compute_dtype, relu, to_float32
 from towernmt.models.randomness import dropout
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
@@ -216,7 +216,7 @@ class Transformer(NMTModel):
     def _feed_forward(self, x: Any) -> Any:
         s = self.settings
         with tf1.variable_scope("feed_forward"):
-            hidden = linear(x, s.filter_size, "inner", activation=tf.nn.relu)
+            hidden = linear(x, s.filter_size, "inner", activation=relu)
             return linear(dropout(hidden, s.activation_dropout, "inner"), s.hidden_size, "outer")
 
     def _final_norm(self, x: Any) -> Any:

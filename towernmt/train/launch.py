@@ -148,8 +148,9 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         callbacks.append(BleuValidator(
             model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
             data.target_vocabulary, s.validate_steps, settings.search))
+    limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
-                                   getattr(settings.model, "hidden_size", 512)))
+                                   getattr(settings.model, "hidden_size", 512), s.steps, limit))
     if validated and s.stop_patience:
         callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
     if validated and s.keep_best:
@@ -158,6 +159,6 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     callbacks += [saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
-    if s.minutes:
-        callbacks.append(StopAfterMinutes(s.minutes))
+    if limit is not None:
+        callbacks.append(limit)
     return callbacks
