@@ -1,4 +1,4 @@
-"""What happens to servers and networks: pairs in are pairs out, or one sentence says what cannot be mended by waiting."""
+"""What happens to servers and networks: pairs in are pairs out, or one sentence says what waiting cannot mend."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(server: Any, caplog: py
 
 def test_connections_that_are_cut_in_mid_row_cost_no_pair(server: Any, proxy: Any) -> None:
     rng = random.Random(11)
-    allowances = [0, 3, 60, *(rng.randint(200, 60_000) for _ in range(25))]
+    allowances = [0, 3, 60, *(rng.randint(200, 60_000) for _ in range(8))]
     with proxy(server.port, [10_000_000, *allowances]) as between:
         source = open_database(server.uri(f"{PATIENT}&page=200", port=between.port))
         read = [pair for _, pair in source.read(source.begin())]
-        assert between.cuts >= 10
+        assert between.cuts >= 5
     assert read == pairs()
 
 
