@@ -11,7 +11,7 @@ __getattr__, __dir__ = lazy_exports(__name__, {
     "pairs": ["PairBlock"],
     "position": ["Position"],
     "prepare_settings": ["PrepareSettings"],
-    "prepared": ["PreparedData"],
+    "prepared": ["PreparedData", "open_prepared"],
     "sources.open_source": ["open_source"],
     "stream": ["StreamBatches"],
     "streamed_corpus": ["StreamedCorpus"],
