@@ -14,6 +14,7 @@ import yaml
 
 from towernmt.cli.main import COMMANDS
 from towernmt.cli.train import settings_of
+from towernmt.dataflow import read_corpora
 from towernmt.settings import all_keys, load_yaml
 from towernmt.train import default_settings
 
@@ -70,14 +71,18 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 settings_of(options)                # an unknown setting would be refused
 
 
-def test_the_shown_yaml_holds_settings(tmp_path: Path) -> None:
+def test_the_shown_yaml_holds_settings_or_a_corpus(tmp_path: Path) -> None:
     keys = all_keys(default_settings())
-    blocks = snippets("yaml")
-    assert blocks
-    for _, text in blocks:
-        yaml.safe_load(text)
+    blocks = [text for _, text in snippets("yaml")]
+    corpora = [text for text in blocks if text.startswith("sources:")]
+    assert corpora and len(corpora) < len(blocks)
+    for text in blocks:
         (tmp_path / "shown.yaml").write_text(text)
-        assert set(load_yaml(tmp_path / "shown.yaml")) <= set(keys)
+        if text in corpora:
+            assert read_corpora(tmp_path / "shown.yaml").sources
+        else:
+            yaml.safe_load(text)
+            assert set(load_yaml(tmp_path / "shown.yaml")) <= set(keys)
 
 
 def test_the_ci_script_runs_the_readmes_test_command() -> None:
