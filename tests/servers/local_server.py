@@ -36,6 +36,7 @@ class LocalServer:
     """Start, stop and start again; a folder for the data, which ends with `close`."""
 
     quick_stop = signal.SIGTERM
+    crash = signal.SIGKILL
 
     def __init__(self, name: str, *users: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"towernmt-{name}-"))

@@ -24,6 +24,7 @@ class PostgreSQL(LocalServer):
     """With a superuser whose password has characters that URIs must escape, and one empty database."""
 
     quick_stop = signal.SIGINT      # "fast": sessions are ended
+    crash = signal.SIGQUIT          # "immediate": as a crash, but sessions do not outlive it and hold up the next start
 
     def __init__(self) -> None:
         self._programs = _programs()
@@ -39,7 +40,7 @@ class PostgreSQL(LocalServer):
 
     def command(self) -> list[str]:
         options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder), "fsync": "off",
-                   "full_page_writes": "off", "synchronous_commit": "off", "shared_buffers": "64MB",
+                   "full_page_writes": "off", "shared_buffers": "64MB",
                    "max_connections": "40"}
         return [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(self.port),
                 *(f"--{name}={value}" for name, value in options.items())]
