@@ -1,15 +1,26 @@
-"""Fixtures shared by all tests: each test builds its own graph."""
+"""Fixtures shared by all tests: a graph of its own for each, and real servers.
+
+A server is started once a session, when a test first asks for it.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# tests/servers under a name of its own: tests are no package.
+_servers = ModuleType("towernmt_test_servers")
+_servers.__path__ = [str(Path(__file__).parent / "servers")]
+sys.modules.setdefault(_servers.__name__, _servers)
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +40,58 @@ def graph() -> Iterator[object]:
 
     with tf.Graph().as_default() as fresh:
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    from towernmt_test_servers.postgresql import PostgreSQL
+
+    server = PostgreSQL()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Any]:
+    from towernmt_test_servers.mariadb import MariaDB
+
+    server = MariaDB()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from towernmt_test_servers.seaweedfs import SeaweedFS
+
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The server, with its credentials in the environment and nothing else there that boto3 would find."""
+    from towernmt_test_servers.seaweedfs import ACCESS_KEY, SECRET_KEY
+
+    from towernmt.dataflow.sources import s3_client
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+                        "AWS_CONFIG_FILE": str(tmp_path / "no-config"), "AWS_EC2_METADATA_DISABLED": "true",
+                        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no-credentials")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(s3_client, "FIRST_DELAY", 0.01)
+    s3_client._clients.clear()
+    yield seaweedfs
+    s3_client._clients.clear()
+
+
+@pytest.fixture
+def fault_proxy(s3: Any) -> Iterator[Any]:
+    from towernmt_test_servers.fault_proxy import FaultProxy
+
+    proxy = FaultProxy(s3.url)
+    yield proxy
+    proxy.stop()

@@ -1,0 +1,129 @@
+"""A corpus whose pairs can be told apart, in files, tables and objects; and training that counts them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.dataflow.vocabulary import SPECIAL_PIECES, load_vocabulary
+from towernmt.train.checkpoint import checkpoint_steps
+
+PAIRS = 300
+WORDS = [f"p{number}" for number in range(PAIRS)]
+SMALL = ["train.batch_tokens=40", "train.window=25", "train.queue_capacity=2", "train.checkpoint_steps=4",
+         "train.keep_checkpoints=2", "train.validate_steps=0", "train.log_steps=10"]
+"""About eight pairs a batch and 38 batches an epoch; the input is at most 70 pairs or so ahead of training."""
+
+
+@dataclass(frozen=True)
+class NumberedCorpus:
+    """Pairs of which each has a word of its own, and a vocabulary of these words."""
+
+    pairs: list[tuple[str, str]]
+    vocabulary: Path
+
+    def tsv(self, pairs: Sequence[tuple[str, str]] | None = None) -> bytes:
+        """The pairs, or some of them, as lines of two columns."""
+        return "".join(f"{source}\t{target}\n" for source, target in pairs or self.pairs).encode()
+
+    def rows(self) -> str:
+        """The pairs as values of an INSERT: (id, source, target)."""
+        return ", ".join(f"({number}, '{source}', '{target}')" for number, (source, target) in enumerate(self.pairs))
+
+    def fill(self, server: Any, table: str = "numbered") -> str:
+        """Put the pairs into a table of a server; what a URI needs to say of it."""
+        server.execute(f"DROP TABLE IF EXISTS {table}",
+                       f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL)",
+                       f"INSERT INTO {table} VALUES {self.rows()}")
+        return f"table={table}&page=10"
+
+    def sqlite(self, path: Path, pairs: Sequence[tuple[str, str]]) -> str:
+        """Some pairs as a SQLite database; its URI."""
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL)")
+            database.executemany("INSERT INTO pairs (source, target) VALUES (?, ?)", pairs)
+        database.close()
+        return f"sqlite:///{path}?table=pairs&page=10"
+
+    def assert_counted_once(self, counts: Any, epochs: int) -> None:
+        """Each pair was trained on once in each of the first epochs, and nothing else was."""
+        vocabulary = load_vocabulary(self.vocabulary)
+        for epoch, row in enumerate(counts):
+            found = {vocabulary.id_to_piece(int(word)): float(row[word]) for word in row.nonzero()[0]}
+            assert found == ({word: 1.0 for word in WORDS} if epoch < epochs else {}), f"epoch {epoch + 1}"
+
+
+@pytest.fixture(scope="session")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> NumberedCorpus:
+    """`PAIRS` pairs `p7 x x`, `p7 y y y`: lengths vary, the first word is the pair's own."""
+    vocabulary = tmp_path_factory.mktemp("numbered") / "both.words"
+    vocabulary.write_text("".join(f"{piece}\n" for piece in [*SPECIAL_PIECES, "x", "y", *WORDS]))
+    pairs = [(" ".join([word, *"x" * (number * 7 % 5)]), " ".join([word, *"y" * (number % 6)]))
+             for number, word in enumerate(WORDS)]
+    return NumberedCorpus(pairs, vocabulary)
+
+
+@pytest.fixture(scope="session")
+def counting() -> ModuleType:
+    """The module `counting_tower`, which stands beside the tests."""
+    return _beside("counting_tower")
+
+
+def _beside(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a training ended.
+
+    Attributes:
+        status: of the command.
+        errors: what it wrote to standard error.
+        counts: what the last checkpoint's parameters were trained on; None without a checkpoint.
+        steps: of the checkpoints.
+    """
+
+    status: int
+    errors: str
+    counts: Any
+    steps: list[int]
+
+    def the_error(self) -> str:
+        """The one sentence on standard error, of a command that failed."""
+        assert self.status == 1 and "Traceback" not in self.errors, self.errors
+        sentences = [line for line in self.errors.splitlines() if line.startswith("towernmt: ")]
+        assert len(sentences) == 1, self.errors
+        return sentences[0]
+
+
+@pytest.fixture
+def train(numbered: NumberedCorpus, counting: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+          ) -> Iterator[Callable[..., Ended]]:
+    """`train(data, *settings, at={step: action})`: `towernmt train` of a counting tower in this process."""
+    def run(data: object, *settings: str, at: Any = None, more_callbacks: Any = lambda source: [],
+            towers: int = 1, prepared: bool = False, logdir: str = "run") -> Ended:
+        place = tmp_path / logdir
+        vocabulary = [] if prepared else ["--vocabulary", str(numbered.vocabulary)]
+        capfd.readouterr()
+        with pytest.MonkeyPatch.context() as change:
+            counting.install(change.setattr, at or {}, more_callbacks)
+            status = main(["train", "--data", str(data), *vocabulary, "--logdir", str(place), "--towers", str(towers),
+                           "--set", *SMALL, *settings])
+        steps = checkpoint_steps(place / "checkpoints")
+        return Ended(status, capfd.readouterr().err, counting.counted(place) if steps else None, steps)
+
+    yield run

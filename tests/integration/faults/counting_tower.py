@@ -1,0 +1,109 @@
+"""A tower function whose parameters count the pairs that they were trained on.
+
+`pairs_trained[epoch * vocabulary + first target token]` grows by exactly one for each pair of a batch, by gradient
+descent on the sum of what the batch looks up: the parameters that survive a fault, or a kill, say by themselves
+what they were trained on. Everything else of `towernmt train` is real: `install` exchanges the model, gives it
+the epoch of each batch, and calls what a test wants to happen after a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorpack.callbacks import Callback
+from tensorpack.tfutils.tower import get_current_tower_context
+from tensorpack.train.model_desc import ModelDesc
+
+from towernmt.dataflow.position import Position
+from towernmt.models.interface import NMTModel
+from towernmt.tf_compat import tf, tf1
+from towernmt.train import launch
+from towernmt.train.checkpoint import latest_checkpoint
+
+EPOCHS = 24
+"""Epochs that there are counters for."""
+
+
+class CountingTower(ModelDesc):
+    """The first token of each target is a word that no other pair has: it is the pair's number.
+
+    Args:
+        vocabulary: size of the target vocabulary.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def inputs(self) -> list[Any]:
+        return [*NMTModel.inputs(self), tf.TensorSpec([], tf.int32, "epoch")]   # type: ignore[arg-type]
+
+    def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any, target_tokens: Any,
+                    epoch: Any) -> Any:
+        counts = tf1.get_variable("pairs_trained", [EPOCHS * self.vocabulary], initializer=tf1.zeros_initializer())
+        towers = float(get_current_tower_context().total)       # the trainer takes the mean over the towers
+        return tf.multiply(-towers, tf.reduce_sum(tf.gather(counts, epoch * self.vocabulary + target[:, 0])),
+                           name="loss")
+
+    def optimizer(self) -> Any:
+        tf1.get_variable("learning_rate", initializer=1.0, trainable=False)     # for the schedule; not used
+        return tf1.train.GradientDescentOptimizer(1.0)
+
+
+class WithEpoch(NamedTuple):
+    """A batch, and which pass over the corpus it belongs to."""
+
+    batch: Any
+    epoch: int
+
+    def arrays(self) -> list[Any]:
+        return [*self.batch.arrays(), np.int32(self.epoch)]
+
+
+class BatchesWithEpochs:
+    """Batches, each with its epoch: the position after the last batch of an epoch is the beginning of the next."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def batches_per_epoch(self) -> int:
+        return int(self._batches.batches_per_epoch())
+
+    def read(self, position: Any = None, start: int = 0, step: int = 1) -> Iterator[tuple[Position, WithEpoch]]:
+        return ((after, WithEpoch(batch, after.epoch - (after[1:3] == (0, 0))))
+                for after, batch in self._batches.read(position, start, step))
+
+
+class AfterSteps(Callback):
+    """Calls functions: of a step after that step (once), of None after each."""
+
+    def __init__(self, actions: Mapping[int | None, Callable[[], Any]]) -> None:
+        self._actions = dict(actions)
+
+    def _trigger_step(self) -> None:
+        self._actions.pop(self.global_step, lambda: None)()
+        self._actions.get(None, lambda: None)()
+
+
+def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None, Callable[[], Any]],
+            more_callbacks: Callable[[Any], list[Any]] = lambda source: []) -> None:
+    """Let `towernmt train` of this process train a counting tower.
+
+    Args:
+        change: `setattr`, or what undoes it.
+        actions: see `AfterSteps`; they act before the run's own callbacks.
+        more_callbacks: from the input source to callbacks that stand before all others.
+    """
+    make_batches, make_callbacks = launch.make_batches, launch.make_callbacks
+    change(launch, "make_model", lambda settings: CountingTower(settings.model.target_vocab_size))
+    change(launch, "make_batches", lambda *how: BatchesWithEpochs(make_batches(*how)))
+    change(launch, "make_callbacks", lambda settings, data, run, model, source: [
+        *more_callbacks(source), AfterSteps(actions), *make_callbacks(settings, data, run, model, source)])
+
+
+def counted(logdir: Path) -> np.ndarray:
+    """What the last checkpoint's parameters were trained on: float32 `[epoch, target vocabulary]`."""
+    reader = tf.train.load_checkpoint(str(latest_checkpoint(logdir / "checkpoints") / "model"))
+    return reader.get_tensor("pairs_trained").reshape(EPOCHS, -1)
