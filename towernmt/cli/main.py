@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model, or go on with a run",
     "translate": "translate lines from standard input",
     "evaluate": "translate a test set and score it (BLEU, chrF)",
+    "score": "the log-probability that a model gives to translations",
     "check": "check a model against the rules of tower functions",
     "average": "make one checkpoint from the mean weights of several",
 }

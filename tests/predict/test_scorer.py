@@ -1,0 +1,126 @@
+"""The scorer and `towernmt score`, on a tiny Transformer of random weights, against its own logits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.cli.main import main
+from towernmt.dataflow.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary import BOS, EOS, SPECIAL_PIECES, save_vocabularies
+from towernmt.errors import DivergenceError, SettingsError
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.predict.scorer import Scorer
+from towernmt.tf_compat import tf1
+from towernmt.train.checkpoint import write_checkpoint
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.settings import settings_of_model
+
+WORDS = [f"w{i}" for i in range(16)]
+SIZE = len(SPECIAL_PIECES) + len(WORDS)
+PAIRS = [("w1 w2 w3", "w4 w5"), ("w1", ""), ("w3 w3 w3 w3 w3 w3", "w9 w8 w7 w6 w5 w4 w3"), ("", "w1"),
+         ("w1 w2 w3", "w4 w5"), ("w7 unseen", "w8 unseen w9")]
+
+
+class Data:
+    """The vocabularies of a corpus."""
+
+    source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
+
+    def copy_vocabularies(self, directory: Path) -> None:
+        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(TransformerSettings(
+        hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=2, source_vocab_size=SIZE,
+        target_vocab_size=SIZE))
+
+
+def write_run(path: Path, model: Transformer, scale: float) -> Path:
+    run = RunDirectory(path)
+    run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]
+    with tf1.Graph().as_default():
+        with PredictTowerContext(""):
+            model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
+        with tf1.Session() as session:
+            rng = np.random.default_rng(1)
+            for variable in tf1.global_variables():
+                variable.load(rng.normal(0, scale, variable.shape.as_list()), session)
+            write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1, {"step": 1})
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory, model: Transformer) -> Path:
+    return write_run(tmp_path_factory.mktemp("run"), model, 0.5)
+
+
+def expected_scores(model: Transformer, checkpoint: str) -> list[float]:
+    """From the model's logits, pair by pair, in float64."""
+    vocabulary = Data.source_vocabulary
+    scores = []
+    with tf1.Graph().as_default(), PredictTowerContext(""):
+        source, length, target_in = (tf1.placeholder("int32", shape) for shape in ([None, None], [None], [None, None]))
+        logits = model.decode(model.encode(source, length), target_in)
+        with tf1.Session() as session:
+            tf1.train.Saver().restore(session, checkpoint)
+            for one, other in PAIRS:
+                ids, out = [*vocabulary.encode(one), EOS], [*vocabulary.encode(other), EOS]
+                found = session.run(logits, {source: [ids], length: [len(ids)], target_in: [[BOS, *out[:-1]]]})[0]
+                found = found.astype(np.float64)
+                normalised = found - np.log(np.exp(found).sum(1, keepdims=True))
+                scores.append(normalised[np.arange(len(out)), out].sum())
+    return scores
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 4096])
+def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
+        run_directory: Path, model: Transformer, batch_tokens: int) -> None:
+    scorer = Scorer(run_directory, device="cpu", batch_tokens=batch_tokens)
+    found = scorer.score(PAIRS)
+    np.testing.assert_allclose([s.log_prob for s in found], expected_scores(model, scorer.checkpoint), atol=1e-4)
+    assert [s.tokens for s in found] == [3, 1, 8, 2, 3, 4]
+    assert found[0].mean == found[0].log_prob / 3
+    assert scorer.score([]) == []
+
+
+def test_the_command_writes_a_score_a_line(run_directory: Path, tmp_path: Path, model: Transformer,
+                                           capfd: pytest.CaptureFixture[str]) -> None:
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    files = [f"--source={tmp_path}/source", f"--target={tmp_path}/target", f"--output={tmp_path}/scores"]
+    expected = expected_scores(model, str(run_directory / "checkpoints/step-1/model"))
+    assert main(["score", f"--model={run_directory}", *files]) == 0
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "scores"), expected, atol=1e-4)
+    said = re.search(r"6 pairs, 21 target tokens, perplexity ([\d.]+)\n", capfd.readouterr().err)
+    assert said is not None and float(said[1]) == pytest.approx(np.exp(-sum(expected) / 21), rel=1e-3)
+    assert main(["score", f"--model={run_directory}", "--mean", *files]) == 0
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "scores"), np.array(expected) / [3, 1, 8, 2, 3, 4], atol=1e-4)
+
+
+def test_files_of_unequal_length_are_refused_by_name(run_directory: Path, tmp_path: Path,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "source").write_text("w1\nw2\n")
+    (tmp_path / "target").write_text("w1\n")
+    assert main(["score", f"--model={run_directory}", f"--source={tmp_path}/source",
+                 f"--target={tmp_path}/target"]) == 1
+    assert "target ends after 1 lines, but" in capsys.readouterr().err
+
+
+def test_a_model_that_diverged_and_a_wrong_number_are_refused(tmp_path: Path, model: Transformer,
+                                                              run_directory: Path) -> None:
+    with pytest.raises(DivergenceError, match="not a number"):
+        Scorer(write_run(tmp_path / "run", model, float("nan"))).score(PAIRS)
+    with pytest.raises(SettingsError, match="batch_tokens=0"):
+        Scorer(run_directory, batch_tokens=0)
+
+
+def test_the_settings_of_a_missing_run_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no run here"):
+        Scorer(tmp_path)

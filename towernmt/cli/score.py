@@ -1,0 +1,71 @@
+"""`towernmt score`: the log-probability that a model gives to translations."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from towernmt.cli.translate import _log_to_stderr
+from towernmt.errors import DataError
+from towernmt.predict.text_io import clean_lines, open_input, open_output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt score`."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    parser.add_argument("--source", metavar="FILE", required=True, help="text, one sentence a line")
+    parser.add_argument("--target", metavar="FILE", required=True, help="its translation, line by line")
+    parser.add_argument("--output", metavar="FILE", help="where the scores go, one a line (default: stdout)")
+    parser.add_argument("--mean", action="store_true",
+                        help="write the mean log-probability of a token, not the sum over the sentence")
+    parser.add_argument("--checkpoint", metavar="NAME",
+                        help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
+    parser.add_argument("--last-weights", action="store_true",
+                        help="score with the weights of the last update, not with their moving average")
+    parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
+                        help="tokens of the longer side in a batch, padding included, at most (default: %(default)s)")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
+    device.add_argument("--cpu", action="store_true", help="use the CPU")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score; returns the exit status."""
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    from towernmt.predict.scorer import Scorer  # imports TensorFlow
+
+    _log_to_stderr()
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    scorer = Scorer(args.model, args.checkpoint, device=device, averaged=not args.last_weights,
+                    batch_tokens=args.batch_tokens)
+    output = open_output(args.output) if args.output else sys.stdout.buffer
+    pairs = tokens = 0
+    total = 0.0
+    try:
+        for score in scorer.score_stream(_read_pairs(args.source, args.target)):
+            output.write(f"{score.mean if args.mean else score.log_prob:.6f}\n".encode())
+            pairs, tokens, total = pairs + 1, tokens + score.tokens, total + score.log_prob
+        output.flush()
+    finally:
+        if args.output:
+            output.close()
+    if pairs:
+        print(f"{pairs:,} pairs, {tokens:,} target tokens, perplexity {math.exp(min(700.0, -total / tokens)):.3f}",
+              file=sys.stderr)
+    return 0
+
+
+def _read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+    with open_input(source) as sources, open_input(target) as targets:
+        lines = zip_longest(clean_lines(sources, source), clean_lines(targets, target))
+        for number, (one, other) in enumerate(lines, start=1):
+            if one is None or other is None:
+                short, long = (source, target) if one is None else (target, source)
+                raise DataError(f"{short} ends after {number - 1} lines, but {long} goes on: they must be translations "
+                                "of each other, line by line.")
+            yield one, other

@@ -1,0 +1,126 @@
+"""The probability that a trained run gives to translations: `Scorer("runs/de-en").score([("Hallo!", "Hello!")])`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorpack.predict import OfflinePredictor, PredictConfig
+
+from towernmt.dataflow.padding import pad_sentences
+from towernmt.errors import DivergenceError, SettingsError
+from towernmt.models.interface import NMTModel
+from towernmt.models.likelihood import sentence_log_probabilities
+from towernmt.predict.translator import _checkpoint_path, _device_name
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.ema import RestoreAverages
+from towernmt.train.restore import RestoreCheckpoint
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.session import SessionCreator
+
+WINDOW = 10_000
+"""Pairs that are read ahead and sorted by length."""
+
+
+class PairScore(NamedTuple):
+    """How probable a translation is.
+
+    Attributes:
+        log_prob: log p(target | source), in nats, EOS included.
+        tokens: target tokens, EOS counted.
+    """
+
+    log_prob: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Log-probability of a token, in nats."""
+        return self.log_prob / self.tokens
+
+
+class Scorer:
+    """Scores sentence pairs by teacher forcing with a checkpoint of a training run.
+
+    Attributes:
+        checkpoint: the checkpoint in use (TensorFlow's prefix).
+        source_vocabulary, target_vocabulary: the run's vocabularies.
+    """
+
+    def __init__(self, run_dir: str | Path, checkpoint: str | None = None, *, device: str | None = None,
+                 averaged: bool = True, batch_tokens: int = 4096) -> None:
+        """
+        Args:
+            run_dir: the training run's directory (its --logdir).
+            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
+                validation BLEU, or the last of a run without validation.
+            device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
+            averaged: with the moving average of the weights, where the run keeps one.
+            batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
+        Raises:
+            CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
+            SettingsError: a value that cannot work, no run, or a GPU that is not there.
+        """
+        if batch_tokens < 1:
+            raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
+        run = RunDirectory(Path(run_dir))
+        model = run.load_model()
+        self.checkpoint = _checkpoint_path(run, checkpoint)
+        self.source_vocabulary, self.target_vocabulary = run.vocabularies()
+        self._batch_tokens = batch_tokens
+        self._predictor = OfflinePredictor(PredictConfig(
+            tower_func=_scoring_tower(model, _device_name(device)), input_signature=model.inputs()[:4],
+            input_names=[spec.name for spec in model.inputs()[:4]], output_names=["log_prob"],
+            session_creator=SessionCreator(),
+            session_init=(RestoreAverages if averaged else RestoreCheckpoint)(self.checkpoint)))
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+        """The score of each (source, target)."""
+        return list(self.score_stream(pairs))
+
+    def score_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairScore]:
+        """As `score`, for any number of pairs: 10,000 at most are read ahead.
+
+        Raises:
+            DivergenceError: the model's output is not a number.
+        """
+        rest = iter(pairs)
+        while window := list(islice(rest, WINDOW)):
+            sources, targets = zip(*window, strict=True)
+            yield from self._score_window(self.source_vocabulary.encode_batch(list(sources)),
+                                          self.target_vocabulary.encode_batch(list(targets)))
+
+    def _score_window(self, sources: list[list[int]], targets: list[list[int]]) -> list[PairScore]:
+        log_probs = np.zeros(len(sources), np.float64)
+        for batch in _batches([max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)],
+                              self._batch_tokens):
+            arrays = [*pad_sentences([sources[i] for i in batch]), *pad_sentences([targets[i] for i in batch])]
+            log_probs[batch] = self._predictor(*arrays)[0]
+        if not np.isfinite(log_probs).all():
+            raise DivergenceError(f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be "
+                                  "scored: training has diverged; take an earlier checkpoint.")
+        return [PairScore(float(log_prob), len(ids) + 1) for log_prob, ids in zip(log_probs, targets, strict=True)]
+
+
+def _scoring_tower(model: NMTModel, device: str | None) -> Any:
+    def tower(source: Any, source_length: Any, target: Any, target_length: Any) -> Any:
+        with tf1.device(device):
+            memory = model.encode(source, source_length)
+            log_prob = sentence_log_probabilities(model, memory, target, target_length)
+            return tf.identity(log_prob, name="log_prob")
+    return tower
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """The indices of all lengths, similar ones together, each batch as large as `batch_tokens` allows."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
