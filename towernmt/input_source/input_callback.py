@@ -62,6 +62,10 @@ class InputCallback(Callback):
         results, _ = sess.run([self._fetches(), op])
         return self._count(results)
 
+    def count_lost_batch(self) -> None:
+        """Count a batch that left the queue with a run that failed; its position stays unknown."""
+        self.counts = self.counts.consumed(None if self.counts.target_tokens is None else 0.0)
+
     def _setup_graph(self) -> None:
         callbacks = getattr(getattr(self, "trainer", None), "_callbacks", None)
         for callback in getattr(callbacks, "cbs", []):

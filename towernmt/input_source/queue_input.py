@@ -133,6 +133,10 @@ class GeneralQueueInput(FeedfreeInput):
         """
         return self._callback.run_with_batch(sess, op)
 
+    def count_lost_batch(self) -> None:
+        """A run that took a batch failed and is not made again: `last_position` passes that batch with the next one."""
+        self._callback.count_lost_batch()
+
     def statistics(self) -> InputStatistics:
         """What went through so far, a snapshot (see `InputStatistics`)."""
         return self._callback.counts.snapshot(self.run)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,43 @@ from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
+from towernmt.models.interface import NMTModel
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.settings import flatten
 from towernmt.tf_compat import tf
+from towernmt.train.checkpoint import latest_checkpoint
 from towernmt.train.config import TrainConfig
+from towernmt.train.freeze import TrainedVariables
 from towernmt.train.log_filter import keep_logging_without_disk
 from towernmt.train.monitors import EventWriter, StatsWriter
+from towernmt.train.rollback import with_rollbacks
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import make_deterministic
-from towernmt.train.settings import Settings
+from towernmt.train.settings import Settings, TrainSettings
+from towernmt.train.start_from import StartFrom, initial_checkpoint
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a program of one's own puts in the place of the parts of `towernmt train`.
+
+    Attributes:
+        model: makes the tower function from the settings.
+        trainer: called with gpus, towers, update_cycle and the other arguments of `SyncMultiGPUTrainer`, by name.
+        source: called as `GeneralQueueInput`.
+        callbacks: makes callbacks that stand before all others.
+    """
+
+    model: Callable[[Settings], Any] = make_model
+    trainer: Callable[..., SyncMultiGPUTrainer] = SyncMultiGPUTrainer
+    source: Callable[..., GeneralQueueInput] = GeneralQueueInput
+    callbacks: Callable[[], list[Any]] = list
+
+
 def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequence[int] | None = None,
-          towers: int | None = None) -> int:
+          towers: int | None = None, parts: Parts | None = None) -> int:
     """Train a model on a corpus, from the last checkpoint of `logdir` if there is one.
 
     Args:
@@ -46,6 +69,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
         data: vocabularies, text or shards, and validation text; see `towernmt.dataflow.training_data`.
         gpus: one tower on each; None for towers on the CPU.
         towers: towers on the CPU, 1 if neither is given.
+        parts: of one's own; None for the usual ones.
     Returns:
         the exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.
     Raises:
@@ -54,15 +78,23 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
     towers = 1 if gpus is None and towers is None else towers
-    trainer = SyncMultiGPUTrainer(gpus, towers, settings.train.update_cycle)
+    return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, parts or Parts()))
+
+
+def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
+           towers: int | None, parts: Parts) -> int:
+    s = settings.train
+    trainer = parts.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
+                            trained=TrainedVariables(s.only, s.freeze), skip_out_of_memory=s.skip_out_of_memory)
     check_resumable(run, settings)
     check_vocabularies(run, data)
-    if settings.train.deterministic:
+    if s.deterministic:
         make_deterministic()
     with tf.Graph().as_default():
-        set_seed(settings.train.seed)
-        set_precision(settings.train.precision)
-        config, stop = make_config(settings, data, run)
+        set_seed(s.seed)
+        set_precision(s.precision)
+        config, stop = make_config(settings, data, run, parts)
+        trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
         _begin(run, settings, data)
         launch_train_with_config(config, trainer)
@@ -86,7 +118,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 
 FIXED_GROUPS = ("architecture", "model.")
-FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum")
+FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
 
 def check_resumable(run: RunDirectory, settings: Settings) -> None:
@@ -113,27 +145,54 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
+    other = differing_vocabulary(run, data)
+    if other:
+        raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} ({other} "
+                            "differs): pass the --data of the run, prepare the new data with the run's vocabulary "
+                            "files, or pass another --logdir to begin another.")
+
+
+def differing_vocabulary(run: RunDirectory, data: TrainingData) -> str:
+    """The name of the first vocabulary file of `data` that a run does not have, or has otherwise; "" for none."""
     with tempfile.TemporaryDirectory() as place:
         data.copy_vocabularies(place)
         for file in sorted(Path(place).iterdir()):
             old = run.vocabulary / file.name
             if not old.is_file() or old.read_bytes() != file.read_bytes():
-                raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} "
-                                    f"({file.name} differs): pass the --data of the run, prepare the new data with the "
-                                    "run's vocabulary files, or pass another --logdir to begin another.")
+                return file.name
+    return ""
 
 
-def make_config(settings: Settings, data: TrainingData, run: RunDirectory) -> tuple[TrainConfig, StopOnSignal]:
+def start_from(settings: TrainSettings, data: TrainingData) -> StartFrom | None:
+    """What gives the model the parameters that `train.init_from` names; None if it names none.
+
+    Raises:
+        SettingsError: there is no such run, or its vocabulary is another: the ids of `data` would be other words.
+    """
+    if not settings.init_from:
+        return None
+    run, checkpoint = initial_checkpoint(settings.init_from)
+    other = differing_vocabulary(run, data)
+    if other:
+        raise SettingsError(f"train.init_from={settings.init_from}: that run has another vocabulary than "
+                            f"{data.directory} ({other} differs): prepare the data with the files in "
+                            f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
+    return StartFrom(checkpoint, settings.init_new)
+
+
+def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
+                parts: Parts) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
     batches = make_batches(data, s, s.epochs or None, logger.info)
-    source = GeneralQueueInput(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
-    model = make_model(settings)
+    source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
+    model = parts.model(settings)
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
+    first = start_from(s, data) if latest_checkpoint(run.checkpoints) is None else None
     config = TrainConfig(
         model=model, data=source, update_cycle=s.update_cycle,
-        callbacks=make_callbacks(settings, data, run, model, source) + [stop],
-        monitors=[EventWriter(run.log), StatsWriter(run.log)])
+        callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
+        monitors=[EventWriter(run.log), StatsWriter(run.log)], **({"session_init": first} if first else {}))
     return config, stop
 
 
@@ -147,7 +206,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         count = s.validate_sentences or None
         callbacks.append(BleuValidator(
             model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
-            data.target_vocabulary, s.validate_steps, settings.search))
+            data.target_vocabulary, s.validate_steps, settings.search,
+            loss=[spec.name for spec in model.inputs()] == [spec.name for spec in NMTModel.inputs(model)]))
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))

@@ -39,6 +39,18 @@ class TrainSettings(StreamSettings):
     keep_best: int = setting(1, "how many of the best checkpoints by validation BLEU are kept apart")
     stop_patience: int = setting(0, "stop after so many validations without a better BLEU; 0 for never")
     log_steps: int = setting(50, "a progress line every so many updates")
+    init_from: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
+    init_new: list[str] = setting(
+        ["/lhuc$"], "regular expressions on names: variables that init_from may lack, and that begin anew")
+    only: list[str] = setting([], "regular expressions on names: train only the variables that one of them matches")
+    freeze: list[str] = setting([], "regular expressions on names: variables that are not trained")
+    on_divergence: str = setting(
+        "stop", "what a loss or gradient that is not finite does: stop, or rollback to the last checkpoint and go on "
+        "with a lower rate", choices=("stop", "rollback"))
+    rollbacks: int = setting(3, "so many rollbacks at most")
+    rollback_rate: float = setting(0.5, "a rollback multiplies the learning rate by this")
+    skip_out_of_memory: int = setting(
+        10, "skip so many batches at most that run out of memory; 0 stops at the first")
 
 
 @dataclass

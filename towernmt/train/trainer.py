@@ -19,6 +19,7 @@ from towernmt.models.tower_rules.watch import TowerWatch
 from towernmt.runs import Run
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
+from towernmt.train.freeze import TrainedVariables
 from towernmt.train.gradients import Accumulator, average_over_towers
 from towernmt.train.log_filter import mend_logger
 from towernmt.train.session import SessionCreator
@@ -58,12 +59,19 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         gpus: GPU numbers, one tower each.
         towers: towers on the CPU, instead of `gpus`.
         update_cycle: batches an update.
+        trained: which variables an update changes; None for all that are trainable.
+        skip_out_of_memory: skip so many batches at most that run out of memory; what an update had changed by then
+            stays. 0 stops at the first.
+    Attributes:
+        model: whose tower function is trained, where `towernmt.train.train` made it; for a `run_step` of your own.
+        skipped_batches: how many ran out of memory.
     Raises:
         SettingsError: both or neither of `gpus` and `towers`, a GPU that is not there, a number below 1.
         TowerRuleError: when the graph is set up, of a tower function that breaks a rule.
     """
 
-    def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1) -> None:
+    def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1,
+                 trained: TrainedVariables | None = None, skip_out_of_memory: int = 0) -> None:
         super().__init__()
         mend_logger()
         self.tower_devices = tower_devices(gpus, towers)
@@ -71,6 +79,9 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if update_cycle < 1:
             raise SettingsError(f"train.update_cycle={update_cycle} must be at least 1.")
         self.update_cycle = update_cycle
+        self.trained = trained or TrainedVariables()
+        self.model: Any = None
+        self.skip_out_of_memory, self.skipped_batches = skip_out_of_memory, 0
         self.diverged = False
         """Set by a callback that found values which are not finite: nothing is saved from then on."""
         self.loop = ResumableLoop()
@@ -83,7 +94,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         get_global_step_var()
         self.watch.attach(self.tower_func)
         tower_fn = self._make_get_grad_fn(input, get_cost_fn, get_opt_fn)
-        gradients = average_over_towers([self._build_tower(i, tower_fn) for i in range(len(self.devices))])
+        towers = [self._build_tower(i, tower_fn) for i in range(len(self.devices))]
+        gradients = self.trained.choose(average_over_towers(towers))
         optimizer = get_opt_fn()
         if self.update_cycle == 1:
             self.train_op = optimizer.apply_gradients(gradients, name="train_op")
@@ -141,6 +153,14 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         return self._sessions[kind]
 
     def run_step(self) -> None:
+        """One update, of the next batches that fit into memory."""
+        while True:
+            try:
+                return self._update()
+            except tf.errors.ResourceExhaustedError as error:
+                self._skip_batch(error)
+
+    def _update(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
         collected, position = 0, ""
         try:
@@ -154,6 +174,25 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             if collected:
                 self._flush(collected, position)
             raise StopTraining(str(end) if isinstance(end, StopTraining) else "the data has ended") from None
+
+    def _skip_batch(self, error: Any) -> None:
+        """Go on behind a batch that ran out of memory (within an update cycle, behind those collected before it).
+
+        Raises:
+            SettingsError: there were too many.
+        """
+        self.skipped_batches += 1
+        position = getattr(self._input, "last_position", None) or "the beginning"
+        what = (f"step {self.loop.global_step + 1}: the batch behind {position} ran out of memory "
+                f"({(str(error.message).splitlines() or ['?'])[0][:200]})")
+        if self.skipped_batches > self.skip_out_of_memory:
+            raise SettingsError(f"{what}, and train.skip_out_of_memory={self.skip_out_of_memory} allows no more: make "
+                                "train.batch_tokens smaller (and train.update_cycle larger).") from error
+        logger.warning(f"{what}; it is skipped, number {self.skipped_batches} of {self.skip_out_of_memory} at most.")
+        self.monitors.put_scalar("skipped_batches", self.skipped_batches)
+        if isinstance(self._input, GeneralQueueInput):
+            self._input.count_lost_batch()
+        get_global_step_var().load(self.loop.global_step, self.sess)    # the failed run may have counted itself
 
     def _collect(self, op: Any) -> str:
         session = self.session(Run.ACCUMULATION)

@@ -1,0 +1,103 @@
+"""A tiny corpus, a run that learned it somewhat, and the example programs as modules."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TINY = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
+        "model.decoder_layers=1", "model.residual_dropout=0.0", "model.embedding_dropout=0.0",
+        "train.batch_tokens=512", "train.validate_steps=0", "train.log_steps=1", "train.deterministic=false",
+        "optimizer.learning_rate=0.01", "schedule.warmup_steps=20", "search.beam_size=1"]
+
+
+def write_text(directory: Path, seed: int, count: int) -> tuple[list[str], list[str]]:
+    """Pairs in which each word of the source, in order, is one word of the target."""
+    chance = random.Random(seed)
+    words = [first + second for first in "bdfgkl" for second in "aeio"]
+    sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(count)]
+    targets = [" ".join(word[::-1] + "n" for word in line.split()) for line in sources]
+    directory.mkdir(exist_ok=True)
+    for name, lines in (("source", sources), ("target", targets)):
+        (directory / name).write_text("".join(f"{line}\n" for line in lines))
+    return sources, targets
+
+
+@dataclass
+class Place:
+    """Where text, prepared data and a finished run are.
+
+    Attributes:
+        text: a directory with the files `source` and `target`.
+        data: what `towernmt prepare` made of them, with one vocabulary for both.
+        run: a finished run of 100 steps.
+    """
+
+    text: Path
+    data: Path
+    run: Path
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    from towernmt.cli.main import main
+
+    directory = tmp_path_factory.mktemp("examples")
+    place = Place(directory / "text", directory / "data", directory / "run")
+    write_text(place.text, 3, 300)
+    write_text(directory / "valid", 4, 24)
+    files = [f"--{kind}{side}={directory / ('valid' if kind else 'text') / side}"
+             for kind in ("", "valid-") for side in ("source", "target")]
+    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", f"--output={place.data}"]) == 0
+    assert main(["train", f"--data={place.data}", f"--logdir={place.run}", "--set", *TINY, "train.steps=100"]) == 0
+    return place
+
+
+@pytest.fixture(scope="session")
+def tiny() -> list[str]:
+    """Settings of a model and a training that take a second."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def example() -> Callable[[str], Any]:
+    """`example("hooks")` is the module examples/hooks.py."""
+    def load(name: str) -> Any:
+        spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def scalars() -> Callable[[Path, str], list[float]]:
+    """The values of a scalar over the steps of a run."""
+    def read(run: Path, name: str) -> list[float]:
+        entries = map(json.loads, (run / "log" / "stats.jsonl").read_text().splitlines())
+        return [entry[name] for entry in entries if name in entry]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def weights() -> Callable[[Path], dict[str, Any]]:
+    """Every variable of a run's last checkpoint."""
+    def read(run: Path) -> dict[str, Any]:
+        from towernmt.tf_compat import tf
+        from towernmt.train.run_directory import RunDirectory
+
+        reader = tf.train.load_checkpoint(RunDirectory(run).checkpoint("last"))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+    return read

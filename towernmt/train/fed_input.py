@@ -1,0 +1,53 @@
+"""Batches that a trainer of one's own takes, works on, and feeds to the training towers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from tensorpack.train.base import StopTraining
+
+from towernmt.input_source import GeneralQueueInput
+from towernmt.input_source.queue_input import _global_shape
+from towernmt.models.interface import NMTModel
+from towernmt.runs import Run, run_as
+from towernmt.tf_compat import tf, tf1
+
+
+class FedInput(GeneralQueueInput):
+    """A `GeneralQueueInput` whose batches do not go to the towers: `run_step` takes one and feeds what it made of it.
+
+    The towers' inputs are placeholders of the global batch, and tower i of N gets its share of the rows as ever. The
+    position is that of the last batch taken.
+
+    ```
+    source, source_length, *_ = self._input.take(self.hooked_sess)
+    self.hooked_sess.run(self.train_op, self._input.feed(source, ...))
+    ```
+    """
+
+    def _setup(self, signature: list[Any]) -> None:
+        super()._setup(NMTModel.inputs(cast(Any, None)))
+        self._batch = self._global
+        with tf.device("/cpu:0"), self.cached_name_scope():
+            self._global = [tf1.placeholder(spec.dtype, _global_shape(spec), f"fed_{spec.name}") for spec in signature]
+        self._signature = signature
+
+    def take(self, hooked_session: Any) -> list[Any]:
+        """The next batch: source, source_length, target, target_length, target_tokens (see `NMTModel`).
+
+        Args:
+            hooked_session: the trainer's `hooked_sess`; no callback but the input's own sees this run.
+        Raises:
+            FeederError: the source is broken.
+            StopTraining: the data has ended.
+        """
+        try:
+            with run_as(Run.DATA):
+                return list(hooked_session.run(self._batch))
+        except tf.errors.OutOfRangeError:
+            self.raise_feeder_error()
+            raise StopTraining("the data has ended") from None
+
+    def feed(self, *arrays: Any) -> dict[Any, Any]:
+        """The `feed_dict` of the train step: a global array for each of the towers' inputs, in their order."""
+        return dict(zip(self._global, arrays, strict=True))
