@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import sqlite3
 import sys
@@ -12,8 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 from towernmt.cli.main import main
+from towernmt.dataflow.prepare import prepare
+from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES, load_vocabulary
 from towernmt.train.checkpoint import checkpoint_steps
 
@@ -70,6 +74,48 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> NumberedCorpus:
     pairs = [(" ".join([word, *"x" * (number * 7 % 5)]), " ".join([word, *"y" * (number % 6)]))
              for number, word in enumerate(WORDS)]
     return NumberedCorpus(pairs, vocabulary)
+
+
+@pytest.fixture(scope="session")
+def small() -> list[str]:
+    """Settings of small batches and windows, and frequent checkpoints."""
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def prepared(numbered: NumberedCorpus) -> Callable[[Path], Path]:
+    """`prepared(directory)`: the corpus as `towernmt prepare` writes it, in five shards."""
+    def make(directory: Path) -> Path:
+        text = directory.with_suffix(".tsv")
+        text.write_bytes(numbered.tsv())
+        vocabulary = str(numbered.vocabulary)
+        prepare(PrepareSettings(str(text), output=str(directory), source_vocab=vocabulary, target_vocab=vocabulary,
+                                shard_pairs=60))
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def mixture(numbered: NumberedCorpus, tmp_path: Path) -> Path:
+    """The corpus dealt to two compressed texts, a TSV and a database, as a `corpora.yaml`."""
+    pytest.importorskip("sqlalchemy")
+    for side in (0, 1):
+        with gzip.open(tmp_path / f"text.{'st'[side]}.gz", "wt") as file:
+            file.writelines(pair[side] + "\n" for pair in numbered.pairs[:120])
+    (tmp_path / "table.tsv").write_bytes(numbered.tsv(numbered.pairs[120:150]))
+    base = numbered.sqlite(tmp_path / "base.db", numbered.pairs[150:])
+    (tmp_path / "corpora.yaml").write_text(yaml.safe_dump({
+        "sources": [{"uri": uri, "on_end": "drop"} for uri in (f"{tmp_path}/text.{{s,t}}.gz",
+                                                               f"{tmp_path}/table.tsv", base)],
+        "vocabulary": str(numbered.vocabulary)}))
+    return tmp_path / "corpora.yaml"
+
+
+@pytest.fixture
+def shards(prepared: Callable[[Path], Path], tmp_path: Path) -> Path:
+    """The corpus prepared."""
+    return prepared(tmp_path / "prepared")
 
 
 @pytest.fixture(scope="session")

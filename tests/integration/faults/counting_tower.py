@@ -17,13 +17,14 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
+from towernmt import models
 from towernmt.dataflow.position import Position
 from towernmt.models.interface import NMTModel
 from towernmt.tf_compat import tf, tf1
 from towernmt.train import launch
 from towernmt.train.checkpoint import latest_checkpoint
 
-EPOCHS = 24
+EPOCHS = 32
 """Epochs that there are counters for."""
 
 
@@ -96,8 +97,9 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
         actions: see `AfterSteps`; they act before the run's own callbacks.
         more_callbacks: from the input source to callbacks that stand before all others.
     """
-    make_batches, make_callbacks = launch.make_batches, launch.make_callbacks
-    change(launch, "make_model", lambda settings: CountingTower(settings.model.target_vocab_size))
+    architecture, make_batches, make_callbacks = models.architecture, launch.make_batches, launch.make_callbacks
+    change(models, "architecture", lambda name: architecture(name)._replace(
+        model=lambda settings, *_: CountingTower(settings.target_vocab_size)))
     change(launch, "make_batches", lambda *how: BatchesWithEpochs(make_batches(*how)))
     change(launch, "make_callbacks", lambda settings, data, run, model, source: [
         *more_callbacks(source), AfterSteps(actions), *make_callbacks(settings, data, run, model, source)])

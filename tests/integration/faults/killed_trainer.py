@@ -1,0 +1,99 @@
+"""Trains a counting tower by `towernmt train`, in processes that are killed one after another; the last one is not.
+
+    python killed_trainer.py KILLS SEED REPORT -- train --data ...
+
+Each life is a child process of this program, which has TensorFlow imported already, so that a life begins in a
+fraction of a second. It is killed from outside (SIGKILL): some so many steps after it began, and a random part of
+a twentieth of a second after that, the others at a random moment between their start and their first steps. However
+late the kill comes, a life makes no more than `MOST_STEPS`. REPORT becomes a JSON object: `steps` that each life made,
+and the `status` of the last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import counting_tower
+
+from towernmt.cli.main import main
+
+MOST_STEPS = 18
+
+
+class Life:
+    """A child process that trains, and writes a byte for each step that it made.
+
+    If it is `to_be_killed`, it stands still after `MOST_STEPS` steps.
+    """
+
+    def __init__(self, arguments: list[str], to_be_killed: bool) -> None:
+        self.began = time.monotonic()
+        self._steps, self._report = os.pipe()
+        self.made = 0
+        self._most = MOST_STEPS if to_be_killed else sys.maxsize
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._steps)
+            counting_tower.install(setattr, {None: self._made_one})
+            status = 1
+            try:
+                status = main(arguments)
+                sys.stdout.flush()
+            finally:
+                os._exit(status)
+        os.close(self._report)
+
+    def _made_one(self) -> None:
+        os.write(self._report, b".")
+        self.made += 1
+        while self.made == self._most:
+            signal.pause()
+
+    def wait_for_steps(self, count: int) -> None:
+        """Return when it made so many steps, or ended."""
+        while self.made < count and os.read(self._steps, 1):
+            self.made += 1
+
+    def end(self) -> int:
+        """Wait for its end; the exit status, or the negative number of the signal."""
+        self.wait_for_steps(sys.maxsize)
+        os.close(self._steps)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def kill_at_random(life: Life, chance: random.Random, to_first_step: float) -> float:
+    """Kill a life at a random moment; the seconds from a start to a first step, as far as they are known."""
+    if to_first_step and chance.random() < 0.3:
+        time.sleep(chance.uniform(0, to_first_step))
+    else:
+        life.wait_for_steps(1)
+        to_first_step = time.monotonic() - life.began
+        life.wait_for_steps(chance.randint(1, 12))
+        time.sleep(chance.uniform(0, 0.05) * chance.random())
+    os.kill(life.pid, signal.SIGKILL)
+    return to_first_step
+
+
+def live(kills: int, seed: int, report: Path, arguments: list[str]) -> int:
+    """Let the lives follow one another; the exit status of the last one."""
+    chance, to_first_step, steps, status = random.Random(seed), 0.0, [], -signal.SIGKILL
+    for number in range(kills + 1):
+        life = Life(arguments, number < kills)
+        if number < kills:
+            to_first_step = kill_at_random(life, chance, to_first_step)
+        status = life.end()
+        steps.append(life.made)
+        if status != -signal.SIGKILL:
+            break
+    report.write_text(json.dumps({"steps": steps, "status": status}))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(live(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[5:]))

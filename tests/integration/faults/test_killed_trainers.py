@@ -1,0 +1,44 @@
+"""`kill -9` at random moments: what the surviving parameters were trained on is the corpus, once in each epoch.
+
+What came after the last checkpoint died with its process and was trained again; the parameters count the pairs
+by themselves (see `counting_tower`), so what is counted is what survived.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+@pytest.mark.parametrize("kind", ["mixture", "shards"])
+@pytest.mark.parametrize(("kills", "epochs"), [(3, 3), pytest.param(50, 32, marks=pytest.mark.slow)])
+def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_once_in_each_epoch(
+        request: pytest.FixtureRequest, kind: str, kills: int, epochs: int, numbered: Any, counting: Any, small: Any,
+        tmp_path: Path) -> None:
+    report, logdir = tmp_path / "report", tmp_path / "run"
+    command = ["train", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--set", *small,
+               f"train.epochs={epochs}"]
+    program = [sys.executable, HERE / "killed_trainer.py", kills, 7, report, "--", *command]
+    done = subprocess.run(list(map(str, program)), check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lives = json.loads(report.read_text())
+    last = json.loads((logdir / "checkpoints" / f"step-{last_step(logdir)}" / "state.json").read_text())
+    assert len(lives["steps"]) == kills + 1, "it ended before it was killed"
+    assert sum(lives["steps"]) > last["step"], "nothing died with the processes that were killed"
+    numbered.assert_counted_once(counting.counted(logdir), epochs)
+
+
+def last_step(logdir: Path) -> int:
+    from towernmt.train.checkpoint import checkpoint_steps
+
+    return checkpoint_steps(logdir / "checkpoints")[-1]
