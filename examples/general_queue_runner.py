@@ -1,27 +1,40 @@
 #!/usr/bin/env python
-"""One queue, fed from a file and from a database, in plain TensorFlow: no tensorpack, no trainer.
+"""One queue, fed from a file, a database and S3, in plain TensorFlow: no tensorpack, no trainer.
 
-`tf.train.QueueRunner` can only enqueue what the graph itself reads. `GeneralQueueRunner` adds to it:
+What `GeneralQueueRunner` adds to `tf.train.QueueRunner`, which can only enqueue what the graph itself reads:
 
-* each enqueue operation has a feed function, any Python, and the tensor (or tensors) that it feeds;
-* with `in_order=True` the queue's order is fixed, whatever the thread timing;
-* an error reaches the dequeuing side as itself, with its source's name, after all that came before it;
-  an empty source is an error; a stop does not wait for a source that hangs.
+* Each enqueue operation has a feed function, any Python that reads anything, and the tensor that it feeds, or
+  several tensors, which it feeds with as many values. What does not fit (dtype, shape, number of values) is an
+  error, and never cut to fit. Lists of different lengths are refused when the runner is made.
+* With `in_order=True` the feeders take turns: the queue's order is fixed, whatever the timing of their threads.
+* The end: a feed function raises StopIteration. When all have, the queue is closed, and who dequeues gets all that
+  is in it, then an OutOfRangeError.
+* An error reaches who dequeues as itself, with its source's name, after all that came before it. (QueueRunner's
+  Coordinator stops at once, and what waits in the queue is lost.) A source that is empty is an error too.
+* Without a Coordinator, `raise_error()` tells the end from an error.
+* A stop does not wait for a source that hangs.
 
-Here the file holds records of a fixed shape, four numbers each, and the database ragged ones, sentences
-of any length. Run it: python examples/general_queue_runner.py
+Here the file holds records of a fixed shape, four numbers each; the database and S3 hold ragged ones, sentences of
+any length, of which the lengths of the words are fed. Each element has two tensors: the record, and where it is from.
+
+    python examples/general_queue_runner.py [--s3 's3://bucket/pairs.tsv?endpoint_url=http://127.0.0.1:8333']
+
+The object may have any format of the manual's page on sources; its source sentences are taken. Credentials are
+boto3's own (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...).
 """
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from towernmt.dataflow.sources.open_source import open_source
 from towernmt.errors import FeederError
 from towernmt.input_source import GeneralQueueRunner
 from towernmt.tf_compat import tf, tf1
@@ -40,48 +53,72 @@ def write_sources(folder: Path) -> tuple[Path, Path]:
     return numbers, database
 
 
-def read_file(path: Path) -> Iterator[np.ndarray]:
-    """int32 [4], record by record."""
+def read_file(path: Path) -> Iterator[list[Any]]:
+    """int32 [4], record by record, and the file's name."""
     with open(path, "rb") as file:
         while record := file.read(16):
-            yield np.frombuffer(record, np.int32)
+            yield [np.frombuffer(record, np.int32), path.name]
 
 
-def read_database(path: Path, table: str = "sentence") -> Iterator[np.ndarray]:
-    """int32 [length]: the length of each word of a sentence. The connection is the reading thread's own."""
+def read_database(path: Path, table: str) -> Iterator[list[Any]]:
+    """int32 [words], sentence by sentence, and the table's name. The connection is the reading thread's own."""
     connection = sqlite3.connect(path)
     try:
         last = 0
-        while row := connection.execute(f"SELECT id, text FROM {table} WHERE id > ? ORDER BY id", (last,)
+        while row := connection.execute(f"SELECT id, text FROM {table} WHERE id > ? ORDER BY id LIMIT 1", (last,)
                                         ).fetchone():
             last, text = row
-            yield np.array([len(word) for word in text.split()], np.int32)
+            yield [lengths(text), table]
     finally:
         connection.close()
 
 
-def build(numbers: Path, database: Path, table: str = "sentence") -> Any:
-    """The queue with its runner, registered where TensorFlow looks for it; int32 [any length] comes out."""
-    queue = tf1.FIFOQueue(8, [tf.int32])
-    fixed = tf1.placeholder(tf.int32, [4], name="from_file")
-    ragged = tf1.placeholder(tf.int32, [None], name="from_database")
+def read_s3(uri: str) -> Iterator[list[Any]]:
+    """int32 [words], sentence by sentence, and "s3"; retried at the same byte when the network fails."""
+    source = open_source(uri)
+    for _, pair in source.read(source.begin()):
+        yield [lengths(pair.source), "s3"]
+
+
+def lengths(sentence: str) -> np.ndarray:
+    """The length of each word."""
+    return np.array([len(word) for word in sentence.split()], np.int32)
+
+
+def build(numbers: Path, database: Path, table: str, s3: str | None) -> list[Any]:
+    """The queue with its runner, registered where TensorFlow looks for it: an int32 record, and a string, come out."""
+    queue = tf1.FIFOQueue(8, [tf.int32, tf.string])
+    fixed = tf1.placeholder(tf.int32, [4], name="fixed")
+    ragged = tf1.placeholder(tf.int32, [None], name="ragged")
+    origin = tf1.placeholder(tf.string, [], name="origin")
+    feeders: list[tuple[str, Any, Callable[[], Any]]] = [
+        (numbers.name, fixed, read_file(numbers).__next__),
+        (database.name, ragged, read_database(database, table).__next__)]
+    if s3 is not None:
+        feeders.append((s3.partition("?")[0], ragged, read_s3(s3).__next__))
     tf1.train.add_queue_runner(GeneralQueueRunner(
-        queue, enqueue_ops=[queue.enqueue(fixed), queue.enqueue(ragged)],
-        feed_fns=[read_file(numbers).__next__, read_database(database, table).__next__],
-        feed_tensors=[fixed, ragged], in_order=True, names=[numbers.name, database.name]))
-    return queue.dequeue()
+        queue, enqueue_ops=[queue.enqueue([record, origin]) for _, record, _ in feeders],
+        feed_fns=[read for _, _, read in feeders], feed_tensors=[[record, origin] for _, record, _ in feeders],
+        in_order=True, names=[name for name, _, _ in feeders]))
+    element: list[Any] = queue.dequeue()
+    return element
 
 
-def with_coordinator(numbers: Path, database: Path) -> None:
+def show(record: np.ndarray, origin: bytes) -> None:
+    """One line an element."""
+    print("  ", origin.decode(), record)
+
+
+def with_coordinator(numbers: Path, database: Path, s3: str | None) -> None:
     """A `tf.Session` and a `tf.train.Coordinator`: the end is an OutOfRangeError."""
     with tf.Graph().as_default(), tf1.Session() as sess:
-        record = build(numbers, database)
+        element = build(numbers, database, "sentence", s3)
         coord = tf1.train.Coordinator()
         threads = tf1.train.start_queue_runners(sess, coord)
         count = 0
         try:
             while not coord.should_stop():
-                print("  ", sess.run(record))
+                show(*sess.run(element))
                 count += 1
         except tf.errors.OutOfRangeError:
             print(f"   the end, after {count} records")
@@ -92,22 +129,28 @@ def with_coordinator(numbers: Path, database: Path) -> None:
 def with_monitored_session(numbers: Path, database: Path, table: str) -> None:
     """A `MonitoredSession` starts the runner, stops it, and raises its error, by itself."""
     with tf.Graph().as_default():
-        record = build(numbers, database, table)
+        element = build(numbers, database, table, None)
         with tf1.train.MonitoredSession() as sess:
             while not sess.should_stop():
-                print("  ", sess.run(record))
+                show(*sess.run(element))
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Feed one queue from a file, a database and S3.")
+    parser.add_argument("--s3", metavar="URI", help="sentences in S3, for example "
+                                                    "'s3://bucket/pairs.tsv?endpoint_url=http://127.0.0.1:8333'")
+    s3 = parser.parse_args().s3
     with tempfile.TemporaryDirectory() as folder:
         numbers, database = write_sources(Path(folder))
+        if s3 is None:
+            print("S3 is left out: pass --s3 s3://bucket/pairs.tsv?endpoint_url=... to read from there, too.")
         print("With a Coordinator:")
-        with_coordinator(numbers, database)
+        with_coordinator(numbers, database, s3)
         print("With a MonitoredSession:")
-        with_monitored_session(numbers, database, table="sentence")
+        with_monitored_session(numbers, database, "sentence")
         print("With a table that is not there:")
         try:
-            with_monitored_session(numbers, database, table="sentences")
+            with_monitored_session(numbers, database, "sentences")
         except FeederError as error:
             print("  ", error)
 
