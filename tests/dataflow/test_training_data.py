@@ -34,6 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("part-*", False), ("corpora.yaml", False), ("sqlite:///x?table=t", False), ("s3://bucket/prepared/de-en", True),
     ("s3://bucket/prepared/de-en?endpoint_url=http://127.0.0.1:8333", True), ("s3://bucket/x.tsv.gz", False),
     ("s3://bucket/part-*?format=tsv", False), ("s3://bucket/x.{de,en}?endpoint_url=http://h", False),
+    ("s3://bucket/part-?.tsv?region=eu", False), ("s3://bucket/part-?", False),
 ])
 def test_a_name_tells_prepared_data_from_sources(place: Path, text: str, expected: bool) -> None:
     assert is_prepared(text) is expected
