@@ -1,0 +1,56 @@
+"""examples/domain_adaptation.py: both ways, on a tiny model and a new domain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from towernmt.predict.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def domain(place, tmp_path_factory):
+    """Text of the same words, in which the target comes in reverse order."""
+    directory = tmp_path_factory.mktemp("domain")
+    (directory / "source").write_text((place.text / "source").read_text())
+    reverse = [" ".join(line.split()[::-1]) + "\n" for line in (place.text / "target").read_text().splitlines()]
+    (directory / "target").write_text("".join(reverse))
+    return directory
+
+
+def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(place, domain, example, weights, scalars, tmp_path):
+    arguments = ["lhuc", f"--model={place.run}", f"--data={domain}/{{source,target}}", f"--logdir={tmp_path}"]
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=15", "train.validate_steps=0",
+                                              "optimizer.learning_rate=0.1"]) == 0
+    before, after = weights(place.run), weights(tmp_path)
+    scales = {name for name in after if name.endswith("/lhuc")}
+    assert len(scales) == 5 and all(after[name].shape == (32,) and after[name].any() for name in scales)
+    assert {name for name in after if name.endswith("/Adam")} == {f"{name}/Adam" for name in scales}
+    kept = {name for name in after if "Adam" not in name and name.startswith("transformer/")} - scales
+    assert kept and all(np.array_equal(before[name], after[name]) for name in kept)
+    losses = scalars(tmp_path, "loss")
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
+    assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
+
+
+def test_mixed_fine_tuning_trains_everything_on_both_domains(place, domain, example, weights, scalars, tmp_path):
+    arguments = ["mixed", f"--model={place.run}", f"--data={domain}/{{source,target}}",
+                 f"--general={place.text}/{{source,target}}", "--share=0.7", f"--logdir={tmp_path}"]
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=12", "train.validate_steps=0",
+                                              "optimizer.learning_rate=0.003"]) == 0
+    before, after = weights(place.run), weights(tmp_path)
+    name = "transformer/encoder/layer_0/feed_forward/inner/kernel"
+    assert set(before) == set(after) and not np.array_equal(before[name], after[name])
+    losses = scalars(tmp_path, "loss")
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
+    assert "weight: 0.7" in (tmp_path / "corpora.yaml").read_text()
+
+
+@pytest.mark.parametrize("wrong, sentence", [
+    (["--share=1"], "--share 1.0: expected"), (["--valid-source=x"], "go together"),
+    (["--set", "model.hidden_size=64"], "shape"), (["--set", "train.only=no_such"], "matches no trainable variable")])
+def test_what_cannot_work_is_refused_in_a_sentence(place, domain, example, tmp_path, capfd, wrong, sentence):
+    arguments = ["mixed", f"--model={place.run}", f"--data={domain}/{{source,target}}",
+                 f"--general={place.text}/{{source,target}}", f"--logdir={tmp_path}"]
+    assert example("domain_adaptation").main([*arguments, *wrong]) == 1
+    assert sentence in capfd.readouterr().err
