@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.models.initialization import PLAIN, Gains
 from towernmt.models.layers import linear
+from towernmt.models.positions import Distances, PairPositions
 from towernmt.models.precision import matmul, to_float32
 from towernmt.models.randomness import dropout
 from towernmt.tf_compat import tf, tf1
@@ -51,7 +53,8 @@ def merge_heads(x: Any) -> Any:
     return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [shape[0], shape[2], x.shape[1] * x.shape[3]])
 
 
-def attend(query: Any, key: Any, value: Any, bias: Any, dropout_rate: float) -> Any:
+def attend(query: Any, key: Any, value: Any, bias: Any, dropout_rate: float,
+           distances: Distances | None = None) -> Any:
     """Weighted sums of the values.
 
     Args:
@@ -60,46 +63,64 @@ def attend(query: Any, key: Any, value: Any, bias: Any, dropout_rate: float) -> 
         value: as `key`.
         bias: float32, broadcast to `[batch, heads, query length, key length]`; None for none.
         dropout_rate: on the attention weights.
+        distances: what is added to keys and values for their distance from the query; None for nothing.
     Returns:
         `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
     logits = to_float32(matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
+    if distances is not None:
+        logits += to_float32(distances.logits(query))
     if bias is not None:
         logits += bias
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
-    return matmul(weights, value)
+    context = matmul(weights, value)
+    return context if distances is None else context + distances.context(weights)
 
 
-def self_attention(x: Any, bias: Any, heads: int, dropout_rate: float, name: str) -> Any:
+def self_attention(x: Any, bias: Any, heads: int, dropout_rate: float, name: str,
+                   positions: PairPositions | None = None, gains: Gains = PLAIN) -> Any:
     """Self-attention over `x` `[batch, length, depth]`; queries, keys and values in one product."""
     depth = int(x.shape[-1])
+    distances = None
     with tf1.variable_scope(name):
-        query, key, value = split_heads(linear(x, depth, "qkv", parts=3, use_bias=False), heads, parts=3)
-        context = attend(query, key, value, bias, dropout_rate)
-        return linear(merge_heads(context), depth, "output", use_bias=False)
+        packed = linear(x, depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
+        query, key, value = split_heads(packed, heads, parts=3)
+        if positions is not None:
+            query, key = positions.turn(query, 0), positions.turn(key, 0)
+            distances = positions.between(tf.shape(x)[1], depth // heads, step=False)
+        context = attend(query, key, value, bias, dropout_rate, distances)
+        return linear(merge_heads(context), depth, "output", use_bias=False, gains=[gains.values])
 
 
-def self_attention_step(x: Any, cache: Any, heads: int, name: str) -> tuple[Any, Any]:
+def self_attention_step(x: Any, cache: Any, heads: int, name: str, positions: PairPositions | None = None,
+                        gains: Gains = PLAIN) -> tuple[Any, Any]:
     """Self-attention of one new position to itself and all before it.
 
     Args:
         x: `[rows, depth]`.
-        cache: `[rows, steps, 2 * depth]`, keys and values of the earlier positions.
+        cache: `[rows, steps, 2 * depth]`, keys (turned by their positions) and values of the earlier positions.
     Returns:
         `[rows, depth]`, and the cache with one more step.
     """
     depth = int(x.shape[-1])
+    distances = None
     with tf1.variable_scope(name):
-        qkv = linear(x, depth, "qkv", parts=3, use_bias=False)
+        qkv = linear(x, depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
         query, new = qkv[:, None, :depth], qkv[:, None, depth:]
+        if positions is not None:
+            (both,) = split_heads(qkv[:, None, :2 * depth], 2 * heads)          # the heads of query, then of key
+            both = merge_heads(positions.turn(both, tf.shape(cache)[1]))        # [rows, 1, 2 * depth]
+            query, new = both[:, :, :depth], tf.concat([both[:, :, depth:], new[:, :, depth:]], 2)
+            distances = positions.between(tf.shape(cache)[1] + 1, depth // heads, step=True)
         cache = tf.concat([cache, new], 1)
         key, value = split_heads(cache, heads, parts=2)         # [rows, heads, steps, head depth]
-        context = attend(split_heads(query, heads)[0], key, value, None, 0.0)     # [rows, heads, 1, head depth]
-        return linear(tf.reshape(context, [-1, depth]), depth, "output", use_bias=False), cache
+        context = attend(split_heads(query, heads)[0], key, value, None, 0.0, distances)   # [rows, heads, 1, depth]
+        context = tf.reshape(context, [-1, depth])
+        return linear(context, depth, "output", use_bias=False, gains=[gains.values]), cache
 
 
-def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
+def memory_keys_values(memory: Any, heads: int, name: str, gains: Gains = PLAIN) -> tuple[Any, Any]:
     """Keys and values of the source for attention by a decoder layer.
 
     Args:
@@ -108,13 +129,14 @@ def memory_keys_values(memory: Any, heads: int, name: str) -> tuple[Any, Any]:
         two `[batch, heads, source length, head depth]`.
     """
     with tf1.variable_scope(name):
-        packed = linear(memory, int(memory.shape[-1]), "kv", parts=2, use_bias=False)
+        packed = linear(memory, int(memory.shape[-1]), "kv", parts=2, use_bias=False,
+                        gains=[gains.logits, gains.values])
         key, value = split_heads(packed, heads, parts=2)
         return key, value
 
 
 def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int, dropout_rate: float,
-                     name: str) -> Any:
+                     name: str, gains: Gains = PLAIN) -> Any:
     """Attention from `x` `[batch, queries, depth]` to the source.
 
     The queries may be target positions or, in stepwise decoding, the hypotheses of a sentence: keys and
@@ -122,6 +144,6 @@ def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int
     """
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        (query,) = split_heads(linear(x, depth, "query", use_bias=False), heads)
+        (query,) = split_heads(linear(x, depth, "query", use_bias=False, gains=[gains.logits]), heads)
         context = attend(query, keys_values[0], keys_values[1], bias, dropout_rate)
-        return linear(merge_heads(context), depth, "output", use_bias=False)
+        return linear(merge_heads(context), depth, "output", use_bias=False, gains=[gains.values])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from towernmt.tf_compat import tf, tf1
 
 
 def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
-           activation: Callable[[Any], Any] | None = None) -> Any:
+           activation: Callable[[Any], Any] | None = None, gains: Sequence[float] = ()) -> Any:
     """An affine map of the last dimension, kernel initialised as Glorot & Bengio (2010).
 
     Args:
@@ -24,14 +24,16 @@ def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
         parts: how many maps are packed side by side into one product; each is initialised as if alone.
         use_bias: add a bias, zero at first.
         activation: applied to the result.
+        gains: what the first kernel of each part is multiplied with; empty for 1.
     Returns:
         `[..., parts * depth]` in the compute dtype (see `precision.py`).
     """
     input_depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        limit = math.sqrt(6.0 / (input_depth + depth))
-        kernel = tf1.get_variable("kernel", [input_depth, parts * depth],
-                                  initializer=StatelessUniform(limit, "kernel"))
+        initializer: Callable[..., Any] = StatelessUniform(math.sqrt(6.0 / (input_depth + depth)), "kernel")
+        if any(gain != 1.0 for gain in gains):
+            initializer = _Scaled(initializer, np.repeat(np.array(gains, np.float32), depth))
+        kernel = tf1.get_variable("kernel", [input_depth, parts * depth], initializer=initializer)
         flat = x if x.shape.rank == 2 else tf.reshape(x, [-1, input_depth])
         if use_bias:
             bias = tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer())
@@ -41,6 +43,16 @@ def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
         if activation is not None:
             y = activation(y)
         return y if x.shape.rank == 2 else tf.reshape(y, tf.concat([tf.shape(x)[:-1], [parts * depth]], 0))
+
+
+class _Scaled:
+    """First values, each column multiplied by its gain."""
+
+    def __init__(self, initializer: Callable[..., Any], gains: np.ndarray) -> None:
+        self.initializer, self.gains = initializer, gains
+
+    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Any:
+        return self.initializer(shape, dtype) * self.gains
 
 
 def layer_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
@@ -69,6 +81,20 @@ def _standardize(x: Any, epsilon: float) -> Any:
         return y, gradient
 
     return standardize(x)
+
+
+def rms_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
+    """Root mean square normalisation (Zhang & Sennrich 2019) over the last dimension of `x` float32 `[..., depth]`."""
+    with tf1.variable_scope(name):
+        scale = tf1.get_variable("scale", [int(x.shape[-1])], initializer=tf1.ones_initializer())
+
+    @tf.custom_gradient
+    def normalize(x: Any) -> Any:
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
+        y = x * inverse
+        return y, lambda dy: (dy - y * tf.reduce_mean(dy * y, -1, keepdims=True)) * inverse
+
+    return normalize(x) * scale
 
 
 def embedding_table(vocabulary: int, depth: int, name: str) -> Any:

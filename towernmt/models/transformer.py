@@ -1,4 +1,8 @@
-"""The Transformer (Vaswani et al. 2017), pre- or post-norm, as a tower function."""
+"""The Transformer (Vaswani et al. 2017), pre- or post-norm, as a tower function.
+
+What can be set, and where it is from: `transformer_settings`, and the modules of the parts (`positions`,
+`feed_forward`, `ssru`, `initialization`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from towernmt.errors import SettingsError
 from towernmt.models.attention import (
     causal_bias,
     memory_keys_values,
@@ -16,49 +19,22 @@ from towernmt.models.attention import (
     self_attention_step,
     source_attention,
 )
+from towernmt.models.embeddings import shared_table
+from towernmt.models.feed_forward import feed_forward
+from towernmt.models.initialization import Gains, layer_gains
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.layers import embedding_table, layer_norm, linear, sinusoids
+from towernmt.models.layers import embedding_table, layer_norm, rms_norm, sinusoids
+from towernmt.models.lhuc import lhuc
 from towernmt.models.loss import Projection
-from towernmt.models.precision import compute_dtype, relu, to_float32
+from towernmt.models.positions import PairPositions, RelativePositions, RotaryPositions
+from towernmt.models.precision import compute_dtype, to_float32
 from towernmt.models.randomness import dropout
-from towernmt.settings import setting
+from towernmt.models.ssru import ssru, ssru_step
+from towernmt.models.transformer_settings import PRESETS, TransformerSettings, check_settings
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
-
-@dataclass(frozen=True)
-class TransformerSettings:
-    """Sizes and regularisation of a Transformer; the defaults are the preset `tiny`."""
-
-    hidden_size: int = setting(256, "depth of embeddings and hidden layers")
-    filter_size: int = setting(1024, "depth inside the feed-forward layers")
-    heads: int = setting(4, "attention heads; divides hidden_size")
-    encoder_layers: int = setting(3, "layers of the encoder")
-    decoder_layers: int = setting(3, "layers of the decoder")
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
-    residual_dropout: float = setting(0.1, "dropout on the output of each sublayer ('d' in the sequences)")
-    attention_dropout: float = setting(0.0, "dropout on the attention weights")
-    activation_dropout: float = setting(0.0, "dropout inside the feed-forward layers")
-    embedding_dropout: float = setting(0.1, "dropout on embeddings plus positions")
-    preprocess: str = setting("n", "before each sublayer: n(ormalise), d(ropout), in this order; '' for none")
-    postprocess: str = setting("dr", "after each sublayer: d(ropout), r(esidual), n(ormalise); 'drn' is post-norm")
-    positions: str = setting("sinusoidal", "position signal", choices=("sinusoidal", "learned"))
-    max_positions: int = setting(1024, "rows of the learned position table; later positions use its last row")
-    tie_embeddings: str = setting(
-        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=("all", "target", "none"))
-    source_vocab_size: int = setting(0, "set from the data")
-    target_vocab_size: int = setting(0, "set from the data")
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "small": {"hidden_size": 256, "filter_size": 1024, "heads": 4, "encoder_layers": 6, "decoder_layers": 6},
-    "base": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 6, "decoder_layers": 6},
-    "big": {"hidden_size": 1024, "filter_size": 4096, "heads": 16, "encoder_layers": 6, "decoder_layers": 6,
-            "residual_dropout": 0.3, "embedding_dropout": 0.3},
-}
-"""`base` and `big` are the sizes of Vaswani et al. (2017, table 3); `tiny` and `small` suit laptops."""
+__all__ = ["PRESETS", "Transformer", "TransformerMemory", "TransformerSettings"]
 
 
 class TransformerMemory(NamedTuple):
@@ -75,7 +51,7 @@ class TransformerMemory(NamedTuple):
 
 @dataclass
 class Transformer(NMTModel):
-    """A Transformer with sinusoidal or learned positions and tied embeddings.
+    """A Transformer.
 
     Args:
         settings: sizes, with both vocabulary sizes set.
@@ -91,7 +67,7 @@ class Transformer(NMTModel):
     clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.settings)
+        check_settings(self.settings)
         self.source_vocab_size = self.settings.source_vocab_size
         self.target_vocab_size = self.settings.target_vocab_size
 
@@ -102,6 +78,14 @@ class Transformer(NMTModel):
     def label_smoothing(self) -> float:
         return self.settings.label_smoothing
 
+    @property
+    def word_dropout(self) -> float:
+        return self.settings.word_dropout
+
+    @property
+    def dropout_divergence(self) -> float:
+        return self.settings.dropout_divergence
+
     def encode(self, source: Any, source_length: Any) -> TransformerMemory:
         s = self.settings
         bias = padding_bias(source_length, tf.shape(source)[1])
@@ -110,68 +94,94 @@ class Transformer(NMTModel):
             with tf1.variable_scope("encoder"):
                 x = self._embed(table, source, tf.range(tf.shape(source)[1]))   # [batch, source length, depth]
                 for layer in range(s.encoder_layers):
+                    gains = self._gains("encoder", layer)
                     with tf1.variable_scope(f"layer_{layer}"):
-                        x = self._sublayer(x, "self_attention", lambda y: self_attention(
-                            y, bias, s.heads, s.attention_dropout, "self_attention"))
-                        x = self._sublayer(x, "feed_forward", self._feed_forward)
+                        x = self._sublayer(x, "self_attention", gains, partial(
+                            self_attention, bias=bias, heads=s.heads, dropout_rate=s.attention_dropout,
+                            name="self_attention", positions=self._pair_positions(), gains=gains))
+                        x = self._feed_forward(x, gains)
                 x = self._final_norm(x)
             with tf1.variable_scope("decoder"):
                 keys_values = []
                 for layer in range(s.decoder_layers):
                     with tf1.variable_scope(f"layer_{layer}"):
-                        keys_values.append(memory_keys_values(x, s.heads, "source_attention"))
+                        keys_values.append(memory_keys_values(
+                            x, s.heads, "source_attention", self._gains("decoder", layer)))
         return TransformerMemory(keys_values, bias)
 
     def decode_hidden(self, memory: TransformerMemory, target_in: Any) -> Any:
         s = self.settings
         length = tf.shape(target_in)[1]
-        bias = causal_bias(length)
+        bias = causal_bias(length) if s.decoder_cell == "attention" else None
+
+        def before(y: Any, layer: int, gains: Gains) -> Any:
+            if s.decoder_cell == "ssru":
+                return ssru(y, "ssru", gains)
+            return self_attention(y, bias, s.heads, s.attention_dropout, "self_attention",
+                                  self._pair_positions(), gains)
+
+        def source(y: Any, layer: int, gains: Gains) -> Any:
+            return source_attention(y, memory.keys_values[layer], memory.bias, s.heads, s.attention_dropout,
+                                    "source_attention", gains)
+
         with tf1.variable_scope("transformer"):
             table = self._table("target")
             with tf1.variable_scope("decoder"):
                 x = self._embed(table, target_in, tf.range(length))             # [batch, target length, depth]
-                for layer in range(s.decoder_layers):
-                    with tf1.variable_scope(f"layer_{layer}"):
-                        x = self._sublayer(x, "self_attention", lambda y: self_attention(
-                            y, bias, s.heads, s.attention_dropout, "self_attention"))
-                        x = self._sublayer(x, "source_attention", partial(
-                            source_attention, keys_values=memory.keys_values[layer], bias=memory.bias,
-                            heads=s.heads, dropout_rate=s.attention_dropout, name="source_attention"))
-                        x = self._sublayer(x, "feed_forward", self._feed_forward)
-                return self._final_norm(x)
+                return self._decoder_layers(x, before, source)
 
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
+        s = self.settings
         rows = tf.shape(memory.bias)[0] * beam
-        empty = tf.zeros([rows, 0, 2 * self.settings.hidden_size], compute_dtype())
-        return DecoderState(memory, [empty] * self.settings.decoder_layers, tf.constant(0))
+        if s.decoder_cell == "ssru":
+            nothing = tf.zeros([rows, s.hidden_size])
+        else:
+            nothing = tf.zeros([rows, 0, 2 * s.hidden_size], compute_dtype())
+        return DecoderState(memory, [nothing] * s.decoder_layers, tf.constant(0))
 
     def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
         s = self.settings
         memory, cache = state.memory, []
         batch = tf.shape(memory.bias)[0]
 
-        def source_step(y: Any, layer: int) -> Any:
+        def before(y: Any, layer: int, gains: Gains) -> Any:
+            if s.decoder_cell == "ssru":
+                y, new = ssru_step(y, state.cache[layer], "ssru", gains)
+            else:
+                y, new = self_attention_step(y, state.cache[layer], s.heads, "self_attention",
+                                             self._pair_positions(), gains)
+            cache.append(new)
+            return y
+
+        def source(y: Any, layer: int, gains: Gains) -> Any:
             by_sentence = tf.reshape(y, [batch, -1, s.hidden_size])             # [batch, beam, depth]
             context = source_attention(by_sentence, memory.keys_values[layer], memory.bias, s.heads, 0.0,
-                                       "source_attention")
+                                       "source_attention", gains)
             return tf.reshape(context, [-1, s.hidden_size])
-
-        def self_step(y: Any, layer: int) -> Any:
-            y, grown = self_attention_step(y, state.cache[layer], s.heads, "self_attention")
-            cache.append(grown)
-            return y
 
         with tf1.variable_scope("transformer"):
             table = self._table("target")
             with tf1.variable_scope("decoder"):
                 x = self._embed(table, token[:, None], state.step[None])[:, 0]  # [rows, depth]
-                for layer in range(s.decoder_layers):
-                    with tf1.variable_scope(f"layer_{layer}"):
-                        x = self._sublayer(x, "self_attention", partial(self_step, layer=layer))
-                        x = self._sublayer(x, "source_attention", partial(source_step, layer=layer))
-                        x = self._sublayer(x, "feed_forward", self._feed_forward)
-                x = self._final_norm(x)
+                x = self._decoder_layers(x, before, source)
         return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1)
+
+    def _decoder_layers(self, x: Any, before: _DecoderSublayer, source: _DecoderSublayer) -> Any:
+        """The stack of the decoder, with its final normalisation, over `x` `[..., depth]`.
+
+        Args:
+            before: what `[..., depth]` sees of the target before it.
+            source: what it sees of the source.
+        """
+        s = self.settings
+        for layer in range(s.decoder_layers):
+            gains = self._gains("decoder", layer)
+            with tf1.variable_scope(f"layer_{layer}"):
+                name = "self_attention" if s.decoder_cell == "attention" else s.decoder_cell
+                x = self._sublayer(x, name, gains, partial(before, layer=layer, gains=gains))
+                x = self._sublayer(x, "source_attention", gains, partial(source, layer=layer, gains=gains))
+                x = self._feed_forward(x, gains)
+        return self._final_norm(x)
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("transformer"):
@@ -180,17 +190,22 @@ class Transformer(NMTModel):
 
     def _table(self, role: str) -> Any:
         """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
-        tie = self.settings.tie_embeddings
-        name = {"all": "embedding", "target": "source_embedding" if role == "source" else "target_embedding",
-                "none": f"{role}_embedding"}[tie]
         size = self.source_vocab_size if role == "source" else self.target_vocab_size
-        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
-            return embedding_table(size, self.settings.hidden_size, name)
+        return shared_table(role, self.settings.tie_embeddings, size, self.settings.hidden_size)
 
     def _embed(self, table: Any, ids: Any, positions: Any) -> Any:
-        """Scaled embeddings plus positions: float32 `[batch, length, depth]` of ids int32 `[batch, length]`."""
+        """Scaled embeddings, plus positions unless self-attention has them.
+
+        Args:
+            ids: int32 `[batch, length]`.
+            positions: int32 `[length]`.
+        Returns:
+            float32 `[batch, length, depth]`.
+        """
         s = self.settings
         x = tf.gather(table, ids) * s.hidden_size ** 0.5
+        if s.positions in ("relative", "rotary"):
+            return dropout(x, s.embedding_dropout, "embedding")
         if s.positions == "learned":
             signal = tf.gather(embedding_table(s.max_positions, s.hidden_size, "positions"),
                                tf.minimum(positions, s.max_positions - 1))
@@ -198,43 +213,46 @@ class Transformer(NMTModel):
             signal = sinusoids(positions, s.hidden_size)
         return dropout(x + signal[None], s.embedding_dropout, "embedding")
 
-    def _sublayer(self, x: Any, name: str, layer: Callable[[Any], Any]) -> Any:
-        s = self.settings
-        y = self._process(x, None, s.preprocess, f"{name}_pre")
-        return self._process(layer(y), x, s.postprocess, f"{name}_post")
+    def _pair_positions(self) -> PairPositions | None:
+        """What self-attention knows of positions."""
+        if self.settings.positions == "relative":
+            return RelativePositions(self.settings.max_distance)
+        return RotaryPositions() if self.settings.positions == "rotary" else None
 
-    def _process(self, x: Any, residual: Any, sequence: str, name: str) -> Any:
+    def _gains(self, stack: str, layer: int) -> Gains:
+        s = self.settings
+        return layer_gains(s.initialization, stack, layer, s.encoder_layers, s.decoder_layers)
+
+    def _sublayer(self, x: Any, name: str, gains: Gains, layer: Callable[[Any], Any]) -> Any:
+        s = self.settings
+        y = layer(self._process(x, None, s.preprocess, f"{name}_pre", gains))
+        if s.lhuc:
+            y = lhuc(y, name)
+        return self._process(y, x, s.postprocess, f"{name}_post", gains)
+
+    def _process(self, x: Any, residual: Any, sequence: str, name: str, gains: Gains) -> Any:
         for place, operation in enumerate(sequence):
             if operation == "n":
-                x = layer_norm(x, f"{name}_norm")
+                x = self._norm(x, f"{name}_norm")
             elif operation == "d":
                 x = dropout(x, self.settings.residual_dropout, f"{name}_{place}")
             else:
-                x = to_float32(x) + residual
+                x = to_float32(x) + (residual if gains.residual == 1.0 else residual * gains.residual)
         return x
 
-    def _feed_forward(self, x: Any) -> Any:
+    def _feed_forward(self, x: Any, gains: Gains) -> Any:
         s = self.settings
-        with tf1.variable_scope("feed_forward"):
-            hidden = linear(x, s.filter_size, "inner", activation=relu)
-            return linear(dropout(hidden, s.activation_dropout, "inner"), s.hidden_size, "outer")
+        return self._sublayer(x, "feed_forward", gains, partial(
+            feed_forward, filter_size=s.filter_size, dropout_rate=s.activation_dropout, kind=s.feed_forward,
+            gains=gains))
+
+    def _norm(self, x: Any, name: str) -> Any:
+        return rms_norm(x, name) if self.settings.norm == "rms" else layer_norm(x, name)
 
     def _final_norm(self, x: Any) -> Any:
         """A pre-norm stack adds up unnormalised sublayers: normalise their sum once."""
-        return layer_norm(x, "final_norm") if "n" in self.settings.preprocess else x
+        return self._norm(x, "final_norm") if "n" in self.settings.preprocess else x
 
 
-def _check(s: TransformerSettings) -> None:
-    if s.source_vocab_size < 5 or s.target_vocab_size < 5:
-        raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
-                            "vocabularies (4 special tokens and at least one word).")
-    if s.hidden_size % s.heads or s.hidden_size % 2:
-        raise SettingsError(f"model.hidden_size={s.hidden_size} must be even and a multiple of "
-                            f"model.heads={s.heads}.")
-    if s.tie_embeddings == "all" and s.source_vocab_size != s.target_vocab_size:
-        raise SettingsError("model.tie_embeddings=all needs one shared vocabulary: prepare the data with "
-                            "--shared-vocab, or set model.tie_embeddings=target.")
-    for key, value, letters in (("preprocess", s.preprocess, "nd"), ("postprocess", s.postprocess, "ndr")):
-        if len(set(value)) != len(value) or set(value) - set(letters):
-            raise SettingsError(f"model.{key}={value!r}: each of the letters {', '.join(letters)} at most once.")
-
+_DecoderSublayer = Callable[..., Any]
+"""From `[..., depth]`, `layer` and `gains` to `[..., depth]`."""

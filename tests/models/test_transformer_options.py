@@ -1,0 +1,316 @@
+"""Each option of the Transformer against a forward pass in NumPy written from its paper, and against itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+
+from towernmt.errors import SettingsError
+from towernmt.models.interface import shift_right
+from towernmt.models.layers import rms_norm
+from towernmt.models.positions import RelativePositions, RotaryPositions
+from towernmt.models.precision import set_precision
+from towernmt.models.ssru import weighted_sums
+from towernmt.models.tower_rules import check_tower
+from towernmt.models.transformer import PRESETS, Transformer, TransformerSettings
+from towernmt.tf_compat import tf, tf1
+
+_SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))
+plain = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(plain)
+SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = (
+    plain.SOURCE, plain.SOURCE_LENGTH, plain.TARGET, plain.TARGET_LENGTH)
+
+SIZES = {"hidden_size": 16, "filter_size": 12, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
+         "source_vocab_size": 19, "target_vocab_size": 19}
+STYLES = {
+    "relative positions": {"positions": "relative", "max_distance": 2},
+    "rotary positions and SwiGLU": {"positions": "rotary", "feed_forward": "swiglu"},
+    "RMSNorm and GLU": {"norm": "rms", "feed_forward": "glu"},
+    "SSRU": {"decoder_cell": "ssru"},
+    "DeepNorm and GEGLU": {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm",
+                           "feed_forward": "geglu", "decoder_layers": 1},
+    "LHUC": {"lhuc": True, "encoder_layers": 1, "decoder_layers": 1},
+}
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+GATES = {"glu": sigmoid, "swiglu": lambda x: x * sigmoid(x),
+         "geglu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2}
+
+
+class Reference(plain.Reference):
+    """The plain forward pass, with the options as their papers have them."""
+
+    def embed(self, ids, role, stack):
+        if self.s.positions in ("relative", "rotary"):
+            return self.v[self.table(role)][ids] * math.sqrt(self.s.hidden_size)
+        return super().embed(ids, role, stack)
+
+    def norm(self, x, scope):
+        if self.s.norm == "rms":
+            return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-6) * self.v[f"{scope}/scale"]
+        return super().norm(x, scope)
+
+    def sublayer(self, x, scope, name, layer):
+        if self.s.decoder_cell == "ssru" and name == "self_attention" and "decoder" in scope:
+            name, layer = "ssru", lambda y: self.ssru(y, f"{scope}/ssru")
+        y = layer(self.norm(x, f"{scope}/{name}_pre_norm") if self.s.preprocess == "n" else x)
+        if self.s.lhuc:
+            y = y * 2 * sigmoid(self.v[f"{scope}/{name}/lhuc"])
+        y = self.alpha(scope) * x + y
+        return self.norm(y, f"{scope}/{name}_post_norm") if "n" in self.s.postprocess else y
+
+    def alpha(self, scope: str) -> float:
+        n, m = self.s.encoder_layers, self.s.decoder_layers
+        if self.s.initialization != "deepnorm":
+            return 1.0
+        return 0.81 * (n ** 4 * m) ** (1 / 16) if "encoder" in scope else (3 * m) ** (1 / 4)
+
+    def ssru(self, x, scope):
+        new, forget = np.split(x @ self.v[f"{scope}/projection/kernel"], 2, -1)
+        cell, out = np.zeros(x.shape[1]), []
+        for t in range(len(x)):
+            f = sigmoid(forget[t] + self.v[f"{scope}/forget_bias"])
+            cell = f * cell + (1 - f) * new[t]
+            out.append(np.maximum(cell, 0))
+        return np.array(out)
+
+    def feed_forward(self, x, scope):
+        if self.s.feed_forward == "relu":
+            return super().feed_forward(x, scope)
+        gate, value = np.split(self.affine(x, f"{scope}/feed_forward/inner"), 2, -1)
+        return self.affine(GATES[self.s.feed_forward](gate) * value, f"{scope}/feed_forward/outer")
+
+    def packed_attention(self, x, scope, causal):
+        if self.s.positions not in ("relative", "rotary"):
+            return super().packed_attention(x, scope, causal)
+        query, key, value = np.split(x @ self.v[f"{scope}/qkv/kernel"], 3, -1)
+        size = self.s.hidden_size // self.s.heads
+        out = np.zeros_like(query)
+        for part in (slice(h * size, (h + 1) * size) for h in range(self.s.heads)):
+            for t in range(len(x)):
+                seen = t + 1 if causal else len(x)
+                scores = [self.score(query[t, part], key[j, part], t, j, scope) for j in range(seen)]
+                weights = np.exp(scores - np.max(scores)) / np.exp(scores - np.max(scores)).sum()
+                out[t, part] = sum(w * self.value(value[j, part], t, j, scope) for j, w in enumerate(weights))
+        return out @ self.v[f"{scope}/output/kernel"]
+
+    def score(self, query, key, t, j, scope):
+        if self.s.positions == "rotary":
+            return turned(query, t) @ turned(key, j) / math.sqrt(len(query))
+        return query @ (key + self.v[f"{scope}/relative_keys"][self.row(t, j)]) / math.sqrt(len(query))
+
+    def value(self, value, t, j, scope):
+        if self.s.positions == "rotary":
+            return value
+        return value + self.v[f"{scope}/relative_values"][self.row(t, j)]
+
+    def row(self, t: int, j: int) -> int:
+        return max(-self.s.max_distance, min(self.s.max_distance, j - t)) + self.s.max_distance
+
+
+def turned(x: np.ndarray, position: int) -> np.ndarray:
+    """The complex numbers x[i] + 1j * x[i + half], each turned by its angle."""
+    half = len(x) // 2
+    angles = position * 10000.0 ** (-2 * np.arange(half) / len(x))
+    numbers = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
+    return np.concatenate([numbers.real, numbers.imag])
+
+
+@pytest.fixture(scope="module", params=STYLES)
+def results(request):
+    """What a model of each style computes: teacher-forced, step by step, and with more padding."""
+    model = Transformer(TransformerSettings(**{**SIZES, **STYLES[request.param]}))
+    inputs = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH]
+    wide = [np.pad(SOURCE, [[0, 0], [0, 3]]), SOURCE_LENGTH, np.pad(TARGET, [[0, 0], [0, 2]]), TARGET_LENGTH]
+    fetches = {}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for index, (name, arrays) in enumerate([("narrow", inputs), ("wide", wide)]):
+            with tf1.variable_scope("", reuse=index > 0), PredictTowerContext(name):
+                cost = model.build_graph(*map(tf.constant, arrays), tf.constant(8.0))
+                gradients = tf1.gradients(cost, tf1.trainable_variables())
+                assert None not in gradients
+                fetches[name] = [cost, *map(tf.convert_to_tensor, gradients)]
+        with tf1.variable_scope("", reuse=True), PredictTowerContext("search"):
+            memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+            target_in = shift_right(tf.constant(TARGET))
+            fetches["forced"], fetches["steps"] = model.decode(memory, target_in), []
+            state = model.start_state(memory, 2)
+            for t in range(TARGET.shape[1]):
+                logits, state = model.decode_step(tf.repeat(target_in[:, t], 2), state)
+                fetches["steps"].append(logits)
+        values = plain.scrambled_variables(session)
+        return {"settings": model.settings, "values": values, **session.run(fetches)}
+
+
+def test_logits_with_an_option_equal_a_forward_pass_written_from_its_paper(results):
+    reference = Reference(results["settings"], results["values"])
+    for row in range(2):
+        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
+        expected = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
+        np.testing.assert_allclose(results["forced"][row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_stepwise_decoding_with_an_option_gives_the_teacher_forced_logits(results):
+    for t, logits in enumerate(results["steps"]):
+        np.testing.assert_allclose(logits, np.repeat(results["forced"][:, t], 2, 0), rtol=1e-4, atol=1e-4)
+
+
+def test_padding_with_an_option_changes_neither_loss_nor_gradients(results):
+    for narrow, wide in zip(results["narrow"], results["wide"], strict=True):
+        np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+def test_every_pair_of_words_gets_the_vector_of_its_distance(graph, length):
+    random = np.random.default_rng(length)
+    query = random.normal(size=[2, 3, length, 4]).astype(np.float32)
+    weights = random.normal(size=[2, 3, length, length]).astype(np.float32)
+    distances = RelativePositions(2).between(tf.constant(length), 4, step=False)
+    outputs = [distances.logits(tf.constant(query)), distances.context(tf.constant(weights))]
+    with tf1.Session() as session:
+        values = plain.scrambled_variables(session)
+        logits, context = session.run(outputs)
+    rows = np.clip(np.arange(length)[None, :] - np.arange(length)[:, None], -2, 2) + 2      # [query, key]
+    np.testing.assert_allclose(logits, np.einsum("bhid,ijd->bhij", query, values["relative_keys"][rows]), rtol=1e-4,
+                               atol=1e-5)
+    np.testing.assert_allclose(context, np.einsum("bhij,ijd->bhid", weights, values["relative_values"][rows]),
+                               rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_products_depend_on_the_distance_alone(graph):
+    random = np.random.default_rng(0)
+    query, key = (tf.constant(random.normal(size=[1, 1, 1, 8]), tf.float32) for _ in range(2))
+    rotary = RotaryPositions()
+    products = [tf.reduce_sum(rotary.turn(query, first + 7) * rotary.turn(key, first)) for first in (0, 5, 300)]
+    with tf1.Session() as session:
+        near, later, far = session.run(products)
+    assert near == pytest.approx(later, abs=1e-4) and near == pytest.approx(far, abs=1e-3)
+
+
+def finite_differences(function, x: np.ndarray) -> np.ndarray:
+    """The gradient of a scalar function of a float64 array by central differences."""
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(*x.shape):
+        ends = []
+        for shift in (1e-6, -1e-6):
+            moved = x.copy()
+            moved[place] += shift
+            ends.append(function(moved))
+        gradient[place] = (ends[0] - ends[1]) / 2e-6
+    return gradient
+
+
+def test_gradients_of_sums_over_time_agree_with_finite_differences(graph):
+    random = np.random.default_rng(4)
+    forget = random.uniform(0.1, 0.9, [5, 2, 3])
+    new, weight = random.normal(size=[2, 5, 2, 3])
+
+    def loss(forget, new):
+        cell, total = np.zeros([2, 3]), 0.0
+        for t in range(5):
+            cell = forget[t] * cell + new[t]
+            total += (weight[t] * cell).sum()
+        return total
+
+    inputs = [tf.constant(forget, tf.float32), tf.constant(new, tf.float32)]
+    cost = tf.reduce_sum(weighted_sums(*inputs) * tf.constant(weight, tf.float32))
+    with tf1.Session() as session:
+        value, (d_forget, d_new) = session.run([cost, tf1.gradients(cost, inputs)])
+    assert value == pytest.approx(loss(forget, new), rel=1e-5)
+    np.testing.assert_allclose(d_forget, finite_differences(lambda x: loss(x, new), forget), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(d_new, finite_differences(lambda x: loss(forget, x), new), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_rms_normalisation_agree_with_finite_differences(graph):
+    random = np.random.default_rng(5)
+    values, weight = random.normal(size=[3, 5]), random.normal(size=[3, 5])
+    x = tf.constant(values, tf.float32)
+    (dx,) = tf1.gradients(rms_norm(x, "norm") * tf.constant(weight, tf.float32), x)
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        got = session.run(dx)
+    expected = finite_differences(
+        lambda v: (weight * v / np.sqrt((v ** 2).mean(-1, keepdims=True) + 1e-6)).sum(), values)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def first_kernels(**options) -> dict[str, np.ndarray]:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        model = Transformer(TransformerSettings(**{**SIZES, "encoder_layers": 4, **options}))
+        with PredictTowerContext(""):
+            model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)), tf.constant(TARGET))
+        kernels = [v for v in tf1.trainable_variables() if v.op.name.endswith("kernel")]
+        session.run([v.initializer for v in kernels])
+        return dict(zip([v.op.name.removeprefix("transformer/") for v in kernels], session.run(kernels), strict=True))
+
+
+def test_deep_stacks_begin_with_the_kernels_of_their_papers():
+    glorot = first_kernels()
+    by_depth = first_kernels(initialization="depth_scaled")
+    for name, kernel in by_depth.items():
+        layer = int(name.split("/")[1].removeprefix("layer_"))
+        np.testing.assert_allclose(kernel, glorot[name] / math.sqrt(layer + 1), rtol=1e-6)
+    deepnorm = first_kernels(initialization="deepnorm", preprocess="", postprocess="drn")
+    for name, kernel in deepnorm.items():
+        beta = 0.87 * (4 ** 4 * 2) ** (-1 / 16) if "encoder" in name else (12 * 2) ** (-1 / 4)
+        gains = {"qkv": [1, 1, beta], "query": [1], "kv": [1, beta]}.get(name.split("/")[-2], [beta])
+        expected = glorot[name] * np.repeat(gains, kernel.shape[1] // len(gains))
+        np.testing.assert_allclose(kernel, expected, rtol=1e-6)
+
+
+ALL = {"positions": "relative", "decoder_cell": "ssru", "norm": "rms", "feed_forward": "swiglu", "lhuc": True}
+
+
+def loss_in(precision: str) -> float:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        set_precision(precision)
+        model = Transformer(TransformerSettings(**SIZES, **ALL))
+        with PredictTowerContext(""):
+            cost = model.build_graph(*map(tf.constant, (SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH)), 8.0)
+        session.run(tf1.global_variables_initializer())
+        return float(session.run(cost))
+
+
+def test_options_run_in_bfloat16_too():
+    exact, rounded = loss_in("float32"), loss_in("bfloat16")
+    assert exact != rounded and rounded == pytest.approx(exact, rel=0.02)
+
+
+def test_a_model_with_every_option_obeys_the_rules_of_tower_functions():
+    settings = TransformerSettings(**{**SIZES, **ALL, "encoder_layers": 1, "decoder_layers": 1})
+    assert check_tower(Transformer(settings)) == []
+
+
+def count_parameters(preset: str, vocabulary: int) -> float:
+    with tf.Graph().as_default():
+        sizes = {"source_vocab_size": vocabulary, "target_vocab_size": vocabulary}
+        model = Transformer(TransformerSettings(**{**PRESETS[preset], **sizes}))
+        with TrainTowerContext(""):
+            model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
+        return sum(int(np.prod(v.shape)) for v in tf1.trainable_variables()) / 1e6
+
+
+@pytest.mark.parametrize("preset, million", [("tiny", 5.53), ("modern", 5.54), ("student", 8.68)])
+def test_small_presets_have_the_sizes_of_the_manual(preset, million):
+    assert count_parameters(preset, 8) == pytest.approx(million, abs=0.01)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"positions": "rotary", "hidden_size": 12}, "model.heads=4"),
+    ({"positions": "relative", "max_distance": 0}, "model.max_distance=0"),
+    ({"initialization": "deepnorm"}, "model.postprocess=drn"),
+    ({"initialization": "deepnorm", "preprocess": "", "postprocess": "dr"}, "model.postprocess=drn"),
+])
+def test_options_that_do_not_fit_each_other_are_refused(wrong, message):
+    with pytest.raises(SettingsError, match=message):
+        Transformer(TransformerSettings(**{**SIZES, **wrong}))
