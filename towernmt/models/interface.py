@@ -15,6 +15,7 @@ from tensorpack.train.model_desc import ModelDesc
 from towernmt.dataflow.vocabulary import BOS
 from towernmt.models.loss import Projection, smoothed_cross_entropy
 from towernmt.models.randomness import start_clock
+from towernmt.models.regularization import agreeing_cross_entropy, drop_words
 from towernmt.tf_compat import tf, tf1
 
 
@@ -107,6 +108,16 @@ class NMTModel(ModelDesc):
         """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
         return 0.0
 
+    @property
+    def word_dropout(self) -> float:
+        """The share of the words, of source and of target read, that a training tower is not told; see `drop_words`."""
+        return 0.0
+
+    @property
+    def dropout_divergence(self) -> float:
+        """The weight of the divergence between two passes with different dropout (R-Drop); 0 for one pass."""
+        return 0.0
+
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
                     target_tokens: Any) -> Any:
         """The training and teacher-forced validation tower.
@@ -118,13 +129,22 @@ class NMTModel(ModelDesc):
         """
         context = get_current_tower_context()
         towers = float(getattr(context, "total", 1)) if context.is_training else 1.0
+        divergence = self.dropout_divergence if context.is_training else 0.0
         if context.is_training:
             start_clock(target_tokens)
-        memory = self.encode(source, source_length)
-        hidden = self.decode_hidden(memory, shift_right(target))
+        if divergence:
+            source, source_length, target, target_length = (
+                tf.concat([x, x], 0) for x in (source, source_length, target, target_length))
+        memory = self.encode(drop_words(source, self.word_dropout, "source_words"), source_length)
+        target_in = drop_words(shift_right(target), self.word_dropout, "target_words")
+        hidden = self.decode_hidden(memory, target_in)
         smoothing = self.label_smoothing if context.is_training else 0.0
-        loss_sum, nll_sum = smoothed_cross_entropy(
-            hidden, self.output_projection(), target, target_length, smoothing)
+        if divergence:
+            loss_sum, nll_sum = agreeing_cross_entropy(
+                hidden, self.output_projection(), target, target_length, smoothing, divergence)
+        else:
+            loss_sum, nll_sum = smoothed_cross_entropy(
+                hidden, self.output_projection(), target, target_length, smoothing)
         scale = towers / tf.maximum(target_tokens, 1.0)
         tf.multiply(nll_sum, scale, name="nll")
         return tf.multiply(loss_sum, scale, name="loss")
