@@ -1,0 +1,112 @@
+"""Growing a vocabulary: a trained run with another one; the rows of common pieces are kept, new ones initialised."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorpack.tfutils.tower import PredictTowerContext
+from tensorpack.utils import logger
+
+from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, save_vocabularies
+from towernmt.errors import CheckpointError, SettingsError
+from towernmt.models import make_model
+from towernmt.models.randomness import set_seed
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.checkpoint import reason_of, write_checkpoint
+from towernmt.train.ema import SUFFIX
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.settings import Settings
+
+TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
+          "softmax_embedding": "target", "softmax_bias": "target"}
+"""The last part of the name of each variable with a row a piece, and the side whose pieces they are."""
+
+
+def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,
+                    checkpoint: str | None = None) -> Path:
+    """Write a run with another vocabulary and the weights of a trained one.
+
+    The row of a piece that both vocabularies have is kept, wherever it stands; a new piece's is what it would be in
+    an untrained model; other weights are kept. Weights with a moving average are written as that. Train it on data
+    with the new vocabulary by `train.init_from=OUTPUT`.
+
+    Args:
+        run: the trained one.
+        vocabulary: a directory with the new vocabularies: `vocabulary/` of a run, or prepared data.
+        output: the new run's directory: settings, vocabularies, and one checkpoint.
+        checkpoint: which one, as `towernmt translate --checkpoint` takes it; None for the best.
+    Returns:
+        the new checkpoint.
+    Raises:
+        SettingsError: there is a run in `output`, or the vocabularies do not suit the model.
+        CheckpointError: the checkpoint is not there or damaged.
+    """
+    grown = RunDirectory(output)
+    if grown.exists():
+        raise SettingsError(f"{output} holds a run already: name another directory for the grown one.")
+    source, target, shared = load_vocabularies(vocabulary)
+    settings = run.settings()
+    if settings.model.tie_embeddings == "all" and not shared:
+        raise SettingsError(f"{vocabulary}: source and target have vocabularies of their own, but the run has "
+                            "model.tie_embeddings=all: prepare the data with --shared-vocab.")
+    model = dataclasses.replace(settings.model, source_vocab_size=source.size, target_vocab_size=target.size)
+    settings = dataclasses.replace(settings, model=model)
+    old = dict(zip(("source", "target"), run.vocabularies(), strict=True))
+    rows = {side: common_rows(old[side], new) for side, new in (("source", source), ("target", target))}
+    for side, places in rows.items():
+        logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
+    written = _write(settings, run.checkpoint(checkpoint), rows, grown)
+    save_vocabularies(source, target, grown.vocabulary)
+    grown.save_settings(settings)
+    return written
+
+
+def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
+    """For each id of `new` the id of the same piece in `old`, -1 where there is none: int64 `[new size]`.
+
+    Raises:
+        SettingsError: the vocabularies are of different kinds, which write their pieces in different ways.
+    """
+    if old.kind != new.kind:
+        raise SettingsError(f"the run has a {old.kind} vocabulary and the new one is of kind {new.kind}: prepare the "
+                            "data with the same --vocab-kind.")
+    rows = np.array([old.piece_to_id(new.id_to_piece(id)) for id in range(new.size)])
+    rows[rows == UNK] = -1
+    rows[:UNK + 1] = range(UNK + 1)
+    return rows
+
+
+def _write(settings: Settings, prefix: str, rows: dict[str, np.ndarray], grown: RunDirectory) -> Path:
+    """Write the grown model's checkpoint."""
+    name = prefix.removesuffix("/model")
+    state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": name}
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        with tf.Graph().as_default(), tf1.Session() as session:
+            set_seed(settings.train.seed)
+            model = make_model(settings)
+            with PredictTowerContext(""):
+                model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
+            variables = tf1.global_variables()
+            for variable in variables:
+                _load(variable, reader, rows, session)
+            return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{name}: the checkpoint is damaged or another model's ({reason_of(error, Path(name))}); "
+                              "name another one of the run.") from error
+
+
+def _load(variable: Any, reader: Any, rows: dict[str, np.ndarray], session: Any) -> None:
+    """Give a variable of the grown model its value."""
+    name = variable.op.name
+    value = reader.get_tensor(name + SUFFIX if reader.has_tensor(name + SUFFIX) else name)
+    side = TABLES.get(name.split("/")[-1])
+    if side is not None:
+        session.run(variable.initializer)
+        places, old = rows[side], value
+        value = session.run(variable)
+        value[places >= 0] = old[places[places >= 0]]
+    variable.load(value, session)
