@@ -12,6 +12,7 @@ and the `status` of the last.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -68,12 +69,12 @@ class Life:
 
 
 def kill_at_random(life: Life, chance: random.Random, to_first_step: float) -> float:
-    """Kill a life at a random moment; the seconds from a start to a first step, as far as they are known."""
-    if to_first_step and chance.random() < 0.3:
+    """Kill a life at a random moment; the seconds from a start to a first step, the fewest so far."""
+    if to_first_step < math.inf and chance.random() < 0.3:
         time.sleep(chance.uniform(0, to_first_step))
     else:
         life.wait_for_steps(1)
-        to_first_step = time.monotonic() - life.began
+        to_first_step = min(to_first_step, time.monotonic() - life.began)
         life.wait_for_steps(chance.randint(1, 12))
         time.sleep(chance.uniform(0, 0.05) * chance.random())
     os.kill(life.pid, signal.SIGKILL)
@@ -82,7 +83,7 @@ def kill_at_random(life: Life, chance: random.Random, to_first_step: float) -> f
 
 def live(kills: int, seed: int, report: Path, arguments: list[str]) -> int:
     """Let the lives follow one another; the exit status of the last one."""
-    chance, to_first_step, steps, status = random.Random(seed), 0.0, [], -signal.SIGKILL
+    chance, to_first_step, steps, status = random.Random(seed), math.inf, [], -signal.SIGKILL
     for number in range(kills + 1):
         life = Life(arguments, number < kills)
         if number < kills:

@@ -22,7 +22,7 @@ def test_training_goes_on_over_restarts_of_the_database(request: pytest.FixtureR
     ended = train(data, "train.epochs=2", at={10: restart(None), 55: restart(signal.SIGKILL)})
     assert ended.status == 0, ended.errors
     numbered.assert_counted_once(ended.counts, epochs=2)
-    assert caplog.text.count("lost (") == 2
+    assert caplog.text.count("lost (") >= 2
 
 
 def test_training_goes_on_over_connections_that_are_cut_in_mid_row(postgresql: Any, numbered: Any, train: Any) -> None:
