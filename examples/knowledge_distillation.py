@@ -1,0 +1,159 @@
+#!/usr/bin/env python
+"""Train a small model from a large one (Kim & Rush 2016): word by word, or by whole translations.
+
+    python examples/knowledge_distillation.py word --teacher runs/big --data data/de-en --preset tiny \
+        --logdir runs/small
+    python examples/knowledge_distillation.py sequence --teacher runs/big --source train.de --preset tiny \
+        --logdir runs/small
+
+word: beside the reference, the student learns the whole distribution that the teacher has at each place of it. The
+teacher is a second model in the same tower function, under a variable scope of its own, frozen, without dropout; it is
+no part of the student's checkpoints.
+sequence: the teacher translates the training text by beam search (as `towernmt translate` does), into
+LOGDIR/distilled.source and .target, and the student is trained on that.
+
+Both have the teacher's vocabulary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tensorpack.callbacks import Callback
+from tensorpack.tfutils.tower import get_current_tower_context
+
+from towernmt.cli.main import run_command
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.translate import write_translations
+from towernmt.dataflow.training_data import TrainingData, open_training_data
+from towernmt.errors import SettingsError
+from towernmt.models import architecture, make_model
+from towernmt.models.interface import NMTModel, shift_right
+from towernmt.models.precision import to_float32
+from towernmt.models.randomness import start_clock
+from towernmt.predict.translator import Translator
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.ema import SUFFIX
+from towernmt.train.launch import Parts, differing_vocabulary, train
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.settings import Settings
+
+SCOPE = "teacher"
+
+
+class Distilled(NMTModel):
+    """A model's tower whose cost is shared between reference and teacher; to be mixed with an architecture."""
+
+    teacher: NMTModel
+    weight: float
+    """Of the teacher; the reference has the rest."""
+
+    def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
+                    target_tokens: Any) -> Any:
+        context = get_current_tower_context()
+        if not context.is_training:
+            return super().build_graph(source, source_length, target, target_length, target_tokens)
+        start_clock(target_tokens)
+        places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))     # [tokens, 2]
+
+        def logits(model: NMTModel) -> Any:
+            hidden = model.decode_hidden(model.encode(source, source_length), shift_right(target))
+            return to_float32(model.output_projection().flat_logits(tf.gather_nd(hidden, places)))  # [tokens, V]
+
+        log_student = tf.nn.log_softmax(logits(self))
+        with tf1.variable_scope(SCOPE, custom_getter=frozen):
+            teacher = tf.stop_gradient(tf.nn.softmax(logits(self.teacher)))
+        scale = context.total / tf.maximum(target_tokens, 1.0)
+        nll = -tf.reduce_sum(tf.gather(log_student, tf.gather_nd(target, places), batch_dims=1)) * scale
+        agreement = -tf.reduce_sum(teacher * log_student) * scale
+        tf.identity(nll, name="nll")
+        return tf.add((1.0 - self.weight) * nll, self.weight * agreement, name="loss")
+
+
+def frozen(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+    """Variables that are neither trained nor saved."""
+    return getter(name, *arguments, **{**options, "trainable": False, "collections": ["local_variables"]})
+
+
+class LoadTeacher(Callback):
+    """Gives the teacher its parameters (their moving averages, where it has them), also when a run goes on."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    def _setup_graph(self) -> None:
+        saved = tf.train.load_checkpoint(self.checkpoint).get_variable_to_shape_map()
+        names = {v.op.name.removeprefix(f"{SCOPE}/"): v for v in tf1.local_variables()
+                 if v.op.name.startswith(f"{SCOPE}/")}
+        self._saver = tf1.train.Saver({name + SUFFIX if name + SUFFIX in saved else name: v
+                                       for name, v in names.items()})
+
+    def _before_train(self) -> None:
+        self._saver.restore(self.trainer.sess, self.checkpoint)
+
+
+def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> Any:
+    """The student's architecture with the teacher beside it."""
+    theirs = teacher.settings()
+    no_dropout = {field.name: 0.0 for field in dataclasses.fields(theirs.model) if field.name.endswith("dropout")}
+    model = make_model(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
+    student = architecture(settings.architecture).model
+    kind = type("Distilled", (Distilled, student), {"teacher": model, "weight": weight})
+    return kind(settings.model, settings.optimizer, settings.train.clip_norm)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    levels = parser.add_subparsers(dest="level", required=True, metavar="LEVEL")
+    word = levels.add_parser("word", help="learn the teacher's distribution at each word of the reference")
+    word.add_argument("--data", required=True, help="prepared data or a corpora.yaml, in the teacher's vocabulary")
+    word.add_argument("--weight", type=float, default=0.5, help="of the teacher, 0 to 1 (default: 0.5)")
+    sequence = levels.add_parser("sequence", help="learn the teacher's translations")
+    sequence.add_argument("--source", required=True, metavar="FILE", help="training text, one sentence a line")
+    sequence.add_argument("--beam", type=int, default=5, metavar="N", help="of the teacher's search (default: 5)")
+    for level in (word, sequence):
+        level.add_argument("--teacher", required=True, metavar="RUN", help="the --logdir of a finished run")
+        add_run_arguments(level)
+    options = parser.parse_args(arguments)
+    return run_command(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train; the exit status."""
+    if not options.logdir:
+        raise SettingsError("--logdir is missing: pass the directory that the student's run shall live in.")
+    teacher = RunDirectory(options.teacher)
+    parts = Parts()
+    if options.level == "word":
+        data = open_training_data(options.data, None, teacher.vocabulary)
+        parts = Parts(model=partial(make_student, teacher=teacher, weight=options.weight),
+                      callbacks=lambda: [LoadTeacher(teacher.checkpoint())])
+    else:
+        data = distilled_data(options, teacher)
+    if differing_vocabulary(teacher, data):
+        raise SettingsError(f"{data.directory} has another vocabulary than the teacher {teacher.path}: prepare it with "
+                            f"the files in {teacher.vocabulary}.")
+    return train(settings_of(options), data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)
+
+
+def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:
+    """The training text with the teacher's translations, which are made once."""
+    source, target = (Path(options.logdir) / f"distilled.{side}" for side in ("source", "target"))
+    if not source.is_file():
+        source.parent.mkdir(parents=True, exist_ok=True)
+        with open(options.source, "rb") as text, open(target, "wb") as output:
+            stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
+            write_translations(output, stream)
+        source.write_bytes(Path(options.source).read_bytes())   # last: what is there is complete
+    return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
