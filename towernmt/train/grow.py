@@ -35,7 +35,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
 
     Args:
         run: the trained one.
-        vocabulary: a directory with the new vocabularies: `vocabulary/` of a run, or prepared data.
+        vocabulary: a directory with the new vocabularies: `vocabulary/` of a run, or of prepared data.
         output: the new run's directory: settings, vocabularies, and one checkpoint.
         checkpoint: which one, as `towernmt translate --checkpoint` takes it; None for the best.
     Returns:
