@@ -56,8 +56,8 @@ class ExpectedRisk(NMTModel):
                 tf.TensorSpec([None, None], tf.float32, "risks"),               # 1 - score
                 tf.TensorSpec([], tf.float32, "sentences")]                     # of the global batch
 
-    def build_graph(self, source: Any, source_length: Any, candidates: Any, candidates_length: Any, risks: Any,
-                    sentences: Any) -> Any:
+    def build_graph(self, *inputs: Any) -> Any:
+        source, source_length, candidates, candidates_length, risks, sentences = inputs
         context = get_current_tower_context()
         start_clock(sentences)
         batch, count, length = tf.unstack(tf.shape(candidates))

@@ -1,0 +1,232 @@
+#!/usr/bin/env python
+"""Two models, one for each direction, that make training pairs for each other from text in one language.
+
+    python examples/back_translation_trainer.py --data data/de-en --mono-source news.de --mono-target news.en \
+        --logdir runs/both --start 2000 --set train.steps=10000
+    towernmt translate --model runs/both/forward < text.de
+    towernmt translate --model runs/both/backward < text.en
+
+Both models are one tower function, under the variable scopes `forward` and `backward`, with the sum of their losses as
+its cost. In each step (after --start steps on the parallel text alone) the backward model draws translations of text in
+the target language, and the forward model learns to turn them back into what was really written; and the other way
+round (Sennrich et al. 2016; drawn rather than searched for, Edunov et al. 2018). At the end each direction is written
+as a run of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorpack.callbacks import Callback
+
+from towernmt.cli.main import run_command
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.dataflow.padding import pad_sentences
+from towernmt.dataflow.training_data import TrainingData, open_training_data
+from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary, save_vocabularies
+from towernmt.errors import DataError, SettingsError
+from towernmt.models import make_model
+from towernmt.models.interface import NMTModel
+from towernmt.predict.sampling import SamplingSettings, build_sampler
+from towernmt.predict.text_io import read_text
+from towernmt.runs import Run
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.checkpoint import keep_last, write_checkpoint
+from towernmt.train.ema import SUFFIX
+from towernmt.train.fed_input import FedInput
+from towernmt.train.launch import Parts, train, with_vocabulary_sizes
+from towernmt.train.run_directory import RunDirectory
+from towernmt.train.settings import Settings
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+DIRECTIONS = ("forward", "backward")
+Ids = list[list[int]]
+"""Sentences, without EOS."""
+
+
+class Direction(NMTModel):
+    """A model in a variable scope of its own."""
+
+    def __init__(self, model: NMTModel, scope: str) -> None:
+        self.model, self.scope = model, scope
+        self.source_vocab_size, self.target_vocab_size = model.source_vocab_size, model.target_vocab_size
+
+    def optimizer(self) -> Any:
+        return self.model.optimizer()
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.model.label_smoothing
+
+    def encode(self, *arguments: Any) -> Any:
+        return self._within("encode", *arguments)
+
+    def decode_hidden(self, *arguments: Any) -> Any:
+        return self._within("decode_hidden", *arguments)
+
+    def output_projection(self) -> Any:
+        return self._within("output_projection")
+
+    def start_state(self, *arguments: Any) -> Any:
+        return self._within("start_state", *arguments)
+
+    def decode_step(self, *arguments: Any) -> Any:
+        return self._within("decode_step", *arguments)
+
+    def _within(self, method: str, *arguments: Any) -> Any:
+        with tf1.variable_scope(self.scope):
+            return getattr(self.model, method)(*arguments)
+
+
+class BothDirections(Direction):
+    """The tower function of both; where it is searched with, for validation, it is the forward model."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.directions = {name: Direction(make_model(s), name) for name, s in each_direction(settings).items()}
+        super().__init__(self.directions["forward"].model, "forward")
+
+    def inputs(self) -> list[Any]:
+        specs = super().inputs()
+        return [tf.TensorSpec(spec.shape, spec.dtype, f"{name}_{spec.name}") for name in DIRECTIONS for spec in specs]
+
+    def build_graph(self, *inputs: Any) -> Any:
+        costs = []
+        for name, five in zip(DIRECTIONS, (inputs[:5], inputs[5:]), strict=True):
+            with tf1.name_scope(name):
+                costs.append(self.directions[name].build_graph(*five))
+        return tf.add_n(costs, name="loss")
+
+
+def each_direction(settings: Settings) -> dict[str, Settings]:
+    """The settings of both models; the backward one has the vocabularies the other way round."""
+    model = settings.model
+    turned = dataclasses.replace(model, source_vocab_size=model.target_vocab_size,
+                                 target_vocab_size=model.source_vocab_size)
+    return {"forward": settings, "backward": dataclasses.replace(settings, model=turned)}
+
+
+class BackTranslationTrainer(SyncMultiGPUTrainer):
+    """Draws the missing sides, updates both models.
+
+    Args:
+        text: sentences in the language that each direction translates into.
+        start: steps on the parallel text alone.
+        others: as those of `SyncMultiGPUTrainer`.
+    """
+
+    def __init__(self, text: dict[str, Ids], start: int, **others: Any) -> None:
+        super().__init__(**others)
+        self.text, self.start = text, start
+
+    def _setup_graph(self, *arguments: Any) -> list[Any]:
+        callbacks = super()._setup_graph(*arguments)
+        sampling = SamplingSettings(max_length_factor=1.5)
+        self.samplers = {name: build_sampler(model, sampling) for name, model in self.model.directions.items()}
+        return callbacks
+
+    def initialize_hooks(self) -> None:
+        super().initialize_hooks()
+        for sampler in self.samplers.values():
+            sampler.set_session(self.session(Run.SAMPLING))
+
+    def run_step(self) -> None:
+        source, source_length, target, target_length, _ = self._input.take(self.hooked_sess)
+        one, other = unpadded(source, source_length), unpadded(target, target_length)
+        pairs = {"forward": (one, other), "backward": (other, one)}
+        if self.loop.global_step >= self.start:
+            for name, teacher in zip(DIRECTIONS, reversed(DIRECTIONS), strict=True):
+                written = self.choose(self.text[name], len(one), name)
+                drawn, _ = self.samplers[teacher](*pad_sentences(written), draw=self.loop.global_step)
+                pairs[name] = (pairs[name][0] + [row[(row != PAD) & (row != EOS)].tolist() for row in drawn[:, 0]],
+                               pairs[name][1] + written)
+        arrays = [array for name in DIRECTIONS for array in batch_of(*pairs[name])]
+        self.hooked_sess.run(self.train_op, self._input.feed(*arrays))
+
+    def choose(self, text: Ids, count: int, name: str) -> Ids:
+        """Sentences of this step, the same ones in a resumed run."""
+        random = np.random.default_rng([self.loop.global_step, DIRECTIONS.index(name)])
+        return [text[i] for i in random.integers(0, len(text), count)]
+
+
+def unpadded(sentences: np.ndarray, lengths: np.ndarray) -> Ids:
+    """The rows without EOS and PAD."""
+    return [row[:length - 1].tolist() for row, length in zip(sentences, lengths, strict=True)]
+
+
+def batch_of(sources: Ids, targets: Ids) -> list[Any]:
+    """The five inputs of a model's tower."""
+    target, target_length = pad_sentences(targets)
+    return [*pad_sentences(sources), target, target_length, np.float32(target_length.sum())]
+
+
+class WriteDirections(Callback):
+    """Writes each direction as a run that `towernmt translate` takes, at the end of training."""
+
+    def __init__(self, logdir: str, settings: Settings, data: TrainingData) -> None:
+        self.runs = {name: RunDirectory(Path(logdir) / name) for name in DIRECTIONS}
+        vocabularies = (data.source_vocabulary, data.target_vocabulary)
+        for (name, run), sides in zip(self.runs.items(), (vocabularies, vocabularies[::-1]), strict=True):
+            run.save_settings(each_direction(settings)[name])
+            save_vocabularies(*sides, run.vocabulary)
+
+    def _setup_graph(self) -> None:
+        weights = {v.op.name for v in tf1.trainable_variables()}
+        kept = [v for v in tf1.global_variables() if v.op.name.removesuffix(SUFFIX) in weights]
+        self._savers = {name: tf1.train.Saver({v.op.name.removeprefix(f"{name}/"): v for v in kept
+                                               if v.op.name.startswith(f"{name}/")}) for name in DIRECTIONS}
+
+    def _after_train(self) -> None:
+        if self.trainer.diverged:
+            return
+        state = {"format": 1, "step": self.global_step, "position": None, "callbacks": {}}
+        for name, run in self.runs.items():
+            write_checkpoint(self._savers[name], self.trainer.sess, run.checkpoints, self.global_step, state)
+            keep_last(run.checkpoints, 1)
+
+
+def read_ids(file: str, vocabulary: Vocabulary, longest: int) -> Ids:
+    """The sentences of a text that are neither empty nor longer than `longest` tokens."""
+    ids = [sentence for sentence in vocabulary.encode_batch(read_text(file)) if 0 < len(sentence) <= longest]
+    if not ids:
+        raise DataError(f"{file}: no sentence of 1 to {longest} tokens is there; pass other text, or a larger "
+                        "--max-length.")
+    return ids
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="parallel text: prepared data, or a corpora.yaml")
+    parser.add_argument("--mono-source", required=True, metavar="FILE", help="text in the source language")
+    parser.add_argument("--mono-target", required=True, metavar="FILE", help="text in the target language")
+    parser.add_argument("--max-length", type=int, default=100, metavar="TOKENS",
+                        help="longer sentences of these are left out (default: 100)")
+    parser.add_argument("--start", type=int, default=1000, metavar="STEPS",
+                        help="train on the parallel text alone until then (default: 1000)")
+    add_run_arguments(parser)
+    options = parser.parse_args(arguments)
+    return run_command(lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train; the exit status."""
+    if not options.logdir:
+        raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
+    data = open_training_data(options.data)
+    settings = with_vocabulary_sizes(settings_of(options), data)
+    text = {"forward": read_ids(options.mono_target, data.target_vocabulary, options.max_length),
+            "backward": read_ids(options.mono_source, data.source_vocabulary, options.max_length)}
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, Parts(
+        model=BothDirections, trainer=partial(BackTranslationTrainer, text, options.start), source=FedInput,
+        callbacks=lambda: [WriteDirections(options.logdir, settings, data)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

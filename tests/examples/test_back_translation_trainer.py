@@ -1,0 +1,63 @@
+"""examples/back_translation_trainer.py, on tiny models and text that has no translation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from towernmt.predict.translator import Translator
+
+
+@pytest.fixture
+def arguments(place, tiny, tmp_path):
+    return [f"--data={place.data}", f"--mono-source={place.text}/source", f"--mono-target={place.text}/target",
+            f"--logdir={tmp_path / 'both'}", "--start=6", "--set", *tiny]
+
+
+def test_both_directions_are_trained_and_written_as_runs(arguments, example, weights, scalars, tmp_path):
+    program = example("back_translation_trainer")
+    assert program.main([*arguments, "train.steps=10"]) == 0
+    assert program.main([*arguments, "train.steps=20", "--towers=2"]) == 0
+    both = weights(tmp_path / "both")
+    assert both["global_step"] == 20
+    for direction in ("forward", "backward"):
+        alone = weights(tmp_path / "both" / direction)
+        names = {name.removeprefix(f"{direction}/") for name in both
+                 if name.startswith(f"{direction}/") and "Adam" not in name}
+        assert set(alone) == names
+        assert all(np.array_equal(alone[name], both[f"{direction}/{name}"]) for name in names)
+        assert len(Translator(tmp_path / "both" / direction).translate(["ba da fo"])) == 1
+    losses = scalars(tmp_path / "both", "loss")
+    assert len(losses) == 20 and np.mean(losses[-3:]) < np.mean(losses[:3])
+
+
+def test_each_model_learns_from_what_the_other_draws(place, example):
+    program = example("back_translation_trainer")
+    calls: list = []
+
+    class Input:
+        def take(self, session):
+            return (np.array([[5, 6, 2]]), np.array([3]), np.array([[8, 2]]), np.array([2]), np.float32(2))
+
+        def feed(self, *arrays):
+            return arrays
+
+    class Session:
+        def run(self, op, fed):
+            calls.append(fed)
+
+    trainer = program.BackTranslationTrainer({"forward": [[9]], "backward": [[4, 7]]}, start=0, towers=1)
+    trainer._input, trainer.hooked_sess, trainer.train_op = Input(), Session(), None
+    trainer.samplers = {"forward": lambda source, length, draw: (np.array([[[11, 12, 2]]]), None),
+                        "backward": lambda source, length, draw: (np.array([[[10, 2, 0]]]), None)}
+    trainer.run_step()
+    fed = [array.tolist() for array in calls[0]]
+    assert fed[:5] == [[[5, 6, 2], [10, 2, 0]], [3, 2], [[8, 2], [9, 2]], [2, 2], 4.0]
+    assert fed[5:] == [[[8, 2, 0], [11, 12, 2]], [2, 3], [[5, 6, 2], [4, 7, 2]], [3, 3], 6.0]
+
+
+def test_text_without_a_usable_sentence_is_refused(arguments, example, tmp_path, capfd):
+    (tmp_path / "empty").write_text("\n\n")
+    wrong = [a for a in arguments if not a.startswith("--mono-target")]
+    assert example("back_translation_trainer").main([f"--mono-target={tmp_path}/empty", *wrong]) == 1
+    assert "no sentence of 1 to 100 tokens" in capfd.readouterr().err
