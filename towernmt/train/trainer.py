@@ -82,6 +82,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.trained = trained or TrainedVariables()
         self.model: Any = None
         self.skip_out_of_memory, self.skipped_batches = skip_out_of_memory, 0
+        self._lost = ("", 0)
         self.diverged = False
         """Set by a callback that found values which are not finite: nothing is saved from then on."""
         self.loop = ResumableLoop()
@@ -183,8 +184,9 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """
         self.skipped_batches += 1
         position = getattr(self._input, "last_position", None) or "the beginning"
-        what = (f"step {self.loop.global_step + 1}: the batch behind {position} ran out of memory "
-                f"({(str(error.message).splitlines() or ['?'])[0][:200]})")
+        self._lost = (position, self._lost[1] + 1 if self._lost[0] == position else 1)
+        what = (f"step {self.loop.global_step + 1}: batch {self._lost[1]} behind {position} ran out of memory "
+                f"({_telling_line(str(error.message))})")
         if self.skipped_batches > self.skip_out_of_memory:
             raise SettingsError(f"{what}, and train.skip_out_of_memory={self.skip_out_of_memory} allows no more: make "
                                 "train.batch_tokens smaller (and train.update_cycle larger).") from error
@@ -232,6 +234,12 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
         raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({found} on this "
                             f"machine); use --towers {len(gpus)} to run the same towers on the CPU.")
     return [f"/gpu:{gpu}" for gpu in gpus]
+
+
+def _telling_line(message: str) -> str:
+    """Of TensorFlow's many lines, the one that says what did not fit."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["?"]
+    return next((line for line in lines if "OOM" in line), lines[0])[:200]
 
 
 _VARIABLE_OPS = ("VarHandleOp", "VariableV2")

@@ -1,0 +1,92 @@
+"""A run that is saved with some number of towers goes on with another, with all its state."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.train.interface import launch_train_with_config
+
+from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.callbacks.limits import StopAtStep
+from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.pairs import PairBlock
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models.randomness import set_seed
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf
+from towernmt.train.config import TrainConfig
+from towernmt.train.optimizer import OptimizerSettings
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+STEPS = 12
+AVERAGE = "ExponentialMovingAverage"
+SLOTS = {"adam": {"Adam", "Adam_1", AVERAGE}, "lazyadam": {"Adam", "Adam_1", AVERAGE}}
+
+
+class RandomPairs:
+    """A corpus in memory, in blocks."""
+
+    num_blocks, length_ratio = 2, 1.0
+
+    def read_block(self, index: int) -> PairBlock:
+        random = np.random.default_rng(index)
+        sides = []
+        for _ in range(2):
+            lengths = random.integers(1, 9, 60)
+            sides += [random.integers(4, 50, lengths.sum()).astype(np.int32),
+                      np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)]
+        return PairBlock(*sides)
+
+
+def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", update_cycle: int = 1) -> dict:
+    """Train up to a step, from the last checkpoint; its variables and its position."""
+    logging.getLogger("tensorpack").setLevel(logging.ERROR)
+    with tf.Graph().as_default():
+        set_seed(5)
+        data = GeneralQueueInput(Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2)), feeders=2)
+        model = Transformer(TransformerSettings(
+            hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=50,
+            target_vocab_size=50, residual_dropout=0.0, embedding_dropout=0.0, tie_embeddings="target"),
+            OptimizerSettings(name=optimizer, learning_rate=0.005, ema_decay=0.9))
+        config = TrainConfig(model, data, update_cycle=update_cycle, monitors=[], callbacks=[
+            CheckpointSaver(directory, every_steps=0), StopAtStep(steps)])
+        launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
+    last = CheckpointSaver(directory).latest()
+    assert last is not None and last.name == f"step-{steps}"
+    reader = tf.train.load_checkpoint(str(last / "model"))
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return {**values, "position": (last / "state.json").read_text()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """One tower from the first step to the last, by optimizer."""
+    return {name: train(tmp_path_factory.mktemp(name), STEPS, 1, name) for name in SLOTS}
+
+
+def assert_same(found: dict, expected: dict) -> None:
+    assert set(found) == set(expected)
+    assert found["position"] == expected["position"]
+    for name in set(expected) - {"position"}:
+        scale = max(np.abs(expected[name]).max(), 1e-3)
+        assert np.abs(found[name] - expected[name]).max() <= 1e-4 * scale, name
+
+
+@pytest.mark.parametrize("optimizer, towers", [("adam", [4, 1, 2, 4]), ("lazyadam", [4, 1])])
+def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_path, optimizer, towers):
+    for part, count in enumerate(towers, start=1):
+        found = train(tmp_path, STEPS * part // len(towers), count, optimizer)
+    assert_same(found, uninterrupted[optimizer])
+    slots = {name.rsplit("/", 1)[-1] for name in found if name.startswith("transformer/")}
+    assert slots >= SLOTS[optimizer]
+    for slot in SLOTS[optimizer]:
+        assert all(found[name].any() for name in found if name.endswith(f"kernel/{slot}"))
+
+
+def test_towers_may_be_traded_for_an_update_cycle(tmp_path):
+    one = train(tmp_path / "one", STEPS // 2, 1, update_cycle=2)
+    train(tmp_path / "other", STEPS // 4, 4, update_cycle=2)
+    assert_same(train(tmp_path / "other", STEPS // 2, 1, update_cycle=2), one)

@@ -1,0 +1,107 @@
+"""Batches that run out of memory are skipped, named and counted, up to a limit."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from tensorpack.train.interface import launch_train_with_config
+
+from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.dataflow.batches import Batch
+from towernmt.dataflow.position import Position
+from towernmt.errors import FeederError, SettingsError
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.config import TrainConfig
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+ROWS = 4
+
+
+class Numbered:
+    """Batches of one shape; the first word of each is its number."""
+
+    def __init__(self, count: int, broken: bool = False) -> None:
+        self.count, self.broken = count, broken
+
+    def batches_per_epoch(self) -> int:
+        return self.count
+
+    def read(self, position=None, start=0, step=1):
+        for i in range((position.batch if position else 0) + start, self.count, step):
+            words = np.full([ROWS, 3], 4 + i, np.int32)
+            lengths = np.full([ROWS], 3, np.int32)
+            yield Position(0, 0, i + 1), Batch(words, lengths, words, lengths, np.float32(3 * ROWS))
+        if self.broken:
+            raise OSError("the disk is gone")
+
+
+class Hungry(Transformer):
+    """A Transformer for which some batches are too large."""
+
+    too_large: frozenset[int] = frozenset()
+    trained: list[int]
+
+    def build_graph(self, source, *others):
+        def check(words):
+            number = int(words[0, 0]) - 4
+            if number in self.too_large:
+                raise MemoryError(f"OOM when allocating batch {number}")
+            self.trained.append(number)
+            return words
+
+        shape = source.shape
+        source = tf1.py_func(check, [source], tf.int32, stateful=True)
+        source.set_shape(shape)
+        return super().build_graph(source, *others)
+
+
+def train(directory, too_large=(), count=8, limit=3, update_cycle=1, broken=False):
+    model = Hungry(TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
+                                       source_vocab_size=20, target_vocab_size=20))
+    model.too_large, model.trained = frozenset(too_large), []
+    data = GeneralQueueInput(Numbered(count, broken), feeders=2)
+    trainer = SyncMultiGPUTrainer(towers=1, update_cycle=update_cycle, skip_out_of_memory=limit)
+    with tf.Graph().as_default():
+        config = TrainConfig(model, data, callbacks=[CheckpointSaver(directory, every_steps=0)], monitors=[],
+                             update_cycle=update_cycle)
+        try:
+            launch_train_with_config(config, trainer)
+        finally:
+            model.last_position = data.last_position
+    reader = tf.train.load_checkpoint(str(CheckpointSaver(directory).latest() / "model"))
+    return model, trainer, int(reader.get_tensor("global_step"))
+
+
+def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "tensorpack")
+    model, trainer, step = train(tmp_path, too_large=[2, 3, 6])
+    assert model.trained == [0, 1, 4, 5, 7]
+    assert trainer.skipped_batches == 3 and step == 5
+    assert Position.from_json(model.last_position) == Position(0, 0, 8)
+    said = dict.fromkeys(record.getMessage() for record in caplog.records)
+    warnings = [message for message in said if "ran out of memory" in message]
+    assert len(warnings) == 3 and f"step 3: batch 1 behind {Position(0, 0, 2).to_json()}" in warnings[0]
+    assert "step 3: batch 2 behind" in warnings[1] and "step 5: batch 1 behind" in warnings[2]
+    assert "OOM when allocating batch 2" in warnings[0] and "number 1 of 3" in warnings[0]
+
+
+def test_one_too_many_ends_training_in_a_sentence(tmp_path):
+    with pytest.raises(SettingsError, match=r"step 2: .* out of memory .*train.skip_out_of_memory=1 allows no more"):
+        train(tmp_path, too_large=[1, 2], limit=1)
+    with pytest.raises(SettingsError, match="smaller"):
+        train(tmp_path / "none", too_large=[0], limit=0)
+
+
+def test_an_update_cycle_begins_anew_behind_such_a_batch(tmp_path):
+    model, trainer, step = train(tmp_path, too_large=[1, 4], update_cycle=2)
+    assert model.trained == [0, 2, 3, 5, 6, 7]     # 0 was collected, and went with 1
+    assert trainer.skipped_batches == 2 and step == 3
+
+
+def test_a_broken_source_after_such_a_batch_is_an_error_all_the_same(tmp_path):
+    with pytest.raises(FeederError, match="the disk is gone"):
+        train(tmp_path, too_large=[1], count=4, broken=True)
