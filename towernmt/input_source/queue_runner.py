@@ -18,6 +18,7 @@ from typing import Any
 from tensorpack.utils import logger
 
 from towernmt.errors import FeederError, SettingsError, TowerNMTError
+from towernmt.input_source.fed_operation import FedOperation
 from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.feeding import FeederRecord, FeederRun
 from towernmt.tf_compat import tf, tf1
@@ -201,6 +202,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
 
     def _feed(self, sess: Any, run: FeederRun, index: int) -> None:
         record, feed_fn, tensors = run.records[index], self._feed_fns[index], self._feed_tensors[index]
+        enqueue = FedOperation(sess, self._enqueue_ops[index])
         while not run.stopping and not run.error:
             feeds, ended, error = {}, False, None
             begin = time.perf_counter()
@@ -221,14 +223,14 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             elif ended:
                 run.end(index)
             else:
-                self._enqueue(sess, run, index, feeds)
+                self._enqueue(enqueue, run, index, feeds)
                 record.enqueuing += time.perf_counter() - turn
             if error is not None or ended:
                 return
 
-    def _enqueue(self, sess: Any, run: FeederRun, index: int, feeds: dict[Any, Any]) -> None:
+    def _enqueue(self, enqueue: FedOperation, run: FeederRun, index: int, feeds: dict[Any, Any]) -> None:
         try:
-            sess.run(self._enqueue_ops[index], feed_dict=feeds)
+            enqueue(feeds)
         except self._queue_closed_exception_types:
             run.queue_closed(index)
         except Exception as cause:
@@ -249,8 +251,9 @@ def _named_error(name: str, cause: BaseException) -> FeederError:
 
 
 def _session_is_closed(cause: Exception) -> bool:
-    """Whether an exception of `Session.run` says that the session was closed meanwhile."""
-    return isinstance(cause, RuntimeError) and "closed Session" in str(cause)
+    """Whether an exception says that the session was closed meanwhile: of `Session.run`, or of TensorFlow's C++."""
+    return (isinstance(cause, RuntimeError) and "closed Session" in str(cause)) or (
+        isinstance(cause, tf.errors.CancelledError) and "Session has been closed" in str(cause))
 
 
 def _queue_scope(queue: Any) -> Any:

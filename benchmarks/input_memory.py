@@ -1,0 +1,80 @@
+"""`input.py --memory`: resident memory at points on the way through a large corpus, prepared and as a stream.
+
+`anonymous_mb` is what the process itself holds; `resident_mb` has the mapped pages of shards, too, which the system
+takes back when it needs the room; `peak_mb` is the most that was ever resident. Each kind has a process of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import input_corpus as corpus
+from input_loop import dequeuing
+
+from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.corpora import Corpora, SourceEntry
+from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.streamed_corpus import StreamedCorpus
+from towernmt.dataflow.window import StreamSettings
+
+POINTS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+TOKENS = 25_000
+
+
+def measure_memory(folder: Path, pairs: int, kinds: Sequence[str], seconds: float) -> None:
+    """One line of JSON for each point; a pass that takes longer than `seconds` ends early."""
+    spawned = multiprocessing.get_context("spawn")
+    for kind, make in (("prepared", _make_shards), ("text", _make_text)):
+        if kind in kinds:
+            for work in (make, _read):      # what was made leaves no memory behind in the process that reads
+                process = spawned.Process(target=work, args=(kind, folder, pairs, seconds))
+                process.start()
+                process.join()
+                if process.exitcode:
+                    raise RuntimeError(f"{kind}: {work.__name__} ended with {process.exitcode}.")
+
+
+def _make_shards(kind: str, folder: Path, pairs: int, seconds: float) -> None:
+    if not (folder / "memory-shards").exists():
+        corpus.make_shards(folder / "memory-shards", pairs, 1_000_000, 12)
+
+
+def _make_text(kind: str, folder: Path, pairs: int, seconds: float) -> None:
+    if not (folder / "memory.tgt").exists():
+        pool = corpus.make_pool(20_000, 5.0)
+        corpus.write_text(pool, len(pool), folder, "pool")
+        corpus.prepare_text(folder, "pool", folder / "memory-vocabulary", 8000, len(pool))
+        corpus.write_text(pool, pairs, folder, "memory")
+
+
+def _read(kind: str, folder: Path, pairs: int, seconds: float) -> None:
+    with dequeuing(_batches(kind, folder), 2) as take:
+        done, points, begin = 0, list(POINTS), time.perf_counter()
+        while (taken := take()) is not None and time.perf_counter() - begin < seconds:
+            done += taken[0]
+            while points and done >= points[0] * pairs:
+                _report(kind, done, time.perf_counter() - begin)
+                points.pop(0)
+        if points:
+            _report(kind, done, time.perf_counter() - begin)
+
+
+def _batches(kind: str, folder: Path) -> Any:
+    if kind == "prepared":
+        return Batches(PreparedData(folder / "memory-shards"), BatchSettings(batch_tokens=TOKENS), epochs=1)
+    data = StreamedCorpus(Corpora("the benchmark", [SourceEntry(str(folder / "memory.{src,tgt}"))]),
+                          folder / "memory-vocabulary")
+    return data.batches(StreamSettings(batch_tokens=TOKENS), 1, lambda _: None)
+
+
+def _report(kind: str, pairs: int, seconds: float) -> None:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    megabytes = {name: int(status[field].split()[0]) // 1024
+                 for name, field in (("resident_mb", "VmRSS"), ("anonymous_mb", "RssAnon"))}
+    print(corpus.describe(measure="memory", kind=kind, pairs=pairs, seconds=seconds, **megabytes,
+                          peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024), flush=True)

@@ -1,0 +1,272 @@
+"""PyTorch's DataLoader and `tf.data` at the work of `input.py`, on the same files. `input.py` runs it; it needs NumPy,
+and torch or TensorFlow, and for text SentencePiece; nothing of towernmt.
+
+Each reads the prepared shards (`shard-*.pairs`) or the text, tokenises the latter with the same SentencePiece model,
+shuffles, groups pairs of like length into batches of --batch-tokens target tokens, and pads them with EOS behind each
+sentence, as int32. `style` says how:
+
+    elements: as each library's manual has it: one sentence pair is one element. DataLoader: a Dataset of pairs, a batch
+              sampler over sorted lengths (the batches are those of towernmt), a collate function. tf.data:
+              `bucket_by_sequence_length` with bounds 8 apart, whose batches hold tokens // bound pairs: no sum of
+              tokens is possible, so they hold fewer tokens, and more padding.
+    batches:  one batch is one element, made with whole-array operations from lists of pairs, as towernmt does it.
+              Text: windows of 100,000 pairs over all workers.
+
+DataLoader's workers are processes (0: in the loop itself), tf.data's are `num_parallel_calls`. No position to go on
+from comes out of either, and the order of text depends on the number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import struct
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+EOS, WINDOW, CHUNK = 2, 100_000, 1024
+Taken = Iterator[tuple[int, int]]   # of each batch: pairs, target tokens
+
+
+class Shards:
+    """All shards of a folder: for each the ids and offsets of both sides."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shards = [_map(path) for path in sorted(folder.glob("shard-*.pairs"))]
+
+    def plan(self, limit: int, seed: int) -> Iterator[tuple[int, Any]]:
+        """(shard, int64 `[batch]`: its pairs) of each batch, in random order, of like lengths."""
+        random = np.random.default_rng(seed)
+        for number in random.permutation(len(self.shards)).tolist():
+            (_, source), (_, target) = self.shards[number]
+            for rows in plan(np.diff(source) + 1, np.diff(target) + 1, limit, random):
+                yield number, rows
+
+    def batch(self, number: int, rows: Any) -> list[Any]:
+        """Padded ids and lengths of both sides."""
+        return [array for ids, offsets in self.shards[number] for array in pad(ids, offsets, rows)]
+
+
+def _map(path: Path) -> list[tuple[Any, Any]]:
+    _, _, width, pairs, source, target, _ = struct.unpack("<8sIIQQQI20x", path.read_bytes()[:64])
+    body = np.memmap(path, np.uint8, "r")
+    lengths = body[64:64 + 8 * pairs].view("<i4")
+    ids = np.asarray(body[64 + 8 * pairs:].view(f"<u{width}"))
+    offsets = [np.concatenate([[0], np.cumsum(side, dtype=np.int64)]) for side in (lengths[:pairs], lengths[pairs:])]
+    return [(ids[:source], offsets[0]), (ids[source:], offsets[1])]
+
+
+def plan(source: Any, target: Any, limit: int, random: Any) -> list[Any]:
+    """Lists of pairs, sorted by length, of `limit` target tokens each, in random order."""
+    order = random.permutation(len(source))
+    longest = np.maximum(source, target)[order]
+    order = order[np.lexsort([(source - target)[order], longest])]
+    total, cuts = np.concatenate([[0], np.cumsum(target[order])]), [0]
+    while cuts[-1] < len(order):
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(total, total[cuts[-1]] + limit, "right")) - 1))
+    return [order[cuts[i]:cuts[i + 1]] for i in random.permutation(len(cuts) - 1)]
+
+
+def pad(ids: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
+    """int32 `[batch, longest]` with EOS, int32 `[batch]`."""
+    begin = offsets[rows]
+    lengths = offsets[rows + 1] - begin
+    columns = np.arange(lengths.max() + 1)
+    padded = np.zeros((len(rows), len(columns)), np.int32)
+    inside = columns < lengths[:, None]
+    padded[inside] = ids[(begin[:, None] + columns)[inside]]
+    padded[np.arange(len(rows)), lengths] = EOS
+    return padded, (lengths + 1).astype(np.int32)
+
+
+def text_batches(folder: Path, limit: int, worker: int = 0, workers: int = 1) -> Iterator[list[Any]]:
+    """Batches of the share of one of several workers, which take turns at chunks of lines."""
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "prepared/vocabulary/source.model"))
+    random = np.random.default_rng(worker)
+    names = [folder / f"stream.{side}" for side in ("src", "tgt")]
+    with open(names[0], encoding="utf-8") as first, open(names[1], encoding="utf-8") as second:
+        chunks = islice(iter(lambda: [[line.rstrip("\n") for line in islice(file, CHUNK)]
+                                      for file in (first, second)], [[], []]), worker, None, workers)
+        while window := list(islice(chunks, -(-WINDOW // CHUNK // workers))):
+            sides = []
+            for side in range(2):
+                encoded = [ids for chunk in window for ids in model.encode(chunk[side])]
+                offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded], dtype=np.int64)])
+                sides.append((np.fromiter((i for ids in encoded for i in ids), np.uint16, offsets[-1]), offsets))
+            for rows in plan(*(np.diff(offsets) + 1 for _, offsets in sides), limit, random):
+                yield [array for ids, offsets in sides for array in pad(ids, offsets, rows)]
+
+
+def torch_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
+    """What comes out of a DataLoader."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+    from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+    torch.set_num_threads(1)
+    shards = Shards(folder / "prepared")
+
+    class Pairs(Dataset):   # type: ignore[type-arg]
+        def __getitem__(self, place: tuple[int, int]) -> list[Any]:
+            sides = [ids[offsets[place[1]]:offsets[place[1] + 1]] for ids, offsets in shards.shards[place[0]]]
+            return [torch.from_numpy(np.append(ids, EOS).astype(np.int32)) for ids in sides]
+
+    class Whole(Dataset):   # type: ignore[type-arg]
+        def __getitem__(self, batch: tuple[int, Any]) -> list[Any]:
+            return [torch.from_numpy(array) for array in shards.batch(*batch)]
+
+    class Text(IterableDataset):    # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[list[Any]]:
+            info = get_worker_info()
+            for batch in text_batches(folder, limit, info.id if info else 0, info.num_workers if info else 1):
+                yield [torch.from_numpy(array) for array in batch]
+
+    def collate(pairs: list[Any]) -> list[Any]:
+        return [array for side in zip(*pairs, strict=True)
+                for array in (pad_sequence(side, batch_first=True), torch.tensor([len(ids) for ids in side]))]
+
+    def places(seed: int) -> Iterator[Any]:
+        for number, rows in shards.plan(limit, seed):
+            yield [(number, row) for row in rows.tolist()] if style == "elements" else (number, rows)
+
+    for seed in range(1_000_000 if source == "prepared" else 1):
+        if source == "text":
+            loader = DataLoader(Text(), batch_size=None, num_workers=workers)
+        elif style == "elements":
+            loader = DataLoader(Pairs(), batch_sampler=list(places(seed)), collate_fn=collate, num_workers=workers)
+        else:
+            loader = DataLoader(Whole(), sampler=list(places(seed)), batch_size=None, num_workers=workers)
+        for batch in loader:
+            yield len(batch[0]), int(batch[3].sum())
+
+
+def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
+    """What comes out of a `tf.data.Dataset`, iterated eagerly."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(2)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    if source == "text":
+        return _tf_taken(_tf_buckets(tf, _tf_text(tf, folder, workers), limit))
+    shards = Shards(folder / "prepared")
+    sides = [[(tf.constant(ids.astype(np.int32)), tf.constant(offsets)) for ids, offsets in shard]
+             for shard in shards.shards]
+
+    def element(shard: Any, row: Any) -> tuple[Any, Any]:
+        return tuple(tf.concat([ids[offsets[row]:offsets[row + 1]], [EOS]], 0) for ids, offsets in shard)
+
+    def whole(shard: Any, rows: Any) -> tuple[Any, ...]:
+        arrays = []
+        for ids, offsets in shard:
+            begin, end = tf.gather(offsets, rows), tf.gather(offsets, rows + 1)
+            lengths = end - begin
+            column = tf.range(tf.reduce_max(lengths) + 1)[None]
+            places = tf.minimum(begin[:, None] + column, tf.size(ids, tf.int64) - 1)
+            padded = tf.where(column < lengths[:, None], tf.gather(ids, places), 0)
+            arrays += [tf.where(column == lengths[:, None], EOS, padded), tf.cast(lengths + 1, tf.int32)]
+        return tuple(arrays)
+
+    def of_shard(number: int, seed: int) -> Any:
+        offsets = [side[1] for side in shards.shards[number]]
+        if style == "elements":
+            pairs = len(offsets[0]) - 1
+            rows = tf.data.Dataset.range(pairs).shuffle(pairs, seed)
+            return rows.map(lambda row: element(sides[number], row), num_parallel_calls=workers)
+        batches = tf.ragged.stack(plan(*(np.diff(side) + 1 for side in offsets), limit, np.random.default_rng(seed)))
+        dataset = tf.data.Dataset.from_tensor_slices(batches)
+        return dataset.map(lambda rows: whole(sides[number], rows), num_parallel_calls=workers).prefetch(8)
+
+    def taken() -> Taken:
+        for seed in range(1_000_000):
+            for number in range(len(sides)):
+                dataset = of_shard(number, seed)
+                yield from _tf_taken(_tf_buckets(tf, dataset, limit) if style == "elements" else dataset)
+
+    return taken()
+
+
+def _tf_text(tf: Any, folder: Path, workers: int) -> Any:
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "prepared/vocabulary/source.model"))
+
+    def encode(lines: Any) -> tuple[Any, Any]:
+        encoded = model.encode([line.decode() for line in lines.tolist()], add_eos=True)
+        lengths = np.array([len(ids) for ids in encoded], np.int64)
+        return np.fromiter((i for ids in encoded for i in ids), np.int32, lengths.sum()), lengths
+
+    def tokenise(*sides: Any) -> tuple[Any, ...]:
+        return tuple(tf.RaggedTensor.from_row_lengths(*tf.numpy_function(encode, [lines], (tf.int32, tf.int64)))
+                     for lines in sides)
+
+    lines = [tf.data.TextLineDataset(str(folder / f"stream.{side}")) for side in ("src", "tgt")]
+    dataset = tf.data.Dataset.zip(tuple(lines)).batch(CHUNK).map(tokenise, num_parallel_calls=workers)
+    return dataset.unbatch().map(lambda source, target: (source, target)).shuffle(WINDOW)
+
+
+def _tf_buckets(tf: Any, dataset: Any, limit: int) -> Any:
+    bounds = list(range(8, 201, 8))
+    sizes = [max(1, limit // bound) for bound in [*bounds, 200]]
+    return dataset.bucket_by_sequence_length(
+        lambda source, target: tf.size(target), [bound + 1 for bound in bounds], sizes,
+        padded_shapes=([None], [None])).map(
+            lambda source, target: (source, tf.math.count_nonzero(source, 1), target,
+                                    tf.math.count_nonzero(target, 1))).prefetch(8)
+
+
+def _tf_taken(dataset: Any) -> Taken:
+    for batch in dataset:
+        yield int(batch[0].shape[0]), int(batch[3].numpy().sum())
+
+
+def main() -> None:
+    """Measure each style and number of workers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reader", choices=("torch", "tf.data"))
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--sources", nargs="+", default=["prepared", "text"])
+    options = parser.parse_args()
+    make = torch_batches if options.reader == "torch" else tf_data_batches
+    for source in options.sources:
+        styles = ("elements", "batches") if source == "prepared" else (
+            ("batches",) if options.reader == "torch" else ("elements",))
+        for style in styles:
+            for workers in options.workers:
+                figures = measure(make(source, style, options.folder, options.batch_tokens, workers),
+                                  1.0 if source == "prepared" else 0.0,
+                                  options.seconds if source == "prepared" else float("inf"))
+                print(json.dumps({"reader": options.reader, "kind": source, "style": style,
+                                  "batch_tokens": options.batch_tokens, "workers": workers, **figures}), flush=True)
+
+
+def measure(batches: Taken, warm: float, seconds: float) -> dict[str, Any]:
+    """What comes in `seconds` after `warm` seconds and the first batch; of text, a whole pass."""
+    begin = time.perf_counter()
+    if warm:
+        next(batches)
+    while warm and time.perf_counter() - begin < warm:
+        next(batches)
+    count, pairs, tokens = 0, 0, 0
+    begin = time.perf_counter()
+    for taken in batches:
+        count, pairs, tokens = count + 1, pairs + taken[0], tokens + taken[1]
+        if time.perf_counter() - begin >= seconds:
+            break
+    passed = time.perf_counter() - begin
+    return {"pairs_s": int(pairs / passed), "target_tokens_s": int(tokens / passed), "batches": count, "pairs": pairs,
+            "seconds": round(passed, 3), "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""`input.py --resume`: time to the first batch at 1 % and at 99 % of a large corpus, for each kind of source.
+
+A fresh reader is given a position, as after a restart. `first_pair_s` is the seek: from opening the source to its
+first pair. `first_batch_s` is what a run waits: of a stream, the whole first window is read, encoded and planned; of
+prepared shards, one shard is mapped, its checksum verified, and planned. The first pair is compared with the pair that
+the corpus has there. A compressed file cannot be sought in, and is here to show it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import input_corpus as corpus
+
+from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.mixture import Ingredient, Mixture
+from towernmt.dataflow.position import Position
+from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.sources.open_source import open_source
+from towernmt.dataflow.stream import StreamBatches
+from towernmt.dataflow.window import StreamSettings
+
+TABLE = "towernmt_benchmark_resume"
+SHARES = (0.01, 0.99)
+KINDS = ("text", "compressed", "sqlite", "postgresql", "s3")
+
+
+def measure_resume(folder: Path, pairs: int, postgresql: str | None, s3: str | None, kinds: Sequence[str]) -> None:
+    """One line of JSON for each kind and share."""
+    if "prepared" in kinds:
+        _prepared(folder, pairs)
+    pool = corpus.make_pool(20_000, 5.0)
+    vocabulary = folder / "resume-prepared"
+    if not vocabulary.exists():
+        corpus.write_text(pool, len(pool), folder, "pool")
+        corpus.prepare_text(folder, "pool", vocabulary, 8000, len(pool))
+    for kind in KINDS:
+        if kind == "compressed" or kind in kinds:
+            with _place(kind, folder, pool, pairs, postgresql, s3) as uri:
+                for share in SHARES if uri else ():
+                    _stream(kind, str(uri), pool, pairs, share, vocabulary)
+
+
+def _prepared(folder: Path, pairs: int) -> None:
+    shards = folder / "resume-shards"
+    if not shards.exists():
+        corpus.make_shards(shards, pairs, 1_000_000, 12)
+    settings = BatchSettings()
+    counts = Batches(PreparedData(shards), settings)
+    blocks = [counts._count(0, block) for block in counts._block_order(0)]
+    for share in SHARES:
+        batch, block = int(share * sum(blocks)), 0
+        while batch >= blocks[block]:
+            batch, block = batch - blocks[block], block + 1
+        begin = time.perf_counter()
+        next(Batches(PreparedData(shards), settings).read(Position(0, block, batch)))
+        print(corpus.describe(measure="resume", kind="prepared", pairs=pairs, share=share,
+                              first_batch_s=time.perf_counter() - begin), flush=True)
+
+
+def _stream(kind: str, uri: str, pool: corpus.Pool, pairs: int, share: float, vocabulary: Path) -> None:
+    before = int(share * pairs)
+    cursor = _cursor(open_source(uri).begin(), pool, before)
+    words = PreparedData(vocabulary).source_vocabulary
+    begin = time.perf_counter()
+    _, pair = next(open_source(uri).read(cursor))
+    first_pair = time.perf_counter() - begin
+    if tuple(pair) != pool[before % len(pool)]:
+        raise RuntimeError(f"{uri}: pair {before} is {pair}, expected {pool[before % len(pool)]}.")
+    begin = time.perf_counter()
+    mixture = Mixture([Ingredient(open_source(uri))])
+    settings = StreamSettings()
+    start = mixture.begin()
+    start["draw"] = before
+    start["sources"][0] |= {"cursor": cursor, "pairs": before, "round": before}
+    batches = StreamBatches(mixture, words, words, settings, PairFilter(200, 9.0), report=lambda _: None)
+    next(batches.read(Position(0, before // settings.window, 0, start)))
+    print(corpus.describe(measure="resume", kind=kind, pairs=pairs, share=share, first_pair_s=first_pair,
+                          first_batch_s=time.perf_counter() - begin, window=settings.window), flush=True)
+
+
+def _cursor(begin: Any, pool: corpus.Pool, before: int) -> Any:
+    """The cursor after `before` pairs: what reading up to there gives, without reading (the manual has its form)."""
+    if len(begin) == 2:     # a table, whose keys count from 1: [last key, largest key]
+        return [before, begin[1]]
+    lines = [[len(pair[side].encode()) + 1 for pair in pool] for side in range(2)]
+    cycles, rest = divmod(before, len(pool))
+    return [*begin[:2], 0, before, *(cycles * sum(sizes) + sum(sizes[:rest]) for sizes in lines)]
+
+
+@contextlib.contextmanager
+def _place(kind: str, folder: Path, pool: corpus.Pool, pairs: int, postgresql: str | None, s3: str | None
+           ) -> Iterator[str | None]:
+    url = f"sqlite:///{folder / 'resume.db'}" if kind == "sqlite" else postgresql
+    files = [folder / "resume.src", folder / "resume.tgt"]
+    if kind in ("text", "s3") and not files[1].exists():
+        corpus.write_text(pool, pairs, folder, "resume")
+    if kind in ("sqlite", "postgresql") and url:
+        with contextlib.closing(corpus.Table(url, TABLE, pool, pairs)) as table:
+            yield table.uri
+    elif kind == "s3" and s3:
+        with contextlib.closing(corpus.Objects(s3)) as objects:
+            objects.upload(files)
+            yield objects.uri("resume.{src,tgt}")
+    elif kind == "compressed":
+        if not (folder / "packed.tgt.gz").exists():
+            corpus.write_text(pool, pairs, folder, "packed", compress=True)
+        yield str(folder / "packed.{src,tgt}.gz")
+    else:
+        yield str(folder / "resume.{src,tgt}") if kind == "text" else None
