@@ -36,11 +36,13 @@ class Life:
     def __init__(self, arguments: list[str], to_be_killed: bool) -> None:
         self.began = time.monotonic()
         self._steps, self._report = os.pipe()
+        self._parent, self._held = os.pipe()
         self.made = 0
         self._most = MOST_STEPS if to_be_killed else sys.maxsize
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._steps)
+            os.close(self._held)
             counting_tower.install(setattr, {None: self._made_one})
             status = 1
             try:
@@ -53,8 +55,9 @@ class Life:
     def _made_one(self) -> None:
         os.write(self._report, b".")
         self.made += 1
-        while self.made == self._most:
-            signal.pause()
+        if self.made == self._most:
+            os.read(self._parent, 1)    # returns when the parent is gone
+            os._exit(1)
 
     def wait_for_steps(self, count: int) -> None:
         """Return when it made so many steps, or ended."""
@@ -64,7 +67,8 @@ class Life:
     def end(self) -> int:
         """Wait for its end; the exit status, or the negative number of the signal."""
         self.wait_for_steps(sys.maxsize)
-        os.close(self._steps)
+        for pipe in (self._steps, self._parent, self._held):
+            os.close(pipe)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
