@@ -78,7 +78,8 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
     random = np.random.default_rng(1)
     words = WordVocabulary([*SPECIAL_PIECES, *(f"w{number}" for number in range(4, vocabulary_size))])
     save_vocabularies(words, words, output / prepared.VOCABULARIES)
-    dtype, infos = id_dtype(vocabulary_size), []
+    dtype = id_dtype(vocabulary_size)
+    infos: list[dict[str, Any]] = []
     for first in range(0, pairs, shard_pairs):
         writer = ShardWriter(output / f"shard-{len(infos):05d}.pairs", dtype)
         for begin in range(first, min(first + shard_pairs, pairs), 250_000):

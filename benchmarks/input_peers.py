@@ -24,6 +24,7 @@ import resource
 import struct
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class Shards:
         random = np.random.default_rng(seed)
         for number in random.permutation(len(self.shards)).tolist():
             (_, source), (_, target) = self.shards[number]
-            for rows in plan(np.diff(source) + 1, np.diff(target) + 1, limit, random):
+            for rows in plan(source, target, limit, random):
                 yield number, rows
 
     def batch(self, number: int, rows: Any) -> list[Any]:
@@ -62,8 +63,9 @@ def _map(path: Path) -> list[tuple[Any, Any]]:
     return [(ids[:source], offsets[0]), (ids[source:], offsets[1])]
 
 
-def plan(source: Any, target: Any, limit: int, random: Any) -> list[Any]:
+def plan(source_offsets: Any, target_offsets: Any, limit: int, random: Any) -> list[Any]:
     """Lists of pairs, sorted by length, of `limit` target tokens each, in random order."""
+    source, target = np.diff(source_offsets) + 1, np.diff(target_offsets) + 1
     order = random.permutation(len(source))
     longest = np.maximum(source, target)[order]
     order = order[np.lexsort([(source - target)[order], longest])]
@@ -101,31 +103,30 @@ def text_batches(folder: Path, limit: int, worker: int = 0, workers: int = 1) ->
                 encoded = [ids for chunk in window for ids in model.encode(chunk[side])]
                 offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in encoded], dtype=np.int64)])
                 sides.append((np.fromiter((i for ids in encoded for i in ids), np.uint16, offsets[-1]), offsets))
-            for rows in plan(*(np.diff(offsets) + 1 for _, offsets in sides), limit, random):
+            for rows in plan(sides[0][1], sides[1][1], limit, random):
                 yield [array for ids, offsets in sides for array in pad(ids, offsets, rows)]
 
 
 def torch_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
     """What comes out of a DataLoader."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-    from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
-
+    torch: Any = import_module("torch")
+    data: Any = import_module("torch.utils.data")
+    pad_sequence = import_module("torch.nn.utils.rnn").pad_sequence
     torch.set_num_threads(1)
     shards = Shards(folder / "prepared")
 
-    class Pairs(Dataset):   # type: ignore[type-arg]
+    class Pairs(data.Dataset):
         def __getitem__(self, place: tuple[int, int]) -> list[Any]:
             sides = [ids[offsets[place[1]]:offsets[place[1] + 1]] for ids, offsets in shards.shards[place[0]]]
             return [torch.from_numpy(np.append(ids, EOS).astype(np.int32)) for ids in sides]
 
-    class Whole(Dataset):   # type: ignore[type-arg]
+    class Whole(data.Dataset):
         def __getitem__(self, batch: tuple[int, Any]) -> list[Any]:
             return [torch.from_numpy(array) for array in shards.batch(*batch)]
 
-    class Text(IterableDataset):    # type: ignore[type-arg]
+    class Text(data.IterableDataset):
         def __iter__(self) -> Iterator[list[Any]]:
-            info = get_worker_info()
+            info = data.get_worker_info()
             for batch in text_batches(folder, limit, info.id if info else 0, info.num_workers if info else 1):
                 yield [torch.from_numpy(array) for array in batch]
 
@@ -139,11 +140,11 @@ def torch_batches(source: str, style: str, folder: Path, limit: int, workers: in
 
     for seed in range(1_000_000 if source == "prepared" else 1):
         if source == "text":
-            loader = DataLoader(Text(), batch_size=None, num_workers=workers)
+            loader = data.DataLoader(Text(), batch_size=None, num_workers=workers)
         elif style == "elements":
-            loader = DataLoader(Pairs(), batch_sampler=list(places(seed)), collate_fn=collate, num_workers=workers)
+            loader = data.DataLoader(Pairs(), batch_sampler=list(places(seed)), collate_fn=collate, num_workers=workers)
         else:
-            loader = DataLoader(Whole(), sampler=list(places(seed)), batch_size=None, num_workers=workers)
+            loader = data.DataLoader(Whole(), sampler=list(places(seed)), batch_size=None, num_workers=workers)
         for batch in loader:
             yield len(batch[0]), int(batch[3].sum())
 
@@ -180,7 +181,7 @@ def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: 
             pairs = len(offsets[0]) - 1
             rows = tf.data.Dataset.range(pairs).shuffle(pairs, seed)
             return rows.map(lambda row: element(sides[number], row), num_parallel_calls=workers)
-        batches = tf.ragged.stack(plan(*(np.diff(side) + 1 for side in offsets), limit, np.random.default_rng(seed)))
+        batches = tf.ragged.stack(plan(offsets[0], offsets[1], limit, np.random.default_rng(seed)))
         dataset = tf.data.Dataset.from_tensor_slices(batches)
         return dataset.map(lambda rows: whole(sides[number], rows), num_parallel_calls=workers).prefetch(8)
 

@@ -5,8 +5,9 @@
 The work is a Transformer (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of 8,000;
 base: 512, 2048, 8, 6+6, 32,000) with tied embeddings, dropout 0.1, label smoothing 0.1 and Adam, on batches of
 sentences x longest side <= --batch-tokens. `--batches FILE.npz` takes them from a file: int arrays `s0`, `t0`,
-`s1`, ... (ids end with EOS = 2, padded with 0) and their number `n`; without it they are drawn here:
-log-normal lengths (mean about 23), Zipf-distributed words.
+`s1`, ... (ids end with EOS = 2, padded with 0) and their number `n`; `--data DIR` from prepared data with a vocabulary
+of that size, as a run does; without either they are drawn here: log-normal lengths (mean about 23), Zipf-distributed
+words.
 
 Figures: target_tokens/s (`tgt_tok_s`) count no padding; `gflops` counts the products of forward and backward
 pass (3 x forward) over real tokens; `wait_share` is the part of the time that training waited for data.
@@ -20,6 +21,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,9 +36,11 @@ from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import InverseSquareRootSchedule
 from towernmt.cli.quiet import quiet_tensorflow
-from towernmt.dataflow.batches import Batch
+from towernmt.dataflow.batches import Batch, Batches, BatchSettings
 from towernmt.dataflow.position import Position
+from towernmt.dataflow.prepared import PreparedData
 from towernmt.input_source import GeneralQueueInput
+from towernmt.input_source.queue_input import ReadableBatches
 from towernmt.models.precision import PRECISIONS, set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.transformer import PRESETS, Transformer, TransformerSettings
@@ -93,6 +97,7 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--batches", metavar="FILE", help="take the batches from this .npz file")
+    parser.add_argument("--data", metavar="DIR", help="take the batches from prepared data")
     parser.add_argument("--steps", type=int, help="measure so many steps")
     parser.add_argument("--warm", type=int, help="steps before that")
     parser.add_argument("--towers", type=int, default=1)
@@ -101,14 +106,19 @@ def main() -> None:
     options = parser.parse_args()
     warm, measured = STEPS.get((options.config, options.batch_tokens), (5, 25))
     warm, measured = options.warm or warm, options.steps or measured
-    batches = load(options.batches) if options.batches else draw(VOCABULARY[options.config], options.batch_tokens)
+    batches: ReadableBatches
+    if options.data:
+        batches = Batches(PreparedData(options.data), BatchSettings(options.batch_tokens, "longest"))
+    else:
+        batches = FixedBatches(
+            load(options.batches) if options.batches else draw(VOCABULARY[options.config], options.batch_tokens))
     with quiet_tensorflow():
         figures = measure(options, batches, warm, measured)
     print(json.dumps({"peer": "towernmt", "mode": "train", "config": options.config,
                       "batch_tokens": options.batch_tokens, "dtype": options.precision, **figures}), flush=True)
 
 
-def measure(options: argparse.Namespace, batches: list[Batch], warm: int, steps: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace, batches: ReadableBatches, warm: int, steps: int) -> dict[str, Any]:
     """Train `warm + steps` steps with the callbacks of a real run; figures of the last `steps`."""
     logger._logger.setLevel("WARNING")
     if not options.nondeterministic:
@@ -119,7 +129,7 @@ def measure(options: argparse.Namespace, batches: list[Batch], warm: int, steps:
     with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
         set_seed(1)
         set_precision(options.precision)
-        data = GeneralQueueInput(FixedBatches(batches))
+        data = GeneralQueueInput(batches)
         meter = Meter(data, warm)
         callbacks = [NaNGuard(), InverseSquareRootSchedule(3e-4, 100), CheckpointSaver(directory, every_steps=0),
                      Progress(50), meter, StopAtStep(warm + steps)]
@@ -127,7 +137,7 @@ def measure(options: argparse.Namespace, batches: list[Batch], warm: int, steps:
         trainer = SyncMultiGPUTrainer(None if options.gpu is None else [options.gpu],
                                       options.towers if options.gpu is None else None)
         launch_train_with_config(config, trainer)
-    used = [batches[i % len(batches)] for i in range(warm, warm + steps)]
+    used = [batch for _, batch in islice(batches.read(), warm, warm + steps)]
     source = sum(int(b.source_length.sum()) for b in used)
     target = sum(int(b.target_length.sum()) for b in used)
     figures = meter.result()

@@ -49,7 +49,8 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         queue: the `tf.queue.QueueBase` that the operations enqueue to.
         enqueue_ops: one enqueue operation per feeder; the same one may stand several times.
         feed_fns: one function per feeder, called without arguments in that feeder's thread, again and
-            again: returns the values for its feed tensors, raises `StopIteration` at the end.
+            again: returns the values for its feed tensors, raises `StopIteration` at the end. It must not write
+            to an array again that it returned: TensorFlow may hold it in the queue without copying.
         feed_tensors: per feeder a tensor (its function returns one value), or a list of tensors (its
             function returns a list of as many values). None in a static shape stands for what varies.
         in_order: enqueue strictly in rotation 0, 1, ..., N-1, 0, ... whatever the thread timing; a feeder
