@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import SUFFIX
+from towernmt.train.launch import first_values
+from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import default_settings
+from towernmt.train.settings import TrainSettings, default_settings
 from towernmt.train.start_from import StartFrom, initial_checkpoint
 
 
@@ -80,3 +83,26 @@ def test_a_run_stands_for_its_last_checkpoint_and_a_checkpoint_for_itself(tmp_pa
     for wrong in (tmp_path, run.checkpoints / "step-6", tmp_path / "nothing"):
         with pytest.raises(SettingsError, match="expected the --logdir of a run"):
             initial_checkpoint(wrong)
+
+
+def test_embeddings_and_another_run_may_both_give_first_values(tmp_path):
+    data = SimpleNamespace(source_vocabulary=None, target_vocabulary=None, directory="data",
+                           copy_vocabularies=lambda place: None)
+    run = RunDirectory(tmp_path / "run")
+    run.save_settings(default_settings())
+    save(run.checkpoints / "step-5", {"a": [1, 2]})
+    assert first_values(TrainSettings(), data) is None
+    both = first_values(TrainSettings(init_from=str(run.path), target_embeddings="vectors.npy"), data)
+    assert [type(init) for init in both.inits] == [StartFrom, PretrainedEmbeddings]
+
+
+def test_another_runs_vocabulary_must_be_that_of_the_data(tmp_path):
+    def copy_vocabularies(place):
+        (Path(place) / "source.words").write_text("other")
+
+    data = SimpleNamespace(directory="data", copy_vocabularies=copy_vocabularies)
+    run = RunDirectory(tmp_path / "run")
+    run.save_settings(default_settings())
+    save(run.checkpoints / "step-5", {"a": [1, 2]})
+    with pytest.raises(SettingsError, match=r"has another vocabulary than data \(source.words differs\)"):
+        first_values(TrainSettings(init_from=str(run.path), source_embeddings="x"), data)

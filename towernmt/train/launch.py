@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
@@ -35,6 +36,7 @@ from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.log_filter import keep_logging_without_disk
 from towernmt.train.monitors import EventWriter, StatsWriter
+from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import make_deterministic
@@ -163,14 +165,24 @@ def differing_vocabulary(run: RunDirectory, data: TrainingData) -> str:
     return ""
 
 
-def start_from(settings: TrainSettings, data: TrainingData) -> StartFrom | None:
-    """What gives the model the parameters that `train.init_from` names; None if it names none.
+def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | None:
+    """What gives a new run its parameters: another run's, and vectors for its embeddings; None for neither.
 
     Raises:
         SettingsError: there is no such run, or its vocabulary is another: the ids of `data` would be other words.
     """
-    if not settings.init_from:
-        return None
+    files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
+    given = {side: file for side, file in files.items() if file}
+    inits: list[SessionInit] = []
+    if settings.init_from:
+        inits.append(_start_from(settings, data))
+    if given:
+        vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
+        inits.append(PretrainedEmbeddings(given, vocabularies))
+    return ChainInit(inits) if inits else None
+
+
+def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
     run, checkpoint = initial_checkpoint(settings.init_from)
     other = differing_vocabulary(run, data)
     if other:
@@ -188,7 +200,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     model = parts.model(settings)
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
-    first = start_from(s, data) if latest_checkpoint(run.checkpoints) is None else None
+    first = first_values(s, data) if latest_checkpoint(run.checkpoints) is None else None
     config = TrainConfig(
         model=model, data=source, update_cycle=s.update_cycle,
         callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
