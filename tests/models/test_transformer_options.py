@@ -18,6 +18,8 @@ from towernmt.models.precision import set_precision
 from towernmt.models.ssru import weighted_sums
 from towernmt.models.tower_rules import check_tower
 from towernmt.models.transformer import PRESETS, Transformer, TransformerSettings
+from towernmt.predict.beam import beam_search
+from towernmt.predict.settings import SearchSettings
 from towernmt.tf_compat import tf, tf1
 
 _SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))
@@ -26,17 +28,19 @@ _SPEC.loader.exec_module(plain)
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = (
     plain.SOURCE, plain.SOURCE_LENGTH, plain.TARGET, plain.TARGET_LENGTH)
 
-SIZES = {"hidden_size": 16, "filter_size": 12, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
+SIZES = {"hidden_size": 16, "filter_size": 12, "heads": 4, "encoder_layers": 1, "decoder_layers": 1,
          "source_vocab_size": 19, "target_vocab_size": 19}
 STYLES = {
     "relative positions": {"positions": "relative", "max_distance": 2},
     "rotary positions and SwiGLU": {"positions": "rotary", "feed_forward": "swiglu"},
     "RMSNorm and GLU": {"norm": "rms", "feed_forward": "glu"},
-    "SSRU": {"decoder_cell": "ssru"},
+    "SSRU": {"decoder_cell": "ssru", "decoder_layers": 2},
     "DeepNorm and GEGLU": {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm",
-                           "feed_forward": "geglu", "decoder_layers": 1},
-    "LHUC": {"lhuc": True, "encoder_layers": 1, "decoder_layers": 1},
+                           "feed_forward": "geglu", "encoder_layers": 2},
+    "LHUC": {"lhuc": True},
 }
+CACHES = ("relative positions", "rotary positions and SwiGLU", "SSRU")
+"""The styles whose stepwise decoding keeps something of its own."""
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -148,6 +152,9 @@ def results(request):
             for t in range(TARGET.shape[1]):
                 logits, state = model.decode_step(tf.repeat(target_in[:, t], 2), state)
                 fetches["steps"].append(logits)
+            if request.param in CACHES:
+                search = SearchSettings(beam_size=2, length_penalty=0.0)
+                fetches["search"] = beam_search(model, tf.constant(SOURCE), tf.constant(SOURCE_LENGTH), search)
         values = plain.scrambled_variables(session)
         return {"settings": model.settings, "values": values, **session.run(fetches)}
 
@@ -163,6 +170,17 @@ def test_logits_with_an_option_equal_a_forward_pass_written_from_its_paper(resul
 def test_stepwise_decoding_with_an_option_gives_the_teacher_forced_logits(results):
     for t, logits in enumerate(results["steps"]):
         np.testing.assert_allclose(logits, np.repeat(results["forced"][:, t], 2, 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("results", CACHES, indirect=True)
+def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(results):
+    reference = Reference(results["settings"], results["values"])
+    for row in range(2):
+        tokens = results["search"].tokens[row, 0]
+        tokens = tokens[tokens != 0]
+        logits = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.concatenate([[1], tokens[:-1]]))
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        assert results["search"].scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
 
 
 def test_padding_with_an_option_changes_neither_loss_nor_gradients(results):
@@ -246,7 +264,7 @@ def test_gradients_of_rms_normalisation_agree_with_finite_differences(graph):
 
 def first_kernels(**options) -> dict[str, np.ndarray]:
     with tf.Graph().as_default(), tf1.Session() as session:
-        model = Transformer(TransformerSettings(**{**SIZES, "encoder_layers": 4, **options}))
+        model = Transformer(TransformerSettings(**{**SIZES, "encoder_layers": 4, "decoder_layers": 2, **options}))
         with PredictTowerContext(""):
             model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)), tf.constant(TARGET))
         kernels = [v for v in tf1.trainable_variables() if v.op.name.endswith("kernel")]
@@ -287,8 +305,7 @@ def test_options_run_in_bfloat16_too():
 
 
 def test_a_model_with_every_option_obeys_the_rules_of_tower_functions():
-    settings = TransformerSettings(**{**SIZES, **ALL, "encoder_layers": 1, "decoder_layers": 1})
-    assert check_tower(Transformer(settings)) == []
+    assert check_tower(Transformer(TransformerSettings(**SIZES, **ALL))) == []
 
 
 def count_parameters(preset: str, vocabulary: int) -> float:
