@@ -1,0 +1,21 @@
+"""LHUC's scales against their formula."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from towernmt.models.lhuc import lhuc
+from towernmt.tf_compat import tf, tf1
+
+
+def test_each_unit_is_scaled_by_twice_the_sigmoid_of_its_variable_and_not_at_all_at_first(graph):
+    x = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+    y = lhuc(tf.constant(x), "sublayer")
+    variable, = tf1.trainable_variables()
+    assert variable.op.name == "sublayer/lhuc" and variable.shape == [4]
+    scales = np.array([-50.0, -1.0, 0.5, 50.0], np.float32)
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(y), x)
+        variable.load(scales, session)
+        np.testing.assert_allclose(session.run(y), x * 2 / (1 + np.exp(-scales)), rtol=1e-5, atol=1e-6)
