@@ -29,7 +29,8 @@ class ScheduleSettings:
     decay_steps: int = setting(
         100000, "linear, cosine: the update at which the end value is reached; "
         "exponential: updates in which the rate is multiplied once by decay_rate.")
-    end_learning_rate: float = setting(0.0, "linear, cosine: the value from decay_steps on; budget: the value at the run's limit.")
+    end_learning_rate: float = setting(
+        0.0, "linear, cosine: the value from decay_steps on; budget: the value at the run's limit.")
     decay_rate: float = setting(0.5, "exponential: the factor of each decay_steps updates.")
     staircase: bool = setting(False, "exponential: decay in jumps at whole multiples of decay_steps.")
     boundaries: list[int] = setting([], "piecewise: the last update of each value but the last one.")

@@ -29,7 +29,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say how to train, shared with the example programs."""
     parser.add_argument("--logdir", help="directory of the run; if it holds one already, that run goes on")
     parser.add_argument("--model", default=None, help=f"architecture: {', '.join(ARCHITECTURES)}")
-    parser.add_argument("--preset", default=None, help="named sizes of the model, for example tiny; a wrong name is answered by those that there are")
+    parser.add_argument("--preset", default=None, help="named sizes of the model, for example tiny")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower each, for example 0,1,2,3")
     devices.add_argument("--towers", type=int, metavar="N", help="N towers on the CPU")
