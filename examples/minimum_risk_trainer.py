@@ -40,7 +40,7 @@ from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DEFAULTS = ["train.steps=500", "train.batch_tokens=512", "train.validate_steps=100", "train.checkpoint_steps=100",
-            "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.00003"]
+            "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001"]
 """A small rate: the model is good already, and the risk of a few samples is a noisy thing."""
 
 
