@@ -28,8 +28,8 @@ Made by `python docs/make_settings.py` from the dataclasses; change those, and m
 (`settings.yaml`), `--config FILE` (YAML, nested or with dotted keys), and `--set key=value ...`. Lists are
 written with commas, and `none` is no value. An unknown key or a value of the wrong type is refused.
 
-Once a run has checkpoints, its `model.*` settings (but for dropout and label smoothing) and `optimizer.name`
-are fixed.
+Once a run has checkpoints, its `model.*` settings (but for dropout and label smoothing), `optimizer.name`,
+`optimizer.ema_decay`, `optimizer.adafactor_momentum`, `train.only` and `train.freeze` are fixed.
 """
 
 

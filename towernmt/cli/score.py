@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from towernmt.cli.translate import _log_to_stderr
+from towernmt.cli.translate import log_to_stderr
 from towernmt.errors import DataError
 from towernmt.predict.text_io import clean_lines, open_input, open_output
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     from towernmt.predict.scorer import Scorer  # imports TensorFlow
 
-    _log_to_stderr()
+    log_to_stderr()
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     scorer = Scorer(args.model, args.checkpoint, device=device, averaged=not args.last_weights,
                     batch_tokens=args.batch_tokens)

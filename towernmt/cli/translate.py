@@ -125,7 +125,7 @@ def make_translator(args: argparse.Namespace) -> Translator:
 
     from towernmt.predict.translator import Translator  # imports TensorFlow
 
-    _log_to_stderr()
+    log_to_stderr()
     return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream, **search)
 
 
@@ -144,7 +144,7 @@ def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """tensorpack logs to stdout, which is where the translations go."""
     from tensorpack.utils import logger
 

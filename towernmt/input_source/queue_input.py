@@ -152,7 +152,7 @@ class GeneralQueueInput(FeedfreeInput):
     def _setup(self, signature: list[Any]) -> None:
         self._signature = signature
         with tf.device("/cpu:0"), self.cached_name_scope():
-            placeholders = [tf1.placeholder(spec.dtype, _global_shape(spec), name=f"feed_{spec.name}")
+            placeholders = [tf1.placeholder(spec.dtype, global_shape(spec), name=f"feed_{spec.name}")
                             for spec in signature]
             placeholders.append(tf1.placeholder(tf.string, [], name="feed_position"))
             self.queue = tf1.FIFOQueue(self.capacity, [p.dtype for p in placeholders], name="queue")
@@ -201,7 +201,7 @@ class GeneralQueueInput(FeedfreeInput):
         return shares
 
 
-def _global_shape(spec: Any) -> Any:
+def global_shape(spec: Any) -> Any:
     """The signature's shape with the batch dimension open: `[batch, ...]` of the global batch."""
     shape = tf.TensorShape(spec.shape)
     if shape.rank is None:

@@ -14,7 +14,7 @@ from towernmt.dataflow.padding import pad_sentences
 from towernmt.errors import DivergenceError, SettingsError
 from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
-from towernmt.predict.translator import _checkpoint_path, _device_name
+from towernmt.predict.translator import checkpoint_path, device_name
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import RestoreAverages
 from towernmt.train.restore import RestoreCheckpoint
@@ -68,11 +68,11 @@ class Scorer:
             raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
         run = RunDirectory(Path(run_dir))
         model = run.load_model()
-        self.checkpoint = _checkpoint_path(run, checkpoint)
+        self.checkpoint = checkpoint_path(run, checkpoint)
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         self._batch_tokens = batch_tokens
         self._predictor = OfflinePredictor(PredictConfig(
-            tower_func=_scoring_tower(model, _device_name(device)), input_signature=model.inputs()[:4],
+            tower_func=_scoring_tower(model, device_name(device)), input_signature=model.inputs()[:4],
             input_names=[spec.name for spec in model.inputs()[:4]], output_names=["log_prob"],
             session_creator=SessionCreator(),
             session_init=(RestoreAverages if averaged else RestoreCheckpoint)(self.checkpoint)))

@@ -59,9 +59,9 @@ class Translator:
         run = RunDirectory(Path(run_dir))
         self.search = _search_settings(run.settings().search, beam_size, n_best, search)
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
-        self.checkpoint = _checkpoint_path(run, checkpoint)
+        self.checkpoint = checkpoint_path(run, checkpoint)
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        tower = search_tower(run.load_model(), self.search, _device_name(device))
+        tower = search_tower(run.load_model(), self.search, device_name(device))
         self.predictor = OfflinePredictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
@@ -98,13 +98,14 @@ def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int |
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
 
 
-def _checkpoint_path(run: RunDirectory, which: str | None) -> str:
+def checkpoint_path(run: RunDirectory, which: str | None) -> str:
+    """The prefix of a checkpoint's files: `which` itself if it is one, else what the run calls so."""
     if which is not None and Path(which + ".index").is_file():
         return which
     return run.checkpoint(which)
 
 
-def _device_name(device: str | None) -> str | None:
+def device_name(device: str | None) -> str | None:
     """TensorFlow's name of a device.
 
     Raises:

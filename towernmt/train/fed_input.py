@@ -7,7 +7,7 @@ from typing import Any, cast
 from tensorpack.train.base import StopTraining
 
 from towernmt.input_source import GeneralQueueInput
-from towernmt.input_source.queue_input import _global_shape
+from towernmt.input_source.queue_input import global_shape
 from towernmt.models.interface import NMTModel
 from towernmt.runs import Run, run_as
 from towernmt.tf_compat import tf, tf1
@@ -29,7 +29,7 @@ class FedInput(GeneralQueueInput):
         super()._setup(NMTModel.inputs(cast(Any, None)))
         self._batch = self._global
         with tf.device("/cpu:0"), self.cached_name_scope():
-            self._global = [tf1.placeholder(spec.dtype, _global_shape(spec), f"fed_{spec.name}") for spec in signature]
+            self._global = [tf1.placeholder(spec.dtype, global_shape(spec), f"fed_{spec.name}") for spec in signature]
         self._signature = signature
 
     def take(self, hooked_session: Any) -> list[Any]:
