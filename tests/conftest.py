@@ -5,6 +5,7 @@ A server is started once a session, when a test first asks for it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,15 @@ def no_determinism_left_behind() -> Iterator[None]:
         from tensorflow.python.framework.config import disable_op_determinism
 
         disable_op_determinism()
+
+
+@pytest.fixture(autouse=True)
+def log_level_as_it_was() -> Iterator[None]:
+    """tensorpack's logger is one for the process: a test that quiets it must not quiet those after it."""
+    tensorpack = logging.getLogger("tensorpack")
+    level = tensorpack.level
+    yield
+    tensorpack.setLevel(level)
 
 
 @pytest.fixture
