@@ -1,4 +1,4 @@
-"""Which embedding tables a recurrent model has: one for all, one for each language, or three."""
+"""Which embedding tables a model has: one for all, one for each language, or three."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ SUFFIX = "/ExponentialMovingAverage"
 class AveragingOptimizer(ProxyOptimizer):
     """An optimizer that after each update moves the averages: `average = d * average + (1 - d) * weight`.
 
-    d is `decay`, and in the first updates (1 + t) / (10 + t) for update t from 0 if that is less (where the graph has
-    a global step), so that the initial weights are soon forgotten.
+    d is `decay`, and in the first updates (1 + t) / (10 + t) if that is less, so that the initial weights are soon
+    forgotten; t is the global step when the update is made, where the graph has one.
 
     Args:
         optimizer: makes the updates.
