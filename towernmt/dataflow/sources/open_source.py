@@ -10,6 +10,7 @@ from typing import Any
 
 from towernmt.dataflow.sources.catalogues import Catalogues
 from towernmt.dataflow.sources.compression import split_compression
+from towernmt.dataflow.sources.database_uri import without_password
 from towernmt.dataflow.sources.file_source import FileSource
 from towernmt.dataflow.sources.line_formats import JsonLines, TabSeparated
 from towernmt.dataflow.sources.options import (
@@ -48,18 +49,31 @@ def open_source(uri: str) -> Source:
     """
     scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
     kind = scheme[1].lower() if scheme else ""
-    if kind.partition("+")[0] in _DATABASES:
+    if kind.partition("+")[0] in _DATABASES or (kind not in ("", "file", "s3") and _is_dialect(kind)):
         from towernmt.dataflow.sources.database import open_database
 
         return open_database(uri)
     if kind not in ("", "file", "s3"):
-        raise SettingsError(f"{without_credentials(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
-                            f"{', '.join(f'{database}://' for database in _DATABASES)}.")
+        raise SettingsError(f"{without_password(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
+                            f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
     place, given = split_uri(uri)
     if kind == "s3":
         return _open_files(uri, place, given, _S3_OPTIONS)
     path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
     return _open_files(uri, path, given, {})
+
+
+def _is_dialect(scheme: str) -> bool:
+    """Whether SQLAlchemy, if it is there, knows this kind of database, from itself or from a package."""
+    try:
+        from sqlalchemy import exc, make_url
+    except ModuleNotFoundError:
+        return False
+    try:
+        make_url(f"{scheme}://").get_dialect()
+    except (exc.ArgumentError, exc.NoSuchModuleError):
+        return False
+    return True
 
 
 def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
