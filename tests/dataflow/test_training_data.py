@@ -35,6 +35,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("s3://bucket/prepared/de-en?endpoint_url=http://127.0.0.1:8333", True), ("s3://bucket/x.tsv.gz", False),
     ("s3://bucket/part-*?format=tsv", False), ("s3://bucket/x.{de,en}?endpoint_url=http://h", False),
     ("s3://bucket/part-?.tsv?region=eu", False), ("s3://bucket/part-?", False),
+    ("s3://bucket/prepared/wmt14.de-en", True), ("s3://bucket/pairs?format=tsv", False), ("s3://bucket/*/x", False),
+    ("s3://bucket/x.gz", False),
 ])
 def test_a_name_tells_prepared_data_from_sources(place: Path, text: str, expected: bool) -> None:
     assert is_prepared(text) is expected

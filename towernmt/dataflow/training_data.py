@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from towernmt.dataflow.prepared import open_prepared
-from towernmt.dataflow.sources.options import split_uri
 from towernmt.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -98,5 +97,6 @@ def is_prepared(where: str | Path) -> bool:
     if "://" not in text:
         path = Path(text)
         return path.is_dir() or (not path.exists() and not path.suffix and not set(text) & set("*?[{,"))
-    path = Path(split_uri(text)[0])
-    return text.startswith("s3://") and not path.suffix and not set(path.name) & set("*?[{")
+    from towernmt.dataflow.sources.open_source import names_files
+
+    return text.startswith("s3://") and not names_files(text)

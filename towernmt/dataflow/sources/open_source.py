@@ -63,6 +63,18 @@ def open_source(uri: str) -> Source:
     return _open_files(uri, path, given, {})
 
 
+def names_files(uri: str) -> bool:
+    """Whether a URI says by itself that files of pairs are meant: by an ending, a wildcard, braces or `format=`.
+
+    Raises:
+        SettingsError: its options are malformed.
+    """
+    place, given = split_uri(uri)
+    name, compression = split_compression(place)
+    return ("format" in given or compression is not None or not set(place).isdisjoint("*?[{")
+            or PurePosixPath(name).suffix.lower() in _ENDINGS)
+
+
 def _is_dialect(scheme: str) -> bool:
     """Whether SQLAlchemy, if it is there, knows this kind of database, from itself or from a package."""
     try:
