@@ -128,10 +128,11 @@ class ObjectCache:
         for _, length, path in files:
             if total + size <= self.limit_bytes:
                 return None
-            if path.name.endswith(_UNFINISHED) and not _is_abandoned(path):
+            if not path.name.endswith(_UNFINISHED):
+                path.unlink(missing_ok=True)
+            elif not _remove_abandoned(path):
                 waiting = str(path) if length else waiting
                 continue
-            path.unlink(missing_ok=True)
             total -= length
         return None if total + size <= self.limit_bytes else waiting
 
@@ -206,11 +207,13 @@ def _is_linked(file: BinaryIO) -> bool:
         return False
 
 
-def _is_abandoned(path: Path) -> bool:
-    """Whether nobody holds the lock of a copy on its way: its writer was killed."""
+def _remove_abandoned(path: Path) -> bool:
+    """Unlink a copy on its way if nobody holds its lock: its writer was killed. Whether it is gone."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_linked(file):    # under the lock: who waits for it sees then that the file is no longer its own
+                path.unlink()
             return True
     except FileNotFoundError:
         return True
