@@ -24,6 +24,7 @@ from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.parallel_files import ParallelFiles
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 from towernmt.dataflow.sources.storage import LocalStorage, StoredFile
+from towernmt.errors import DataError
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
@@ -187,6 +188,16 @@ def test_sides_pair_up_by_what_wildcards_stand_for(tmp_path: Path) -> None:
         pairs = read(open_source(f"{tmp_path}/{uri}"))
         assert pairs == [("de a", "en a"), ("de b", "en b")][-len(pairs):]
     assert len(pairs) == 1
+
+
+def test_a_single_file_of_each_side_pairs_up_only_if_its_wildcards_do(tmp_path: Path) -> None:
+    (tmp_path / "part-1.de").write_text("eins\n")
+    (tmp_path / "part-2.en").write_text("two\n")
+    with pytest.raises(DataError, match="part-1.de: no file of the other side .* pairs up with it"):
+        open_source(f"{tmp_path}/part-*.{{de,en}}").begin()
+    assert read(open_source(f"{tmp_path}/part-{{*.de,2.en}}")) == [("eins", "two")]
+    (tmp_path / "part-2.en").rename(tmp_path / "part-1.en")
+    assert read(open_source(f"{tmp_path}//part-*.{{de,en}}")) == [("eins", "two")]
 
 
 def test_headers_are_passed_over_in_each_file(tmp_path: Path) -> None:

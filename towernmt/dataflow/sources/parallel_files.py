@@ -44,7 +44,7 @@ class ParallelFiles(FileSource):
 
     def _groups(self) -> list[Group]:
         left, right = (self.storage.list(side) for side in self.sides)
-        if len(left) == len(right) == 1:
+        if len(left) == len(right) == 1 and (left[0].name == self.sides[0] or right[0].name == self.sides[1]):
             return [(left[0], right[0])]
         return self._paired(left, right)
 
@@ -97,7 +97,8 @@ def _after(block: LineBlock, n: int) -> LineBlock:
 def _wildcards(pattern: str, name: str) -> tuple[str, ...]:
     """What the wildcards of a pattern stand for in a name."""
     pieces = re.split(r"(\*\*/|\*+|\?|\[!?\]?[^]]*\])", pattern)
-    expression = "".join(_wildcard(piece) if i % 2 else re.escape(piece) for i, piece in enumerate(pieces))
+    expression = "".join(_wildcard(piece) if i % 2 else re.escape(piece).replace("//", "/+")    # a listing has one
+                         for i, piece in enumerate(pieces))
     match = re.search(expression + r"\Z", name, re.DOTALL)
     return match.groups() if match else (name,)
 
