@@ -57,9 +57,9 @@ def parse_s3_folder(uri: str) -> S3Folder:
     given = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(set(given) - set(_OPTIONS))
     if unknown:
-        raise SettingsError(f"{uri}: there is no option {unknown[0]}; behind the ? may stand {', '.join(_OPTIONS)}.")
+        raise SettingsError(f"{name}: there is no option {unknown[0]}; behind the ? may stand {', '.join(_OPTIONS)}.")
     retries = given.get("retries", str(S3Options.retries))
     if not retries.isdecimal():
-        raise SettingsError(f"{uri}: retries={retries} is not a whole number.")
+        raise SettingsError(f"{name}: retries={retries} is not a whole number.")
     return S3Folder(uri, name.rstrip("/"),
                     S3Options(given.get("endpoint_url") or None, given.get("region") or None, int(retries)))
