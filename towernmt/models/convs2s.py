@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.models.attention import MASKED
+from towernmt.models.embeddings import TIES, check_vocabularies
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.loss import Projection
 from towernmt.models.precision import compute_dtype, matmul, to_float32
@@ -44,7 +45,7 @@ class ConvS2SSettings:
         True, "divide the gradients into the encoder by the decoder's number of attentions")
     tie_embeddings: str = setting(
         "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=("all", "target", "none"))
+        choices=TIES)
     source_vocab_size: int = setting(0, "set from the data")
     target_vocab_size: int = setting(0, "set from the data")
 
@@ -307,15 +308,10 @@ def _normal(name: str, shape: list[int], stddev: float) -> Any:
 
 
 def _check(s: ConvS2SSettings, encoder: list[Convolution]) -> None:
-    if s.source_vocab_size < 5 or s.target_vocab_size < 5:
-        raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
-                            "vocabularies (4 special tokens and at least one word).")
+    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
     if any(layer.width % 2 == 0 for layer in encoder):
         raise SettingsError(f"model.encoder={s.encoder}: the encoder's kernels have an odd width, as many words to "
                             "the left as to the right.")
-    if s.tie_embeddings == "all" and s.source_vocab_size != s.target_vocab_size:
-        raise SettingsError("model.tie_embeddings=all needs one shared vocabulary: prepare the data with "
-                            "--shared-vocab, or set model.tie_embeddings=target.")
     if s.tie_embeddings != "none" and s.output_size != s.embedding_size:
         raise SettingsError(f"model.output_size={s.output_size} must be model.embedding_size={s.embedding_size} to "
                             f"share their table, or set model.tie_embeddings=none.")
