@@ -137,7 +137,7 @@ def _backward(step: StepFunction, inputs: list[Any], matrices: list[Any], shared
     nothing = [tf.zeros_like(s[0]) for s in forward.states] + [tf.zeros_like(s) for s in shared]
     sizes = [len(inputs), len(matrices), len(matrices)]
     last, kept = loop_over_time(one, [*inputs, *forward.states, *forward.products, *d_emitted], nothing, sum(sizes),
-                       backwards=True)
+                                backwards=True)
     d_start, d_shared = carried.split(last)
     d_inputs, d_products, factors = _Groups(sizes).split(kept)
     d_matrices = [_gradient_of_matrix(a, d, m)
@@ -178,7 +178,7 @@ def _time_into_rows(x: Any) -> Any:
 
 
 def loop_over_time(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], inputs: Sequence[Any],
-          start: list[Any], keeps: int, backwards: bool = False) -> tuple[list[Any], list[Any]]:
+                   start: list[Any], keeps: int, backwards: bool = False) -> tuple[list[Any], list[Any]]:
     """Carry `start` through `one` over the first dimension of `inputs`.
 
     Returns:
