@@ -210,3 +210,7 @@ def test_presets_have_their_sizes(graph, preset, million, words):
 def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
     with pytest.raises(SettingsError, match=message):
         RNNSearch(RNNSearchSettings(**{**SIZES, **wrong}))
+
+
+def test_a_schedule_that_goes_by_the_models_width_takes_the_decoders():
+    assert RNNSearchSettings(decoder_size=1000).hidden_size == 1000

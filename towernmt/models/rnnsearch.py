@@ -58,6 +58,11 @@ class RNNSearchSettings:
     source_vocab_size: int = setting(0, "set from the data")
     target_vocab_size: int = setting(0, "set from the data")
 
+    @property
+    def hidden_size(self) -> int:
+        """What the Transformer's schedule of the learning rate asks a model for."""
+        return self.decoder_size
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
