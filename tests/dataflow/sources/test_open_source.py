@@ -62,7 +62,9 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2,1&timeout=2.5")
     assert given == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
-    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://h:1&retries=3&columns=2,1&timeout=2.5"
+    # The name stands in positions: a run may go on with more patience.
+    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://h:1&columns=2,1"
+    assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name
 
 
 def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from towernmt.errors import SettingsError
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
 _S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
                                  "chunk_bytes": whole_number, "timeout": seconds}
+_S3_PATIENCE = ("retries", "chunk_bytes", "timeout")
 _ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
             ".po": "catalogue", ".mo": "catalogue"}
 _MISSING = choice("error", "skip")
@@ -58,7 +59,7 @@ def open_source(uri: str) -> Source:
                             f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
     place, given = split_uri(uri)
     if kind == "s3":
-        return _open_files(uri, place, given, _S3_OPTIONS)
+        return _open_files(_s3_name(uri, place), place, given, _S3_OPTIONS)
     path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
     return _open_files(uri, path, given, {})
 
@@ -100,6 +101,12 @@ def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_option
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_options if key in values}
     return make(without_credentials(uri), _storage(pattern, storage_values), pattern, **values)
+
+
+def _s3_name(uri: str, place: str) -> str:
+    """The URI without how patiently the server is asked: that may change while a run goes on, or a table is loaded."""
+    kept = [item for item in uri[len(place) + 1:].split("&") if item.partition("=")[0] not in _S3_PATIENCE]
+    return f"{place}?{'&'.join(kept)}" if any(kept) else place
 
 
 def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
