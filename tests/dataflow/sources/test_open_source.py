@@ -64,6 +64,8 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
     # The name stands in positions: a run may go on with more patience.
     assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://h:1&columns=2,1"
+    encoded = open_source("s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fme%3Asecret%40h:1&region=eu").name
+    assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fh:1&region=eu"
     assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name
 
 

@@ -97,8 +97,8 @@ def name(text: str) -> str:
 
 
 def without_credentials(uri: str) -> str:
-    """A URI without `user:password@`, for messages and logs."""
-    return re.sub(r"(?<=://)[^/@?&]*@", "", uri)
+    """A URI without `user:password@`, for messages and logs; in an option it may be written with percent signs."""
+    return re.sub(r"(?i)(://|%3A%2F%2F)[^/@?&]*(?:@|%40)", r"\1", uri)
 
 
 def _nearest(unknown: str, known: Mapping[str, Parse]) -> str:
