@@ -211,6 +211,7 @@ def test_lines_with_too_few_columns_are_named(line: bytes, message: str, tmp_pat
     ('{"source": "a"}', r"line 2: there is no text in the field 'target' \(the fields are: source\)"),
     ('{"source": "a", "target": null}', "line 2: there is no text in the field 'target'"),
     ('{"source": "a", "target": 7}', "line 2: the field 'target' holds no text, but int"),
+    (r'{"source": "\ud83d\ude00 \ud83d", "target": "b"}', "line 2: an escape .* stands alone"),
     ("[" * 100_000, "line 2: it is JSON that is nested too deeply"),
 ))
 def test_lines_of_json_that_are_no_pair_are_named(line: str, message: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from towernmt.dataflow.sources.lines import count_lines, line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.sources.storage import Storage
 from towernmt.errors import DataError
+
+_SURROGATE = re.compile("[\ud800-\udfff]")     # JSON can hold one; UTF-8, and so all that comes later, cannot
 
 
 class NoPairError(Exception):
@@ -147,7 +150,10 @@ class JsonLines(PairLines):
             raise ValueError("it is JSON that is nested too deeply") from None
         if not isinstance(record, dict):
             raise ValueError("it is JSON, but not an object with fields")
-        return Pair(_field(record, self.fields[0]), _field(record, self.fields[1]))
+        pair = Pair(_field(record, self.fields[0]), _field(record, self.fields[1]))
+        if "\\u" in text and _SURROGATE.search(" ".join(pair)):
+            raise ValueError(r"an escape \ud800 to \udfff stands alone, which is half of a character")
+        return pair
 
 
 def _field(record: dict[str, Any], name: str) -> str:
