@@ -231,6 +231,13 @@ def test_values_that_are_no_text_are_refused(database: Any) -> None:
         read(database.uri("table=pairs&source=id&target=en"))
 
 
+def test_a_text_that_is_not_utf_8_is_refused_at_once(sqlite: SQLite) -> None:
+    sqlite.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
+                   "INSERT INTO pairs VALUES (1, CAST(X'FF41' AS TEXT), 'b')")
+    with pytest.raises(DataError, match="the database refuses .*Could not decode to UTF-8 column 'de'"):
+        read(sqlite.uri(COLUMNS))
+
+
 def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "corpus.db").touch()
     with pytest.raises(DataError, match="no file .*corpsu.db. Did you mean corpus.db"):

@@ -22,7 +22,7 @@ _CREDENTIALS = re.compile(
     re.IGNORECASE)
 _FOR_GOOD = re.compile(
     _CREDENTIALS.pattern + r"|does not exist|unknown database|unable to open|not a database|no such|certificate"
-    r"|does not support SSL|invalid (connection|value)|is not permitted", re.IGNORECASE)
+    r"|does not support SSL|could not decode|invalid (connection|value)|is not permitted", re.IGNORECASE)
 
 
 def may_pass(error: DBAPIError) -> bool:
