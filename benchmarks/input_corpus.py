@@ -111,7 +111,8 @@ class Table:
                                 sql.Column("target", sql.Text, nullable=False))
         self.uri = f"{url}{'&' if '?' in url else '?'}table={name}"
         if sql.inspect(self._engine).has_table(name):
-            return
+            raise SystemExit(f"The table {name} is there already, and would be dropped at the end: drop it, or "
+                             "name another database.")
         rows = [{"id": number, "source": source, "target": target}
                 for number, (source, target) in enumerate(pool[:pairs], 1)]
         columns = self._table.c

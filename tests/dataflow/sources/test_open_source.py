@@ -79,3 +79,8 @@ def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, mon
         assert source.name == uri
     source = open_source(f"{tmp_path}/x[1].dat?format=tsv")
     assert [pair for _, pair in source.read(source.begin())] == [("c", "d")]
+
+
+def test_s3_in_ranges_of_no_bytes_is_refused() -> None:
+    with pytest.raises(SettingsError, match="chunk_bytes=0 of an S3 source"):
+        open_source("s3://bucket/pairs.tsv?chunk_bytes=0")

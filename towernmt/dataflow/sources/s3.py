@@ -16,7 +16,7 @@ from towernmt.dataflow.sources.s3_client import (
     split_name,
 )
 from towernmt.dataflow.sources.storage import StoredFile
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
 
 CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 1 << 18  # then twice as many each time: a short read behind a seek costs little
@@ -35,6 +35,9 @@ class S3Storage:
     def __init__(self, endpoint_url: str | None = None, region: str | None = None, retries: int = S3Options.retries,
                  chunk_bytes: int = CHUNK_BYTES, timeout: float = S3Options.timeout) -> None:
         self.options = S3Options(endpoint_url, region, retries, timeout)
+        if chunk_bytes < 1:
+            raise SettingsError(f"chunk_bytes={chunk_bytes} of an S3 source: at least 1 is needed; leave it out for "
+                                f"{CHUNK_BYTES}.")
         self._chunk_bytes = chunk_bytes
 
     def list(self, pattern: str) -> list[StoredFile]:
