@@ -35,12 +35,9 @@ def no_determinism_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def log_level_as_it_was() -> Iterator[None]:
-    """tensorpack's logger is one for the process: a test that quiets it must not quiet those after it."""
-    tensorpack = logging.getLogger("tensorpack")
-    level = tensorpack.level
-    yield
-    tensorpack.setLevel(level)
+def log_level_of_tensorpack() -> None:
+    """tensorpack's logger is one for the process: a test or fixture that quiets it must not quiet other tests."""
+    logging.getLogger("tensorpack").setLevel(logging.INFO)
 
 
 @pytest.fixture

@@ -153,4 +153,4 @@ def _finite(tensors: Sequence[Any]) -> Any:
     with tf1.name_scope("finite"):
         values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]
         # One pass and no copy; a sum of squares that overflows would poison a global norm in the same way.
-        return tf.stack([tf.math.is_finite(tf.cast(tf.nn.l2_loss(value), tf.float32)) for value in values])
+        return tf.math.is_finite(tf.stack([tf.cast(tf.nn.l2_loss(value), tf.float32) for value in values]))
