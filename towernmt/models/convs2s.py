@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.models.attention import MASKED
+from towernmt.models.configured import ConfiguredModel
 from towernmt.models.embeddings import TIES, check_vocabularies
-from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.interface import DecoderState
 from towernmt.models.loss import Projection
 from towernmt.models.precision import compute_dtype, matmul, to_float32
 from towernmt.models.randomness import StatelessNormal, dropout
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 HALF = 0.5 ** 0.5
 """Keeps the variance of a sum of two."""
@@ -92,7 +92,7 @@ class ConvS2SMemory(NamedTuple):
 
 
 @dataclass
-class ConvS2S(NMTModel):
+class ConvS2S(ConfiguredModel):
     """A convolutional encoder and decoder with an attention a decoder layer.
 
     Args:
@@ -105,21 +105,12 @@ class ConvS2S(NMTModel):
 
     architecture: ClassVar[str] = "convs2s"
     settings: ConvS2SSettings
-    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
-    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         s = self.settings
         self._encoder, self._decoder = convolutions(s.encoder, "encoder"), convolutions(s.decoder, "decoder")
         _check(s, self._encoder)
-        self.source_vocab_size, self.target_vocab_size = s.source_vocab_size, s.target_vocab_size
-
-    def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
-
-    @property
-    def label_smoothing(self) -> float:
-        return self.settings.label_smoothing
+        super().__post_init__()
 
     def encode(self, source: Any, source_length: Any) -> ConvS2SMemory:
         s = self.settings

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
+from towernmt.models.configured import ConfiguredModel
 from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
-from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
 from towernmt.models.loss import Projection
 from towernmt.models.precision import to_float32
@@ -26,7 +27,6 @@ from towernmt.models.recurrent_attention import (
 from towernmt.models.scan import Step, scan
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class RNNSearchMemory(NamedTuple):
 
 
 @dataclass
-class RNNSearch(NMTModel):
+class RNNSearch(ConfiguredModel):
     """An RNNSearch with a GRU or LSTM, additive, dot or general attention, and coverage as an option.
 
     The read-out sees the state after the step, as equation 4 of the paper has it (its appendix has the state
@@ -102,20 +102,10 @@ class RNNSearch(NMTModel):
 
     architecture: ClassVar[str] = "rnnsearch"
     settings: RNNSearchSettings
-    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
-    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self.settings)
-        self.source_vocab_size = self.settings.source_vocab_size
-        self.target_vocab_size = self.settings.target_vocab_size
-
-    def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
-
-    @property
-    def label_smoothing(self) -> float:
-        return self.settings.label_smoothing
+        super().__post_init__()
 
     def encode(self, source: Any, source_length: Any) -> RNNSearchMemory:
         s = self.settings

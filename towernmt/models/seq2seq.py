@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
+from towernmt.models.configured import ConfiguredModel
 from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
-from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
 from towernmt.models.loss import Projection
 from towernmt.models.precision import matmul, to_float32
@@ -34,7 +35,6 @@ from towernmt.models.recurrent_attention import (
 from towernmt.models.scan import Step, scan
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Seq2SeqMemory(NamedTuple):
 
 
 @dataclass
-class Seq2Seq(NMTModel):
+class Seq2Seq(ConfiguredModel):
     """Stacked LSTMs or GRUs with or without attention from the decoder's top layer.
 
     With attention, the last hidden layer is tanh(W [context; h]) (Luong et al. 2015, equation 5). Without, it is
@@ -102,20 +102,10 @@ class Seq2Seq(NMTModel):
 
     architecture: ClassVar[str] = "seq2seq"
     settings: Seq2SeqSettings
-    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
-    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         _check(self.settings)
-        self.source_vocab_size = self.settings.source_vocab_size
-        self.target_vocab_size = self.settings.target_vocab_size
-
-    def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
-
-    @property
-    def label_smoothing(self) -> float:
-        return self.settings.label_smoothing
+        super().__post_init__()
 
     def encode(self, source: Any, source_length: Any) -> Seq2SeqMemory:
         s = self.settings

@@ -7,7 +7,7 @@ What can be set, and where it is from: `transformer_settings`, and the modules o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,10 +19,11 @@ from towernmt.models.attention import (
     self_attention_step,
     source_attention,
 )
+from towernmt.models.configured import ConfiguredModel
 from towernmt.models.embeddings import shared_table
 from towernmt.models.feed_forward import feed_forward
 from towernmt.models.initialization import Gains, layer_gains
-from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.interface import DecoderState
 from towernmt.models.layers import embedding_table, layer_norm, rms_norm, sinusoids
 from towernmt.models.lhuc import lhuc
 from towernmt.models.loss import Projection
@@ -32,7 +33,6 @@ from towernmt.models.randomness import dropout
 from towernmt.models.ssru import ssru, ssru_step
 from towernmt.models.transformer_settings import PRESETS, TransformerSettings, check_settings
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 __all__ = ["PRESETS", "Transformer", "TransformerMemory", "TransformerSettings"]
 
@@ -50,7 +50,7 @@ class TransformerMemory(NamedTuple):
 
 
 @dataclass
-class Transformer(NMTModel):
+class Transformer(ConfiguredModel):
     """A Transformer.
 
     Args:
@@ -63,20 +63,10 @@ class Transformer(NMTModel):
 
     architecture: ClassVar[str] = "transformer"
     settings: TransformerSettings
-    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
-    clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
         check_settings(self.settings)
-        self.source_vocab_size = self.settings.source_vocab_size
-        self.target_vocab_size = self.settings.target_vocab_size
-
-    def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
-
-    @property
-    def label_smoothing(self) -> float:
-        return self.settings.label_smoothing
+        super().__post_init__()
 
     @property
     def word_dropout(self) -> float:
