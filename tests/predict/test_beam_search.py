@@ -247,7 +247,7 @@ def test_search_is_a_tower_function_of_tensorpacks_offline_predictor() -> None:
     model = ToyModel(vocabulary=8, seed=2)
     settings = SearchSettings(beam_size=3, n_best=2)
     predictor = OfflinePredictor(PredictConfig(
-        tower_func=search_tower(model, settings, "/cpu:0"), input_signature=search_signature(),
+        tower_func=search_tower(model, settings, "/cpu:0"), input_signature=search_signature(model),
         input_names=INPUT_NAMES, output_names=OUTPUT_NAMES))
     with predictor.graph.as_default():
         predictor.sess.run(tf1.global_variables_initializer())

@@ -18,7 +18,7 @@ from towernmt.callbacks.surroundings import EndOfTraining, find_callbacks, train
 from towernmt.callbacks.validation_batches import teacher_forced_batches
 from towernmt.dataflow.vocabulary import Vocabulary
 from towernmt.errors import DataError, DivergenceError, SettingsError
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import ALIGNMENT, NMTModel
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.search import SearchSettings, build_search_predictor
 from towernmt.predict.stream import translate_lines
@@ -97,7 +97,7 @@ class BleuValidator(StatefulCallback):
         self._loss: Any = None
         if self._with_loss and training_towers(self.trainer):
             device = 0 if tf.config.list_physical_devices("GPU") else -1
-            names = [spec.name for spec in self._model.inputs()]
+            names = [spec.name for spec in self._model.inputs() if spec.name != ALIGNMENT]
             with averaged_weights() if self._search.averaged else nullcontext():
                 self._loss = self.trainer.get_predictor(names, ["nll"], device)
 

@@ -142,8 +142,26 @@ def source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int
     The queries may be target positions or, in stepwise decoding, the hypotheses of a sentence: keys and
     values are there once a sentence, not once a hypothesis.
     """
+    return _source_attention(x, keys_values, bias, heads, dropout_rate, name, gains)[0]
+
+
+def source_attention_with_weights(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int, dropout_rate: float,
+                                  name: str, gains: Gains = PLAIN) -> tuple[Any, Any]:
+    """`source_attention`, and the weights of its first head, float32 `[batch, queries, source length]`.
+
+    They are without dropout, and computed a second time for this head alone: `attend` keeps its own to itself.
+    """
+    y, query = _source_attention(x, keys_values, bias, heads, dropout_rate, name, gains)
+    key = keys_values[0]
+    logits = to_float32(matmul(query[:, 0] * int(query.shape[-1]) ** -0.5, key[:, 0], transpose_b=True))
+    return y, tf.nn.softmax(logits + bias[:, 0])
+
+
+def _source_attention(x: Any, keys_values: tuple[Any, Any], bias: Any, heads: int, dropout_rate: float, name: str,
+                      gains: Gains) -> tuple[Any, Any]:
+    """The result, and the queries `[batch, heads, queries, head depth]`."""
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
         (query,) = split_heads(linear(x, depth, "query", use_bias=False, gains=[gains.logits]), heads)
         context = attend(query, keys_values[0], keys_values[1], bias, dropout_rate)
-        return linear(merge_heads(context), depth, "output", use_bias=False, gains=[gains.values])
+        return linear(merge_heads(context), depth, "output", use_bias=False, gains=[gains.values]), query

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.models.attention import MASKED
+from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import TIES, check_vocabularies
+from towernmt.models.embeddings import embed_source
 from towernmt.models.interface import DecoderState
 from towernmt.models.loss import Projection
 from towernmt.models.precision import compute_dtype, matmul, to_float32
@@ -30,7 +31,7 @@ HALF = 0.5 ** 0.5
 
 
 @dataclass(frozen=True)
-class ConvS2SSettings:
+class ConvS2SSettings(CommonSettings):
     """Sizes and regularisation of a ConvS2S; the defaults are the preset `tiny`."""
 
     embedding_size: int = setting(256, "depth of the embeddings of words and positions, and of the attention")
@@ -39,15 +40,9 @@ class ConvS2SSettings:
     decoder: str = setting("6x256/3", "the decoder's convolutions, as those of the encoder, of any width")
     output_size: int = setting(256, "depth of the last hidden layer, before the softmax")
     dropout: float = setting(0.1, "dropout on embeddings, on the input of each convolution and before the softmax")
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
     max_positions: int = setting(1024, "rows of each table of position embeddings; later positions use its last row")
     scale_encoder_gradients: bool = setting(
         True, "divide the gradients into the encoder by the decoder's number of attentions")
-    tie_embeddings: str = setting(
-        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=TIES)
-    source_vocab_size: int = setting(0, "set from the data")
-    target_vocab_size: int = setting(0, "set from the data")
 
     @property
     def hidden_size(self) -> int:
@@ -118,15 +113,16 @@ class ConvS2S(ConfiguredModel):
         source, source_length = (_at_least_one_row(x) for x in (source, source_length))
         mask = tf.sequence_mask(source_length, longest, dtype=tf.float32)               # [batch, source length]
         with tf1.variable_scope("convs2s"):
-            table = self._table("source")
+            words = embed_source(self._table("source"), source, s)
             with tf1.variable_scope("encoder"):
-                embedded = self._embed(table, source, tf.range(longest))        # [batch, source length, embedding]
+                embedded = self._embed(words, tf.range(longest))                # [batch, source length, embedding]
                 x = self._affine(embedded, self._encoder[0].depth, "input")
                 for number, layer in enumerate(self._encoder):
                     with tf1.variable_scope(f"layer_{number}"):
                         around = (layer.width - 1) // 2
                         y = dropout(x, s.dropout, "input") * mask[:, :, None]   # the kernel sees zeros for padding
-                        x = (_gated(self._convolve(y, layer, (around, around))) + self._residual(x, layer)) * HALF
+                        y = self.adapted(_gated(self._convolve(y, layer, (around, around))), "convolution")
+                        x = (y + self._residual(x, layer)) * HALF
                 x = self._affine(x, s.embedding_size, "output")
                 if s.scale_encoder_gradients:
                     x = _scale_gradient(x, 1.0 / len(self._decoder))
@@ -136,12 +132,17 @@ class ConvS2S(ConfiguredModel):
         return ConvS2SMemory(*[x[:batch] for x in memory])
 
     def decode_hidden(self, memory: ConvS2SMemory, target_in: Any) -> Any:
+        return self.decode_with_attention(memory, target_in)[0]
+
+    def decode_with_attention(self, memory: ConvS2SMemory, target_in: Any) -> tuple[Any, Any]:
+        """With the attention of the last layer."""
         def convolve(x: Any, layer: Convolution, _: int) -> Any:
             return self._convolve(x, layer, (layer.width - 1, 0))       # nothing from later positions
 
         batch, length = tf.shape(target_in)[0], tf.shape(target_in)[1]
         rows = ConvS2SMemory(*map(_at_least_one_row, memory))
-        return self._decode(_at_least_one_row(target_in), tf.range(length), rows, convolve)[:batch]
+        hidden, attention = self._decode(_at_least_one_row(target_in), tf.range(length), rows, convolve)
+        return hidden[:batch], attention[:batch]
 
     def start_state(self, memory: ConvS2SMemory, beam: int) -> DecoderState:
         """Zeros, as a sentence has them before its first word: `[batch * beam, width - 1, depth]` for each layer."""
@@ -166,7 +167,7 @@ class ConvS2S(ConfiguredModel):
 
         # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam].
         by_sentence = tf.reshape(token, [tf.shape(memory.bias)[0], -1])
-        hidden = self._decode(by_sentence, state.step[None], memory, convolve)
+        hidden, _ = self._decode(by_sentence, state.step[None], memory, convolve)
         hidden = tf.reshape(hidden, [-1, self.settings.output_size])
         return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1)
 
@@ -176,45 +177,54 @@ class ConvS2S(ConfiguredModel):
             return Projection(self._table("softmax"), bias)
 
     def _decode(self, ids: Any, positions: Any, memory: ConvS2SMemory,
-                convolve: Callable[[Any, Convolution, int], Any]) -> Any:
-        """The decoder up to its last hidden layer, float32 `[batch, queries, output size]`.
+                convolve: Callable[[Any, Convolution, int], Any]) -> tuple[Any, Any]:
+        """The decoder up to its last hidden layer.
 
         Args:
             ids: int32 `[batch, queries]`: the positions of a sentence, or its hypotheses at one position.
             positions: int32 `[queries]`, or `[1]` for all.
             convolve: (float32 `[batch, queries, depth]`, layer, its number) to `[batch, queries, 2 * layer depth]`.
+        Returns:
+            float32 `[batch, queries, output size]`, and the attention of the last layer, float32
+            `[batch, queries, source length]`.
         """
         s = self.settings
         with tf1.variable_scope("convs2s"):
-            table = self._table("target")
+            words = tf.gather(self._table("target"), ids)
             with tf1.variable_scope("decoder"):
-                embedded = self._embed(table, ids, positions)
+                embedded = self._embed(words, positions)
                 x = self._affine(embedded, self._decoder[0].depth, "input")
                 for number, layer in enumerate(self._decoder):
                     with tf1.variable_scope(f"layer_{number}"):
                         y = _gated(convolve(dropout(x, s.dropout, "input"), layer, number))
-                        y = (y + self._attention(y, embedded, memory)) * HALF
-                        x = (y + self._residual(x, layer)) * HALF
-                return dropout(self._affine(x, s.output_size, "output"), s.dropout, "output")
+                        y = self.adapted(y, "convolution")
+                        seen, weights = self._attention(y, embedded, memory)
+                        x = ((y + seen) * HALF + self._residual(x, layer)) * HALF
+                return dropout(self._affine(x, s.output_size, "output"), s.dropout, "output"), weights
 
-    def _attention(self, hidden: Any, embedded: Any, memory: ConvS2SMemory) -> Any:
-        """What the source has for each hidden state: float32, of the shape of `hidden` `[batch, queries, depth]`."""
+    def _attention(self, hidden: Any, embedded: Any, memory: ConvS2SMemory) -> tuple[Any, Any]:
+        """What the source has for each hidden state `[batch, queries, depth]`.
+
+        Returns:
+            float32 of the shape of `hidden`, and the attention weights float32 `[batch, queries, source length]`.
+        """
         with tf1.variable_scope("attention"):
             query = (self._affine(hidden, self.settings.embedding_size, "query") + embedded) * HALF
             logits = to_float32(matmul(query, memory.keys, transpose_b=True)) + memory.bias
-            context = to_float32(matmul(tf.nn.softmax(logits), memory.values)) * memory.scale
-            return self._affine(context, int(hidden.shape[-1]), "output")
+            weights = tf.nn.softmax(logits)
+            context = to_float32(matmul(weights, memory.values)) * memory.scale
+            return self._affine(context, int(hidden.shape[-1]), "output"), weights
 
     def _residual(self, x: Any, layer: Convolution) -> Any:
         """`x` `[batch, length, depth]`, mapped to the layer's depth where that differs."""
         return x if int(x.shape[-1]) == layer.depth else self._affine(x, layer.depth, "residual")
 
-    def _embed(self, table: Any, ids: Any, positions: Any) -> Any:
-        """Words plus positions: float32 `[batch, length, embedding]` of ids int32 `[batch, length]`."""
+    def _embed(self, words: Any, positions: Any) -> Any:
+        """Words plus positions: float32 `[batch, length, embedding]`, as the embeddings of the words are."""
         s = self.settings
         signal = tf.gather(_normal("positions", [s.max_positions, s.embedding_size], 0.1),
                            tf.minimum(positions, s.max_positions - 1))
-        return dropout(tf.gather(table, ids) + signal[None], s.dropout, "embedding")
+        return dropout(words + signal[None], s.dropout, "embedding")
 
     def _table(self, role: str) -> Any:
         """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
@@ -299,7 +309,7 @@ def _normal(name: str, shape: list[int], stddev: float) -> Any:
 
 
 def _check(s: ConvS2SSettings, encoder: list[Convolution]) -> None:
-    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    check_common(s)
     if any(layer.width % 2 == 0 for layer in encoder):
         raise SettingsError(f"model.encoder={s.encoder}: the encoder's kernels have an odd width, as many words to "
                             "the left as to the right.")

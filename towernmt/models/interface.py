@@ -13,10 +13,15 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
 from towernmt.dataflow.vocabulary import BOS
+from towernmt.errors import SettingsError
+from towernmt.models.guided_alignment import guided_alignment_loss
 from towernmt.models.loss import Projection, smoothed_cross_entropy
 from towernmt.models.randomness import start_clock
 from towernmt.models.regularization import agreeing_cross_entropy, drop_words
 from towernmt.tf_compat import tf, tf1
+
+ALIGNMENT = "alignment"
+"""The name of the input that only training towers with guided alignment read."""
 
 
 class DecoderState(NamedTuple):
@@ -42,6 +47,10 @@ class NMTModel(ModelDesc):
     `target` int32 `[batch, target length]`, `target_length` int32 `[batch]` and `target_tokens`
     float32 `[]`. Sentences end with EOS, which their length counts, and are padded with PAD.
     `target_tokens` counts the target tokens of the *global* batch, over all towers.
+
+    With source factors, `source` is int32 `[batch, source length, 1 + factors]`: the words, and for each
+    its factors; EOS and PAD have the same ids everywhere. With guided alignment there is one more input,
+    `alignment` uint8 `[batch, target length, source length]`: 1 where two words are translations.
     """
 
     architecture: ClassVar[str]
@@ -50,20 +59,14 @@ class NMTModel(ModelDesc):
     target_vocab_size: int
 
     def inputs(self) -> list[Any]:
-        return [
-            tf.TensorSpec([None, None], tf.int32, "source"),
-            tf.TensorSpec([None], tf.int32, "source_length"),
-            tf.TensorSpec([None, None], tf.int32, "target"),
-            tf.TensorSpec([None], tf.int32, "target_length"),
-            tf.TensorSpec([], tf.float32, "target_tokens"),
-        ]
+        return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)
 
     @abstractmethod
     def encode(self, source: Any, source_length: Any) -> Any:
         """Encode sentences.
 
         Args:
-            source: int32 `[batch, source length]`.
+            source: int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`.
             source_length: int32 `[batch]`.
         Returns:
             The memory: a nest of tensors whose first dimension is batch.
@@ -99,6 +102,18 @@ class NMTModel(ModelDesc):
             logits float32 `[batch * beam, target vocabulary]`, and the new state.
         """
 
+    def decode_with_attention(self, memory: Any, target_in: Any) -> tuple[Any, Any]:
+        """`decode_hidden`, with one attention distribution over the source for each target position.
+
+        Built only for guided alignment, so that nothing is spent on it elsewhere.
+
+        Returns:
+            float32 `[batch, target length, depth]`, and float32 `[batch, target length, source length]`: rows sum
+            to 1, and are 0 at padding of the source.
+        """
+        raise SettingsError(f"{type(self).__name__} has guided_alignment_weight={self.guided_alignment_weight} but no "
+                            "decode_with_attention: write that method, or set the weight to 0.")
+
     def decode(self, memory: Any, target_in: Any) -> Any:
         """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
@@ -118,18 +133,32 @@ class NMTModel(ModelDesc):
         """The weight of the divergence between two passes with different dropout (R-Drop); 0 for one pass."""
         return 0.0
 
+    @property
+    def source_factor_count(self) -> int:
+        """How many factors each source word has."""
+        return 0
+
+    @property
+    def guided_alignment_weight(self) -> float:
+        """The weight of the loss of an attention head against given alignments; 0 for none."""
+        return 0.0
+
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
-                    target_tokens: Any) -> Any:
+                    target_tokens: Any, alignment: Any = None) -> Any:
         """The training and teacher-forced validation tower.
 
+        Args:
+            alignment: for guided alignment; towers that do not train do not look at it.
         Returns:
             float32 `[]`: the tower's summed token loss x towers / target tokens of the global batch, so
             that the mean over towers is the mean over all target tokens of the global batch.
-            Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower.
+            Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower, and
+            with guided alignment `alignment_loss` (without its weight) in those that train.
         """
         context = get_current_tower_context()
         towers = float(getattr(context, "total", 1)) if context.is_training else 1.0
         divergence = self.dropout_divergence if context.is_training else 0.0
+        guided = context.is_training and self.guided_alignment_weight > 0.0
         if context.is_training:
             start_clock(target_tokens)
         if divergence:
@@ -137,7 +166,10 @@ class NMTModel(ModelDesc):
                 tf.concat([x, x], 0) for x in (source, source_length, target, target_length))
         memory = self.encode(drop_words(source, self.word_dropout, "source_words"), source_length)
         target_in = drop_words(shift_right(target), self.word_dropout, "target_words")
-        hidden = self.decode_hidden(memory, target_in)
+        if guided:
+            hidden, attention = self.decode_with_attention(memory, target_in)
+        else:
+            hidden = self.decode_hidden(memory, target_in)
         smoothing = self.label_smoothing if context.is_training else 0.0
         if divergence:
             loss_sum, nll_sum = agreeing_cross_entropy(
@@ -147,9 +179,31 @@ class NMTModel(ModelDesc):
                 hidden, self.output_projection(), target, target_length, smoothing)
         scale = towers / tf.maximum(target_tokens, 1.0)
         tf.multiply(nll_sum, scale, name="nll")
+        if guided:
+            alignment_sum = guided_alignment_loss(attention, alignment, passes=2 if divergence else 1)
+            loss_sum += self.guided_alignment_weight * alignment_sum
+            tf.multiply(alignment_sum, scale, name="alignment_loss")
         return tf.multiply(loss_sum, scale, name="loss")
 
 
 def shift_right(target: Any) -> Any:
     """The decoder's input: `target` int32 `[batch, target length]` behind BOS, without its last column."""
     return tf1.pad(target, [[0, 0], [1, 0]], constant_values=BOS)[:, :-1]
+
+
+def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[Any]:
+    """The tensors of a batch, as `tf.TensorSpec`: those that `NMTModel` describes.
+
+    Args:
+        source_factors: how many each source word has.
+        alignments: whether links between the words come with the sentences.
+    """
+    source = [None, None, 1 + source_factors] if source_factors else [None, None]
+    return [
+        tf.TensorSpec(source, tf.int32, "source"),
+        tf.TensorSpec([None], tf.int32, "source_length"),
+        tf.TensorSpec([None, None], tf.int32, "target"),
+        tf.TensorSpec([None], tf.int32, "target_length"),
+        tf.TensorSpec([], tf.float32, "target_tokens"),
+        *([tf.TensorSpec([None, None, None], tf.uint8, ALIGNMENT)] if alignments else []),
+    ]

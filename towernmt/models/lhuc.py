@@ -22,6 +22,10 @@ def lhuc(x: Any, name: str) -> Any:
     Returns:
         float32 of the shape of `x`.
     """
+    return to_float32(x) * lhuc_scale(int(x.shape[-1]), name)
+
+
+def lhuc_scale(depth: int, name: str) -> Any:
+    """The scales of `lhuc` by themselves, float32 `[depth]`, for loops, in which no variable can be made."""
     with tf1.variable_scope(name):
-        scale = tf1.get_variable(VARIABLE, [int(x.shape[-1])], initializer=tf1.zeros_initializer())
-    return to_float32(x) * (2.0 * tf.sigmoid(scale))
+        return 2.0 * tf.sigmoid(tf1.get_variable(VARIABLE, [depth], initializer=tf1.zeros_initializer()))

@@ -16,17 +16,19 @@ from towernmt.tf_compat import tf
 def drop_words(ids: Any, rate: float, name: str) -> Any:
     """Word dropout: in a training tower each word becomes the unknown word with a probability (Bowman et al. 2016).
 
-    Padding, BOS and EOS stay. The model, which is not told a word, has to use the others.
+    Padding, BOS and EOS stay. The model, which is not told a word, has to use the others, and its factors.
 
     Args:
-        ids: int32 `[batch, length]`.
+        ids: int32 `[batch, length]`, or `[batch, length, 1 + factors]`, where factors stay.
         rate: the probability.
         name: the place, unique within the enclosing variable scope.
     Returns:
-        int32 `[batch, length]`; `ids` itself outside of training.
+        int32 of the shape of `ids`; `ids` itself outside of training.
     """
     if rate == 0.0 or not get_current_tower_context().is_training:
         return ids
+    if ids.shape.rank == 3:
+        return tf.concat([drop_words(ids[:, :, 0], rate, name)[:, :, None], ids[:, :, 1:]], 2)
     dropped = tf.equal(dropout(tf.ones(tf.shape(ids)), rate, name), 0.0) & (ids > UNK)
     return tf.where(dropped, tf.fill(tf.shape(ids), UNK), ids)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
+from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
+from towernmt.models.embeddings import by_time, embed_source, shared_table
 from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
 from towernmt.models.loss import Projection
@@ -30,7 +31,7 @@ from towernmt.tf_compat import tf, tf1
 
 
 @dataclass(frozen=True)
-class RNNSearchSettings:
+class RNNSearchSettings(CommonSettings):
     """Sizes and regularisation of an RNNSearch; the defaults are the preset `tiny`."""
 
     embedding_size: int = setting(256, "depth of the embeddings")
@@ -47,16 +48,10 @@ class RNNSearchSettings:
     read_out: str = setting("maxout", "from state, embedding and context to the last hidden layer",
                             choices=("maxout", "tanh", "linear"))
     layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
     embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
     dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and on the read-out")
     kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
                            choices=KERNELS)
-    tie_embeddings: str = setting(
-        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=TIES)
-    source_vocab_size: int = setting(0, "set from the data")
-    target_vocab_size: int = setting(0, "set from the data")
 
     @property
     def hidden_size(self) -> int:
@@ -110,35 +105,47 @@ class RNNSearch(ConfiguredModel):
     def encode(self, source: Any, source_length: Any) -> RNNSearchMemory:
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
-            table = self._table("source")
+            x = embed_source(self._table("source"), by_time(source), s)     # [source length, batch, embedding]
             with tf1.variable_scope("encoder"):
-                x = self._embed(table, source)                              # [source length, batch, embedding]
+                x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 for layer in range(s.encoder_layers):
                     if layer:
                         x = sequence_dropout(x, s.dropout, f"layer_{layer}_input")
                     depth = int(x.shape[2])
                     ahead, back = run_both_ways(self._encoder_cell(layer, depth, "forward"),
                                                 self._encoder_cell(layer, depth, "backward"), x, source_length)
-                    x = tf.concat([ahead, back], 2)
+                    x = self.adapted(tf.concat([ahead, back], 2), f"layer_{layer}")
             annotations = tf.transpose(x, [1, 0, 2])                        # [batch, source length, 2 * encoder]
             with tf1.variable_scope("decoder"):
                 return RNNSearchMemory(attention_memory(annotations, source_length, *self._attention_sizes()),
                                        [self._start(back[0], layer) for layer in range(s.decoder_layers)])
 
     def decode_hidden(self, memory: RNNSearchMemory, target_in: Any) -> Any:
+        return self._teacher_forced(memory, target_in, False)[0]
+
+    def decode_with_attention(self, memory: RNNSearchMemory, target_in: Any) -> tuple[Any, Any]:
+        hidden, (weights,) = self._teacher_forced(memory, target_in, True)
+        return hidden, by_time(weights)
+
+    def _teacher_forced(self, memory: RNNSearchMemory, target_in: Any, shown: bool) -> tuple[Any, list[Any]]:
+        """The last hidden layer, and the attention `[target length, batch, source length]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
-            table = self._table("target")
+            x = tf.gather(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
-                x = self._embed(table, target_in)                           # [target length, batch, embedding]
-                h, context = self._attending_layer(memory, x)
+                x = sequence_dropout(x, s.embedding_dropout, "embedding")
+                h, context, *weights = self._attending_layer(memory, x, shown)
+                h = self.adapted(h, "layer_0")
                 for layer in range(1, s.decoder_layers):
                     h = sequence_dropout(h, s.dropout, f"layer_{layer}_input")
-                    h = self._decoder_cell(layer).run(h, memory.start[layer])[-1]
-                return tf.transpose(self._read_out([h, x, context]), [1, 0, 2])
+                    h = self.adapted(self._decoder_cell(layer).run(h, memory.start[layer])[-1], f"layer_{layer}")
+                return tf.transpose(self._read_out([h, x, context]), [1, 0, 2]), weights
 
-    def _attending_layer(self, memory: RNNSearchMemory, x: Any) -> tuple[Any, Any]:
-        """The decoder's first layer: states and contexts, each float32 `[target length, batch, depth]`."""
+    def _attending_layer(self, memory: RNNSearchMemory, x: Any, shown: bool) -> list[Any]:
+        """The decoder's first layer: states, contexts and, if it is to be `shown`, attention.
+
+        Each is float32 `[target length, batch, depth]`; the depth of attention is the source length.
+        """
         cell, attention = self._decoder_cell(0), self._attention()
         states, cells = cell.state_size, len(cell.matrices)
         norms = len(cell.norms)
@@ -149,12 +156,11 @@ class RNNSearch(ConfiguredModel):
                                     lambda a, i: step.multiply(a, cells + i), step.shared[norms:])
             context = seen.context[:, 0]
             state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms])
-            return [*state, *seen.coverage], [state[-1], context]
+            return [*state, *seen.coverage], [state[-1], context, *([seen.weights[:, 0]] if shown else [])]
 
-        h, context = scan(one, 2, cell.project(x), [*memory.start[0], *_no_coverage(memory.attention, 1)],
-                          [*cell.matrices, *attention.matrices(memory.attention)],
-                          [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias])
-        return h, context
+        return scan(one, 2 + shown, cell.project(x), [*memory.start[0], *_no_coverage(memory.attention, 1)],
+                    [*cell.matrices, *attention.matrices(memory.attention)],
+                    [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias])
 
     def start_state(self, memory: RNNSearchMemory, beam: int) -> DecoderState:
         start = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]
@@ -172,9 +178,11 @@ class RNNSearch(ConfiguredModel):
                     by_sentence(first[-1], batch), [by_sentence(c, batch) for c in state.cache["coverage"]], memory)
                 context = by_hypothesis(seen.context)
                 states = [self._decoder_cell(0).step(x, [context], first)]
+                h = self.adapted(states[-1][-1], "layer_0")
                 for layer, before in enumerate(upper, 1):
-                    states.append(self._decoder_cell(layer).step(states[-1][-1], [], before))
-                hidden = self._read_out([states[-1][-1], x, context])
+                    states.append(self._decoder_cell(layer).step(h, [], before))
+                    h = self.adapted(states[-1][-1], f"layer_{layer}")
+                hidden = self._read_out([h, x, context])
         cache = {"states": states, "coverage": [by_hypothesis(c) for c in seen.coverage]}
         return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
 
@@ -187,10 +195,6 @@ class RNNSearch(ConfiguredModel):
         s = self.settings
         return shared_table(role, s.tie_embeddings, self.source_vocab_size if role == "source" else
                             self.target_vocab_size, s.read_out_size if role == "softmax" else s.embedding_size)
-
-    def _embed(self, table: Any, ids: Any) -> Any:
-        """float32 `[length, batch, embedding_size]` of ids int32 `[batch, length]`."""
-        return sequence_dropout(tf.gather(table, tf.transpose(ids)), self.settings.embedding_dropout, "embedding")
 
     def _encoder_cell(self, layer: int, depth: int, direction: str) -> Cell:
         s = self.settings
@@ -236,7 +240,7 @@ def _no_coverage(memory: AttentionMemory, beam: int) -> list[Any]:
 
 
 def _check(s: RNNSearchSettings) -> None:
-    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    check_common(s)
     for name in ("encoder_layers", "decoder_layers"):
         if getattr(s, name) < 1:
             raise SettingsError(f"model.{name}={getattr(s, name)} must be at least 1.")

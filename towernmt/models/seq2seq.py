@@ -9,10 +9,12 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
+from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import TIES, check_vocabularies, shared_table
+from towernmt.models.embeddings import by_time, embed_source, shared_table
 from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
+from towernmt.models.lhuc import lhuc_scale
 from towernmt.models.loss import Projection
 from towernmt.models.precision import matmul, to_float32
 from towernmt.models.randomness import StatelessUniform, dropout
@@ -38,7 +40,7 @@ from towernmt.tf_compat import tf, tf1
 
 
 @dataclass(frozen=True)
-class Seq2SeqSettings:
+class Seq2SeqSettings(CommonSettings):
     """Sizes and regularisation of a Seq2Seq; the defaults are the preset `tiny`."""
 
     embedding_size: int = setting(256, "depth of the embeddings and of the last hidden layer")
@@ -50,16 +52,10 @@ class Seq2SeqSettings:
                              choices=("none", "dot", "general"))
     input_feeding: bool = setting(False, "the decoder's first layer also reads the step before's last hidden layer")
     layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
     embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
     dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and before the softmax")
     kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
                            choices=KERNELS)
-    tie_embeddings: str = setting(
-        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=TIES)
-    source_vocab_size: int = setting(0, "set from the data")
-    target_vocab_size: int = setting(0, "set from the data")
 
 
 _PAPERS: dict[str, Any] = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "tie_embeddings": "none",
@@ -111,16 +107,16 @@ class Seq2Seq(ConfiguredModel):
         s = self.settings
         last = []
         with tf1.variable_scope("seq2seq"):
-            table = self._table("source")
+            x = embed_source(self._table("source"), by_time(source), s)     # [source length, batch, embedding]
             with tf1.variable_scope("encoder"):
-                x = self._embed(table, source)                              # [source length, batch, embedding]
+                x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 if s.reverse_source:
                     x = reverse(x, source_length)
                 for layer in range(s.layers):
                     cell = self._cell(layer, int(x.shape[2]))
                     states = cell.run(self._layer_input(x, layer), cell.zero_state(tf.shape(source)[0]))
                     last.append([at_end(state, source_length) for state in states])
-                    x = states[-1]
+                    x = self.adapted(states[-1], f"layer_{layer}")
             if s.attention == "none":
                 return Seq2SeqMemory(last, ())
             with tf1.variable_scope("decoder"):
@@ -128,33 +124,49 @@ class Seq2Seq(ConfiguredModel):
                                                              *self._attention_sizes()),))
 
     def decode_hidden(self, memory: Seq2SeqMemory, target_in: Any) -> Any:
+        return self._teacher_forced(memory, target_in, False)[0]
+
+    def decode_with_attention(self, memory: Seq2SeqMemory, target_in: Any) -> tuple[Any, Any]:
+        hidden, weights = self._teacher_forced(memory, target_in, True)
+        if self.settings.reverse_source:        # so are the annotations
+            (attended,) = memory.attention
+            length = tf.math.count_nonzero(tf.equal(attended.bias[:, 0], 0.0), 1)
+            weights = tf.reverse_sequence(weights, length, seq_axis=2, batch_axis=0)
+        return hidden, weights
+
+    def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Any, shown: bool) -> tuple[Any, Any]:
+        """The last hidden layer, and the attention `[batch, target length, annotations]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("seq2seq"):
-            table = self._table("target")
+            x = tf.gather(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
-                x = self._embed(table, target_in)                           # [target length, batch, embedding]
+                x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 if s.input_feeding:
-                    hidden = tf.transpose(self._feed_inputs(memory, x), [1, 0, 2])
+                    hidden, *weights = [by_time(y) for y in self._feed_inputs(memory, x, shown)]
                 else:
                     for layer in range(s.layers):
                         cell = self._cell(layer, int(x.shape[2]))
                         x = cell.run(self._layer_input(x, layer), memory.start[layer])[-1]
-                    hidden = self._last_hidden(tf.transpose(x, [1, 0, 2]), memory)
-                return dropout(hidden, s.dropout, "hidden")
+                        x = self.adapted(x, f"layer_{layer}")
+                    hidden, *weights = self._last_hidden(tf.transpose(x, [1, 0, 2]), memory)
+                return dropout(hidden, s.dropout, "hidden"), weights[0] if shown else None
 
-    def _feed_inputs(self, memory: Seq2SeqMemory, x: Any) -> Any:
+    def _feed_inputs(self, memory: Seq2SeqMemory, x: Any, shown: bool) -> list[Any]:
         """Decode with input feeding, where every layer and attention are within the loop.
 
         Args:
             x: embeddings float32 `[target length, batch, embedding_size]`.
+            shown: give the attention, too.
         Returns:
-            the last hidden layer, float32 `[target length, batch, embedding_size]`.
+            the last hidden layer, float32 `[target length, batch, embedding_size]`, and if it is to be shown the
+            attention, float32 `[target length, batch, annotations]`.
         """
         s = self.settings
         cells, attention, kernel = self._decoder_cells(), self._attention(), self._attentional_kernel()
         (attended,) = memory.attention
         rows = tf.shape(x)[1]
         states, maps, norms = cells[0].state_size, len(cells[0].matrices), len(cells[0].norms)
+        scales = [lhuc_scale(s.hidden_size, f"layer_{layer}") for layer in range(s.layers)] if s.lhuc else []
 
         def one(step: Step) -> tuple[list[Any], list[Any]]:
             *flat, below = step.state
@@ -164,16 +176,16 @@ class Seq2Seq(ConfiguredModel):
                 extra = below * step.fixed[layer] if layer else below
                 after.append(cell.advance(projected[layer], [extra], before[layer],
                                           _from(step.multiply, layer * maps), norm[layer]))
-                below = after[-1][-1]
+                below = after[-1][-1] * step.shared[norms * s.layers + layer] if scales else after[-1][-1]
             seen = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
             hidden = tf.tanh(step.multiply(tf.concat([seen.context[:, 0], below], 1), s.layers * maps + 2))
-            return [*chain(*after), hidden], [hidden]
+            return [*chain(*after), hidden], [hidden, seen.weights[:, 0]] if shown else [hidden]
 
         inputs = [cells[0].project(x), *[cell.project(_nothing(x)) for cell in cells[1:]]]
         masks = [sequence_mask(rows, s.hidden_size, s.dropout, f"layer_{layer}_input") for layer in range(1, s.layers)]
-        return scan(one, 1, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
+        return scan(one, 1 + shown, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
                     [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attended), kernel],
-                    [*chain(*[cell.norms for cell in cells])], [attended.bias, *masks])[0]
+                    [*chain(*[cell.norms for cell in cells]), *scales], [attended.bias, *masks])
 
     def start_state(self, memory: Seq2SeqMemory, beam: int) -> DecoderState:
         states = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]
@@ -194,8 +206,8 @@ class Seq2Seq(ConfiguredModel):
                     else:
                         known, extra = x, []
                     states.append(cell.step(known, extra, before))
-                    x = states[-1][-1]
-                hidden = self._last_hidden(x, state.memory)
+                    x = self.adapted(states[-1][-1], f"layer_{layer}")
+                hidden, *_ = self._last_hidden(x, state.memory)
         cache = {"states": states, "hidden": [hidden] if s.input_feeding else []}
         return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
 
@@ -204,31 +216,28 @@ class Seq2Seq(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _last_hidden(self, h: Any, memory: Seq2SeqMemory) -> Any:
+    def _last_hidden(self, h: Any, memory: Seq2SeqMemory) -> list[Any]:
         """The last hidden layer from the top layer's output.
 
         Args:
             h: `[batch, target length, hidden_size]`, or `[batch * beam, hidden_size]` of one step.
         Returns:
-            float32 with the last dimension embedding_size.
+            float32 with the last dimension embedding_size, and if there is attention its weights, float32
+            `[batch, target length or beam, annotations]`.
         """
         s = self.settings
         if not memory.attention:
-            return h if s.hidden_size == s.embedding_size else to_float32(linear(h, s.embedding_size, "hidden"))
+            return [h if s.hidden_size == s.embedding_size else to_float32(linear(h, s.embedding_size, "hidden"))]
         (attended,) = memory.attention
         query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attended.bias)[0])
-        context = self._attention().attend_once(query, [], attended).context
-        both = tf.concat([by_hypothesis(context), by_hypothesis(query)], 1)
+        seen = self._attention().attend_once(query, [], attended)
+        both = tf.concat([by_hypothesis(seen.context), by_hypothesis(query)], 1)
         hidden = tf.tanh(to_float32(matmul(both, self._attentional_kernel())))
-        return tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0))
+        return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), seen.weights]
 
     def _table(self, role: str) -> Any:
         size = self.source_vocab_size if role == "source" else self.target_vocab_size
         return shared_table(role, self.settings.tie_embeddings, size, self.settings.embedding_size)
-
-    def _embed(self, table: Any, ids: Any) -> Any:
-        """float32 `[length, batch, embedding_size]` of ids int32 `[batch, length]`."""
-        return sequence_dropout(tf.gather(table, tf.transpose(ids)), self.settings.embedding_dropout, "embedding")
 
     def _layer_input(self, x: Any, layer: int) -> Any:
         return sequence_dropout(x, self.settings.dropout, f"layer_{layer}_input") if layer else x
@@ -282,8 +291,11 @@ def _from(multiply: Callable[[Any, int], Any], first: int) -> Callable[[Any, int
 
 
 def _check(s: Seq2SeqSettings) -> None:
-    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    check_common(s)
     if s.layers < 1:
         raise SettingsError(f"model.layers={s.layers} must be at least 1.")
     if s.input_feeding and s.attention == "none":
         raise SettingsError("model.input_feeding=true needs attention to feed: set model.attention=general or dot.")
+    if s.guided_alignment_weight and s.attention == "none":
+        raise SettingsError(f"model.guided_alignment_weight={s.guided_alignment_weight} needs attention to guide: set "
+                            "model.attention=general or dot.")

@@ -18,14 +18,14 @@ from towernmt.models.attention import (
     self_attention,
     self_attention_step,
     source_attention,
+    source_attention_with_weights,
 )
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import shared_table
+from towernmt.models.embeddings import embed_source, shared_table
 from towernmt.models.feed_forward import feed_forward
 from towernmt.models.initialization import Gains, layer_gains
 from towernmt.models.interface import DecoderState
 from towernmt.models.layers import embedding_table, layer_norm, rms_norm, sinusoids
-from towernmt.models.lhuc import lhuc
 from towernmt.models.loss import Projection
 from towernmt.models.positions import PairPositions, RelativePositions, RotaryPositions
 from towernmt.models.precision import compute_dtype, to_float32
@@ -68,21 +68,13 @@ class Transformer(ConfiguredModel):
         check_settings(self.settings)
         super().__post_init__()
 
-    @property
-    def word_dropout(self) -> float:
-        return self.settings.word_dropout
-
-    @property
-    def dropout_divergence(self) -> float:
-        return self.settings.dropout_divergence
-
     def encode(self, source: Any, source_length: Any) -> TransformerMemory:
         s = self.settings
         bias = padding_bias(source_length, tf.shape(source)[1])
         with tf1.variable_scope("transformer"):
-            table = self._table("source")
+            x = embed_source(self._table("source"), source, s)
             with tf1.variable_scope("encoder"):
-                x = self._embed(table, source, tf.range(tf.shape(source)[1]))   # [batch, source length, depth]
+                x = self._embed(x, tf.range(tf.shape(source)[1]))               # [batch, source length, depth]
                 for layer in range(s.encoder_layers):
                     gains = self._gains("encoder", layer)
                     with tf1.variable_scope(f"layer_{layer}"):
@@ -100,9 +92,20 @@ class Transformer(ConfiguredModel):
         return TransformerMemory(keys_values, bias)
 
     def decode_hidden(self, memory: TransformerMemory, target_in: Any) -> Any:
+        return self._teacher_forced(memory, target_in, None)[0]
+
+    def decode_with_attention(self, memory: TransformerMemory, target_in: Any) -> tuple[Any, Any]:
+        """With the first head of the source attention in `guided_alignment_layer` (Garg et al. 2019)."""
+        layer = self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)
+        hidden, (attention,) = self._teacher_forced(memory, target_in, layer - 1)
+        return hidden, attention
+
+    def _teacher_forced(self, memory: TransformerMemory, target_in: Any, shown: int | None) -> tuple[Any, list[Any]]:
+        """The last hidden layer, and the attention to the source in the layer `shown`, if any."""
         s = self.settings
         length = tf.shape(target_in)[1]
         bias = causal_bias(length) if s.decoder_cell == "attention" else None
+        attention = []
 
         def before(y: Any, layer: int, gains: Gains) -> Any:
             if s.decoder_cell == "ssru":
@@ -111,14 +114,19 @@ class Transformer(ConfiguredModel):
                                   self._pair_positions(), gains)
 
         def source(y: Any, layer: int, gains: Gains) -> Any:
-            return source_attention(y, memory.keys_values[layer], memory.bias, s.heads, s.attention_dropout,
-                                    "source_attention", gains)
+            arguments = (y, memory.keys_values[layer], memory.bias, s.heads, s.attention_dropout, "source_attention",
+                         gains)
+            if layer != shown:
+                return source_attention(*arguments)
+            y, weights = source_attention_with_weights(*arguments)
+            attention.append(weights)
+            return y
 
         with tf1.variable_scope("transformer"):
-            table = self._table("target")
+            x = tf.gather(self._table("target"), target_in)
             with tf1.variable_scope("decoder"):
-                x = self._embed(table, target_in, tf.range(length))             # [batch, target length, depth]
-                return self._decoder_layers(x, before, source)
+                x = self._embed(x, tf.range(length))                            # [batch, target length, depth]
+                return self._decoder_layers(x, before, source), attention
 
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
         s = self.settings
@@ -150,9 +158,9 @@ class Transformer(ConfiguredModel):
             return tf.reshape(context, [-1, s.hidden_size])
 
         with tf1.variable_scope("transformer"):
-            table = self._table("target")
+            x = tf.gather(self._table("target"), token[:, None])
             with tf1.variable_scope("decoder"):
-                x = self._embed(table, token[:, None], state.step[None])[:, 0]  # [rows, depth]
+                x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, before, source)
         return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1)
 
@@ -183,17 +191,17 @@ class Transformer(ConfiguredModel):
         size = self.source_vocab_size if role == "source" else self.target_vocab_size
         return shared_table(role, self.settings.tie_embeddings, size, self.settings.hidden_size)
 
-    def _embed(self, table: Any, ids: Any, positions: Any) -> Any:
+    def _embed(self, x: Any, positions: Any) -> Any:
         """Scaled embeddings, plus positions unless self-attention has them.
 
         Args:
-            ids: int32 `[batch, length]`.
+            x: embeddings float32 `[batch, length, depth]`.
             positions: int32 `[length]`.
         Returns:
             float32 `[batch, length, depth]`.
         """
         s = self.settings
-        x = tf.gather(table, ids) * s.hidden_size ** 0.5
+        x *= s.hidden_size ** 0.5
         if s.positions in ("relative", "rotary"):
             return dropout(x, s.embedding_dropout, "embedding")
         if s.positions == "learned":
@@ -215,9 +223,7 @@ class Transformer(ConfiguredModel):
 
     def _sublayer(self, x: Any, name: str, gains: Gains, layer: Callable[[Any], Any]) -> Any:
         s = self.settings
-        y = layer(self._process(x, None, s.preprocess, f"{name}_pre", gains))
-        if s.lhuc:
-            y = lhuc(y, name)
+        y = self.adapted(layer(self._process(x, None, s.preprocess, f"{name}_pre", gains)), name)
         return self._process(y, x, s.postprocess, f"{name}_post", gains)
 
     def _process(self, x: Any, residual: Any, sequence: str, name: str, gains: Gains) -> Any:

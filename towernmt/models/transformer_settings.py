@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from towernmt.errors import SettingsError
-from towernmt.models.embeddings import TIES, check_vocabularies
+from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.feed_forward import FEED_FORWARDS
 from towernmt.models.initialization import INITIALIZATIONS
 from towernmt.settings import setting
@@ -16,7 +16,7 @@ DECODER_CELLS = ("attention", "ssru")
 
 
 @dataclass(frozen=True)
-class TransformerSettings:
+class TransformerSettings(CommonSettings):
     """Sizes and regularisation of a Transformer; the defaults are the preset `tiny`."""
 
     hidden_size: int = setting(256, "depth of embeddings and hidden layers")
@@ -24,15 +24,10 @@ class TransformerSettings:
     heads: int = setting(4, "attention heads; divides hidden_size")
     encoder_layers: int = setting(3, "layers of the encoder")
     decoder_layers: int = setting(3, "layers of the decoder")
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary in the training loss")
     residual_dropout: float = setting(0.1, "dropout on the output of each sublayer ('d' in the sequences)")
     attention_dropout: float = setting(0.0, "dropout on the attention weights")
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward layers")
     embedding_dropout: float = setting(0.1, "dropout on embeddings plus positions")
-    word_dropout: float = setting(0.0, "share of the words read, of source and target, that become unknown")
-    dropout_divergence: float = setting(
-        0.0, "R-Drop: weight of the divergence between two passes with different dropout, which take twice the time; "
-             "0 for one pass")
     preprocess: str = setting("n", "before each sublayer: n(ormalise), d(ropout), in this order; '' for none")
     postprocess: str = setting("dr", "after each sublayer: d(ropout), r(esidual), n(ormalise); 'drn' is post-norm")
     norm: str = setting("layer", "what 'n' is: layer normalisation, or RMSNorm", choices=("layer", "rms"))
@@ -50,12 +45,9 @@ class TransformerSettings:
     initialization: str = setting(
         "glorot", "for deep stacks: depth_scaled divides the first kernels of layer l by sqrt(l); deepnorm is for "
                   "postprocess=drn", choices=INITIALIZATIONS)
-    lhuc: bool = setting(False, "a learned scale for each unit of each sublayer's output, to adapt to a new domain")
-    tie_embeddings: str = setting(
-        "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
-        choices=TIES)
-    source_vocab_size: int = setting(0, "set from the data")
-    target_vocab_size: int = setting(0, "set from the data")
+    guided_alignment_layer: int = setting(
+        0, "the decoder layer, from 1, whose first head of source attention learns the alignments of the data; 0 for "
+           "the last but one")
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -82,7 +74,7 @@ def check_settings(s: TransformerSettings) -> None:
     Raises:
         SettingsError: the first that does not.
     """
-    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    check_common(s)
     if s.hidden_size % s.heads or s.hidden_size % 2:
         raise SettingsError(f"model.hidden_size={s.hidden_size} must be even and a multiple of "
                             f"model.heads={s.heads}.")
@@ -94,6 +86,9 @@ def check_settings(s: TransformerSettings) -> None:
                             f"divided by model.heads={s.heads} must be even.")
     if s.positions == "relative" and s.max_distance < 1:
         raise SettingsError(f"model.max_distance={s.max_distance} must be at least 1.")
+    if not 0 <= s.guided_alignment_layer <= s.decoder_layers:
+        raise SettingsError(f"model.guided_alignment_layer={s.guided_alignment_layer} must be one of the "
+                            f"model.decoder_layers={s.decoder_layers}, counted from 1, or 0 for the last but one.")
     residual, norm = s.postprocess.find("r"), s.postprocess.find("n")
     if s.initialization == "deepnorm" and ("n" in s.preprocess or not 0 <= residual < norm):
         raise SettingsError("model.initialization=deepnorm normalises the sum with the residual: set "

@@ -189,7 +189,7 @@ def build_sampler(model: NMTModel, settings: SamplingSettings) -> Sampler:
     """
     name = tf1.get_default_graph().unique_name("tower-sample", mark_as_used=False)
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
-        signature = [*search_signature(), tf.TensorSpec([], tf.int64, "draw")]
+        signature = [*search_signature(model), tf.TensorSpec([], tf.int64, "draw")]
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in signature]
         source, source_length, draw = inputs
         return Sampler(inputs, sample(model, source, source_length, draw, settings))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.predict.beam import SearchResult, beam_search
 from towernmt.predict.settings import SearchSettings
 from towernmt.tf_compat import tf, tf1
@@ -22,16 +22,16 @@ INPUT_NAMES = ["source", "source_length"]
 OUTPUT_NAMES = ["tokens", "scores"]
 
 
-def search_signature() -> list[Any]:
-    """The search tower's inputs: `source` int32 `[batch, source length]`, `source_length` int32 `[batch]`."""
-    return [tf.TensorSpec([None, None], tf.int32, "source"), tf.TensorSpec([None], tf.int32, "source_length")]
+def search_signature(model: NMTModel) -> list[Any]:
+    """The search tower's inputs: the model's `source` and `source_length`."""
+    return batch_signature(model.source_factor_count)[:2]
 
 
 def search_tower(model: NMTModel, settings: SearchSettings,
                  device: str | None = None) -> Callable[..., SearchResult]:
-    """A tower function over `search_signature()`.
+    """A tower function over `search_signature(model)`.
 
-    For `PredictConfig(tower_func=search_tower(...), input_signature=search_signature())`; do not wrap
+    For `PredictConfig(tower_func=search_tower(...), input_signature=search_signature(model))`; do not wrap
     it in a `TowerFunc` there, which tensorpack 0.11 then calls without end.
 
     Its outputs are named `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32
@@ -100,6 +100,6 @@ def build_search_predictor(model: NMTModel, settings: SearchSettings,
     name = tf1.get_default_graph().unique_name("tower-search", mark_as_used=False)
     weights = averaged_weights() if settings.averaged else nullcontext()
     with weights, tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
-        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in search_signature()]
+        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in search_signature(model)]
         result = search_tower(model, settings, device)(*inputs)
     return SearchPredictor(inputs, list(result))

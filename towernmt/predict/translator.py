@@ -61,9 +61,10 @@ class Translator:
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         self.checkpoint = checkpoint_path(run, checkpoint)
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        tower = search_tower(run.load_model(), self.search, device_name(device))
+        model = run.load_model()
+        tower = search_tower(model, self.search, device_name(device))
         self.predictor = OfflinePredictor(PredictConfig(
-            tower_func=tower, input_signature=search_signature(), input_names=INPUT_NAMES,
+            tower_func=tower, input_signature=search_signature(model), input_names=INPUT_NAMES,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
             session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(self.checkpoint)))
 

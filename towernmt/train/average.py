@@ -98,9 +98,10 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
 def _weights(run: RunDirectory) -> list[str]:
     """The names of the variables that translating needs."""
     with tf.Graph().as_default():
-        inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in search_signature()]
+        model = run.load_model()
+        inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in search_signature(model)]
         with PredictTowerContext(""):
-            search_tower(run.load_model(), SearchSettings(beam_size=1))(*inputs)
+            search_tower(model, SearchSettings(beam_size=1))(*inputs)
         return [variable.op.name for variable in tf1.global_variables()]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from tensorpack.train.base import StopTraining
 
 from towernmt.input_source import GeneralQueueInput
 from towernmt.input_source.queue_input import global_shape
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import batch_signature
 from towernmt.runs import Run, run_as
 from towernmt.tf_compat import tf, tf1
 
@@ -26,7 +26,8 @@ class FedInput(GeneralQueueInput):
     """
 
     def _setup(self, signature: list[Any]) -> None:
-        super()._setup(NMTModel.inputs(cast(Any, None)))
+        source = next((spec for spec in signature if spec.name == "source" and spec.shape.rank == 3), None)
+        super()._setup(batch_signature(source.shape[2] - 1 if source is not None else 0))
         self._batch = self._global
         with tf.device("/cpu:0"), self.cached_name_scope():
             self._global = [tf1.placeholder(spec.dtype, global_shape(spec), f"fed_{spec.name}") for spec in signature]
