@@ -15,6 +15,7 @@ __getattr__, __dir__ = lazy_exports(__name__, {
     "early_stopping": ["EarlyStopping"],
     "hooks": ["CallbackToHook", "HookToCallback"],
     "limits": ["StopAfterMinutes", "StopAtStep"],
+    "loss_scale_monitor": ["LossScaleMonitor"],
     "nan_guard": ["NaNGuard", "watch_gradients"],
     "patience": ["Patience"],
     "progress": ["Progress"],

@@ -14,6 +14,8 @@ from towernmt.tf_compat import tf, tf1
 
 GRADIENTS = "towernmt/gradients"
 """Graph collection of (gradient, variable) pairs as they are before clipping; see `watch_gradients`."""
+FORGIVEN = "towernmt/forgiven"
+"""Graph collection of what `forgive` was given; the first is that of the train step."""
 
 
 def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
@@ -31,12 +33,22 @@ def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
             tf1.add_to_collection(GRADIENTS, (gradient, variable))
 
 
+def forgive(skipped: Any) -> None:
+    """Let the guard pass over a step whose update was not made.
+
+    Args:
+        skipped: bool `[]`, computed with each step: its update was skipped, and that is no divergence.
+    """
+    tf1.add_to_collection(FORGIVEN, skipped)
+
+
 class NaNGuard(Callback):
     """Ends training at the first step whose loss, gradients or other watched tensors are not finite.
 
     Each step fetches one flag a tensor together with the update (a sum of squares each: what the
     global norm computes anyway). In the order of computation: the loss of every tower, `tensors`, then the
     gradients from the output back to the input, so that the first bad one is the nearest to the cause.
+    A step whose update is skipped, as float16 with loss scaling skips those that overflow, is let pass (`forgive`).
     Variables are looked at before training, every `check_steps`, and whenever `check_variables` is
     called (the saver does, before it writes), because an update may overflow with finite gradients.
 
@@ -60,6 +72,10 @@ class NaNGuard(Callback):
         watched = self._tower_tensors() + _gradients(self.graph)
         self._watched = [name for name, _ in watched]
         self._flags = _finite([tensor for _, tensor in watched])
+        forgiven = self.graph.get_collection(FORGIVEN)
+        if forgiven:
+            self._flags |= forgiven[0]
+        self._hint = _LEAST_SCALE if forgiven else ""
         variables = tf1.trainable_variables()
         self._variables = [f"variable {v.op.name}" for v in variables]
         with tf1.name_scope("variables"):
@@ -78,7 +94,7 @@ class NaNGuard(Callback):
 
     def _trigger_step(self) -> None:
         if self._seen is not None:
-            self._refuse_bad(self._watched, self._seen)
+            self._refuse_bad(self._watched, self._seen, self._hint)
         if self._check_steps and self.global_step % self._check_steps == 0:
             self.check_variables()
 
@@ -91,7 +107,7 @@ class NaNGuard(Callback):
         if self._variable_flags is not None:
             self._refuse_bad(self._variables, self.trainer.sess.run(self._variable_flags))
 
-    def _refuse_bad(self, names: Sequence[str], finite: np.ndarray) -> None:
+    def _refuse_bad(self, names: Sequence[str], finite: np.ndarray, hint: str = "") -> None:
         if finite.all():
             return
         self.trainer.diverged = True
@@ -101,7 +117,7 @@ class NaNGuard(Callback):
             f"Training diverged at step {self.global_step}: the {name} is not finite (NaN or infinite). "
             + (f"The last good checkpoint is {checkpoint}, and nothing was saved after it; "
                if checkpoint else "No checkpoint had been saved before; ")
-            + "lower optimizer.learning_rate, raise schedule.warmup_steps or set train.clip_norm (to 1.0, "
+            + hint + "lower optimizer.learning_rate, raise schedule.warmup_steps or set train.clip_norm (to 1.0, "
             "say), and start again.")
 
     def _last_good_checkpoint(self) -> Any:
@@ -127,6 +143,10 @@ class NaNGuard(Callback):
                 place = f" of tower {index}" if len(tensors) > 1 else ""
                 found.append((("loss" if name == self._loss else f"tensor {name}") + place, tensor))
         return found
+
+
+_LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it is: "
+                "take train.precision=bfloat16 or float32, or ")
 
 
 def _gradients(graph: Any) -> list[tuple[str, Any]]:

@@ -79,8 +79,11 @@ def _summed_negative_log_likelihood(tokens: Any, kernel: Any, bias: Any, labels:
 
     @tf.custom_gradient
     def negative_log_likelihood(tokens: Any, kernel: Any, bias: Any, right: Any) -> Any:
-        probabilities = tf.nn.softmax(Projection(kernel, bias).flat_logits(tokens))                 # [tokens, V]
-        likelihood = to_float32(tf.gather(probabilities, labels, batch_dims=1))
+        logits = Projection(kernel, bias).flat_logits(tokens)
+        # float16 ends at 6e-8: what the loss is made from must not have been that narrow.
+        exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
+        likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
+        probabilities = tf.cast(exact, logits.dtype)
 
         def gradient(scale: Any) -> Any:
             # Like `affine`: the column of ones sums the gradient of the bias along the way.

@@ -1,10 +1,10 @@
-"""Precision of matrix products: float32, or bfloat16 with what must be exact in float32.
+"""Precision of matrix products: float32, or bfloat16 or float16 with what must be exact in float32.
 
-In bfloat16 the factors and results of each product are rounded, and so are the logits and the softmax over
+In bfloat16 and float16 the factors and results of each product are rounded, and so are the logits and the softmax over
 the vocabulary, which stand between two products (a kernel sums in float32 inside). Parameters, optimizer,
 gradients of parameters, residual stream, normalisation, attention weights and the summed loss are float32
 (mixed precision, Micikevicius et al. 2018; bfloat16 has float32's range and needs no loss scaling,
-Kalamkar et al. 2019).
+Kalamkar et al. 2019; float16 gets it, see `towernmt.train.loss_scale`, and its softmax is float32).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from towernmt.tf_compat import tf, tf1
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "float16")
 _PRECISION = "towernmt/precision"
 
 

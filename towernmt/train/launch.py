@@ -18,6 +18,7 @@ from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.early_stopping import EarlyStopping
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
@@ -35,6 +36,7 @@ from towernmt.train.checkpoint import latest_checkpoint
 from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.log_filter import keep_logging_without_disk
+from towernmt.train.loss_scale import LossScaling, set_loss_scaling
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
@@ -95,6 +97,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
     with tf.Graph().as_default():
         set_seed(s.seed)
         set_precision(s.precision)
+        set_loss_scaling(LossScaling(s.loss_scale, s.loss_scale_growth_steps, s.least_loss_scale))
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
@@ -213,7 +216,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train
     validated = bool(data.valid_source) and s.validate_steps > 0
-    callbacks: list[Any] = [NaNGuard()]
+    callbacks: list[Any] = [NaNGuard(), *([LossScaleMonitor()] if s.precision == "float16" else [])]
     if validated:
         count = s.validate_sentences or None
         callbacks.append(BleuValidator(

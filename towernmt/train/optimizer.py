@@ -10,9 +10,11 @@ from tensorpack.tfutils.gradproc import GradientProcessor
 from tensorpack.tfutils.optimizer import apply_grad_processors
 
 from towernmt.callbacks.nan_guard import watch_gradients
+from towernmt.models.precision import compute_dtype
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import AveragingOptimizer
+from towernmt.train.loss_scale import LossScaleOptimizer
 from towernmt.train.optimizers.adafactor import Adafactor
 from towernmt.train.optimizers.adam import AdamW, LazyAdam
 from towernmt.train.optimizers.lamb import Lamb
@@ -55,15 +57,19 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
 
     Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in
-    TensorFlow's fused kernel.
+    TensorFlow's fused kernel. Where the graph's precision is float16, the loss is scaled (`loss_scale`).
 
     Raises:
         SettingsError: a value that cannot work.
     """
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
                             trainable=False)
-    optimizer = apply_grad_processors(MAKERS[settings.name](settings, rate), [GlobalNorm(clip_norm)])
-    return AveragingOptimizer(optimizer, settings.ema_decay) if settings.ema_decay else optimizer
+    optimizer = MAKERS[settings.name](settings, rate)
+    if settings.ema_decay:
+        optimizer = AveragingOptimizer(optimizer, settings.ema_decay)
+    if compute_dtype() == tf.float16:
+        optimizer = LossScaleOptimizer(optimizer)
+    return apply_grad_processors(optimizer, [GlobalNorm(clip_norm)])
 
 
 class GlobalNorm(GradientProcessor):

@@ -11,6 +11,7 @@ from tensorpack.utils import logger
 from towernmt.errors import CheckpointError
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.checkpoint import reason_of
+from towernmt.train.loss_scale import SCOPE as LOSS_SCALE
 
 _MEND = "use the settings it was trained with, or another run."
 
@@ -32,15 +33,15 @@ class RestoreCheckpoint(SessionInit):
         self.name = self.prefix.removesuffix("/model")
 
     def _setup_graph(self) -> None:
-        variables = tf1.global_variables()
-        self._check(variables)
-        self._saver = tf1.train.Saver(variables)
+        self._saver = tf1.train.Saver(self._check(tf1.global_variables()))
 
-    def _check(self, variables: list[Any]) -> None:
+    def _check(self, variables: list[Any]) -> list[Any]:
+        """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
         try:
             saved = tf.train.load_checkpoint(self.prefix).get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError, RuntimeError) as error:
             raise self._damaged(error) from error
+        variables = [v for v in variables if v.op.name in saved or not v.op.name.startswith(f"{LOSS_SCALE}/")]
         for variable in variables:
             name, shape = variable.op.name, variable.shape.as_list()
             if name not in saved:
@@ -49,6 +50,7 @@ class RestoreCheckpoint(SessionInit):
             if saved[name] != shape:
                 raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} there "
                                       f"and {shape} in the model; {_MEND}")
+        return variables
 
     def _run_init(self, sess: Any) -> None:
         logger.info(f"Restoring {self.name} ...")

@@ -57,7 +57,8 @@ class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
         self._decay = 1.0 - tf.pow(self._next_step, -self._decay_exponent)
 
     def _step(self) -> Any:
-        return self._get_non_slot_variable("adafactor_step", graph=tf1.get_default_graph())
+        with tf.init_scope():       # the graph it was made in, from within a tf.cond too
+            return self._get_non_slot_variable("adafactor_step", graph=tf1.get_default_graph())
 
     def _update(self, gradient: Any, variable: Any) -> Any:
         value = variable.read_value()
