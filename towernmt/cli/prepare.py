@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             parser.add_argument(option, action="store_true", help=text)
             continue
+        if kind is list:
+            parser.add_argument(option, nargs="+", default=[], metavar="FILE", help=text)
+            continue
         required = field.name in ("source", "output")
         if not required and field.default not in (None, ""):
             text += f" Default: {field.default}."
@@ -53,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _kind(annotation: Any) -> type:
-    """The type of an option's value: `float` for `float | None`."""
+    """The type of an option's value: `float` for `float | None`, `list` for a list of files."""
+    if typing.get_origin(annotation) is list:
+        return list
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     kind: type = kinds[0] if kinds else annotation
     return kind

@@ -71,6 +71,10 @@ class Batch:
         target: int32 `[batch, target length]`.
         target_length: int32 `[batch]`, tokens with EOS.
         target_tokens: float32 `[]`, the sum of `target_length`.
+        alignment: uint8 `[batch, target length, source length]`, 1 where a target piece and a source piece are linked;
+            never of EOS. None: not asked for.
+
+    Where the source has factors, `source` is `[batch, source length, 1 + factors]`; EOS and PAD are so in all of them.
     """
 
     source: NDArray[np.int32]
@@ -78,13 +82,15 @@ class Batch:
     target: NDArray[np.int32]
     target_length: NDArray[np.int32]
     target_tokens: NDArray[np.float32]
+    alignment: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
 
     def arrays(self) -> list[NDArray]:
         """The arrays in the order of the tower's input signature."""
-        return [self.source, self.source_length, self.target, self.target_length, self.target_tokens]
+        arrays = [self.source, self.source_length, self.target, self.target_length, self.target_tokens]
+        return arrays if self.alignment is None else [*arrays, self.alignment]
 
 
 @dataclass(frozen=True)
@@ -123,13 +129,15 @@ class PaddingWaste:
 class Batches:
     """The batches of a corpus, for any number of readers in any number of threads."""
 
-    def __init__(self, data: BlockSource, settings: BatchSettings, epochs: int | None = None) -> None:
+    def __init__(self, data: BlockSource, settings: BatchSettings, epochs: int | None = None,
+                 alignments: bool = False) -> None:
         """
         Args:
             data: the corpus.
             settings: sizes and order.
             epochs: how many passes there are, counted from the very first, not from where a reader begins;
                 None for no end.
+            alignments: whether the batches have them, which the corpus must have then.
         Raises:
             DataError: the corpus is empty.
             SettingsError: a setting that cannot work.
@@ -138,6 +146,7 @@ class Batches:
         self._data = data
         self._settings = settings
         self._epochs = epochs
+        self._alignments = alignments
         if not any(len(data.read_block(block)) for block in range(data.num_blocks)):
             raise DataError("The corpus holds no sentence pair, so there is nothing to make batches of; see "
                             "the preparation's report for what was dropped and why.")
@@ -180,7 +189,8 @@ class Batches:
                 if first + skip < count:
                     block, plan = self._plan(epoch, blocks[place])
                     for index in range(first + skip, count, step):
-                        yield self._after(epoch, place, index, count), make_batch(block, plan.pairs_of(index))
+                        batch = make_batch(block, plan.pairs_of(index), self._alignments)
+                        yield self._after(epoch, place, index, count), batch
                     skip = (first + skip - count) % step
                 else:
                     skip -= count - first
@@ -256,17 +266,40 @@ class Batches:
             return block, plan
 
 
-def make_batch(block: PairBlock, pairs: IntArray) -> Batch:
+def make_batch(block: PairBlock, pairs: IntArray, alignments: bool = False) -> Batch:
     """The padded arrays of some pairs of a block.
 
     Args:
         block: where the sentences are, without EOS.
         pairs: int64 `[batch]`, indices of the block's pairs.
+        alignments: whether the batch has them.
+    Raises:
+        DataError: the block has no alignments.
     """
     source, source_length = _pad(block.source_ids, block.source_offsets, pairs)
     target, target_length = _pad(block.target_ids, block.target_offsets, pairs)
     tokens = np.array(target_length.sum(), dtype=np.float32)
-    return Batch(source, source_length, target, target_length, tokens)
+    alignment = None
+    if block.source_factors is not None:
+        streams = [source, *(_pad(ids, block.source_offsets, pairs)[0] for ids in block.source_factors)]
+        source = np.stack(streams, axis=-1)
+    if alignments:
+        alignment = _alignment(block, pairs, (target.shape[1], source.shape[1]))
+    return Batch(source, source_length, target, target_length, tokens, alignment)
+
+
+def _alignment(block: PairBlock, pairs: IntArray, lengths: tuple[int, int]) -> NDArray[np.uint8]:
+    """uint8 `[batch, target length, source length]`."""
+    if block.links is None or block.link_offsets is None:
+        raise DataError("The corpus has no alignments: prepare it with `towernmt prepare --alignments FILE`.")
+    begin = block.link_offsets[pairs]
+    counts = block.link_offsets[pairs + 1] - begin  # [batch]
+    ends = np.cumsum(counts)
+    places = np.arange(ends[-1]) + np.repeat(begin - ends + counts, counts)  # [links of the batch]
+    source, target = block.links[:, places]
+    found = np.zeros((len(pairs), *lengths), np.uint8)
+    found[np.repeat(np.arange(len(pairs)), counts), target, source] = 1
+    return found
 
 
 def _pad(ids: NDArray[np.integer], offsets: IntArray, rows: IntArray

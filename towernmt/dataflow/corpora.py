@@ -7,6 +7,7 @@ sources:
 mix: temperature 5                   # or: by weight, or: concatenate
 vocabulary: prepared/de-en           # or {source: de.model, target: en.model}, or one file for both
 validation: {source: valid.de, target: valid.en}
+source_factors: 1                    # words as `Haus|NOUN`; left out, the vocabulary's directory says so
 max_length: 200
 max_length_ratio: 9
 ```
@@ -60,6 +61,7 @@ class Corpora:
         mix, temperature: see `towernmt.dataflow.mixture`.
         vocabulary: a directory, or the files of both sides; None: not given.
         validation: text files; None: not given.
+        source_factors: factors of each source word; None: not given.
         pair_filter: which pairs are kept.
     """
 
@@ -69,6 +71,7 @@ class Corpora:
     temperature: float = 1.0
     vocabulary: Sides | str | None = None
     validation: Sides | None = None
+    source_factors: int | None = None
     pair_filter: PairFilter = field(default_factory=lambda: PairFilter(200, 9.0))
 
     def mixture(self, seed: int = 1, report: Callable[[str], None] | None = None) -> Mixture:
@@ -126,7 +129,7 @@ def _quoted(text: str) -> str:
 
 
 def _corpora(content: Any, name: str) -> Corpora:
-    names = ("sources", "mix", "vocabulary", "validation", "max_length", "max_length_ratio")
+    names = ("sources", "mix", "vocabulary", "validation", "source_factors", "max_length", "max_length_ratio")
     given = _mapping(content, names, name, "`sources:` with a list of sources")
     entries = given.get("sources")
     if not isinstance(entries, list) or not entries:
@@ -138,12 +141,15 @@ def _corpora(content: Any, name: str) -> Corpora:
                              origin=name)
     if limits.max_length < 1 or not limits.max_length_ratio >= 1:
         raise SettingsError(f"{name}: max_length and max_length_ratio must be at least 1.")
+    factors = given.get("source_factors")
+    if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
+        raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
     vocabulary, validation = given.get("vocabulary"), given.get("validation")
     return Corpora(
         name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
         None if validation is None else _sides(validation, f"{name}, validation"),
-        PairFilter(limits.max_length, limits.max_length_ratio))
+        factors, PairFilter(limits.max_length, limits.max_length_ratio))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -20,9 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from towernmt.dataflow.alignment import Link, link_pieces, parse_links
+from towernmt.dataflow.annotations import Chunks
+from towernmt.dataflow.factors import FactoredVocabulary, FactorError, factors_of
 from towernmt.dataflow.shards import id_dtype
 from towernmt.dataflow.sources.source import Pair
-from towernmt.dataflow.text import Chunk, clean, read_chunks
+from towernmt.dataflow.text import Chunk, clean
 from towernmt.dataflow.vocabulary import Sampling, Vocabulary, load_vocabularies
 from towernmt.errors import DataError
 
@@ -34,6 +37,11 @@ DROP_REASONS = {
     "length ratio": "one side has too many times the tokens of the other",
 }
 """Why a pair is dropped; the first reason that holds is the one that counts."""
+
+
+def ids_of(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
+    """The type that the ids of all streams are stored in."""
+    return id_dtype(max(one.size for one in (source_vocabulary, target_vocabulary, *factors_of(source_vocabulary))))
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,9 @@ class EncodedChunk:
         source_lengths, target_lengths: int32 `[pairs]`.
         source_ids, target_ids: uint16 or int32 `[tokens]`.
         dropped: reason to the line numbers of the pairs dropped for it.
+        source_factors: uint16 or int32 `[factors, tokens]`, or None: see `towernmt.dataflow.pairs.PairBlock`.
+        link_counts: int32 `[pairs]`; None: there are no alignments.
+        links: uint16 `[2, links]`, see `PairBlock`.
     """
 
     lines: int
@@ -82,20 +93,42 @@ class EncodedChunk:
     source_ids: NDArray[np.integer]
     target_ids: NDArray[np.integer]
     dropped: dict[str, NDArray[np.int64]]
+    source_factors: NDArray[np.integer] | None = None
+    link_counts: NDArray[np.int32] | None = None
+    links: NDArray[np.uint16] | None = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Texts of one side as ids; `factors` and `words` as in `FactoredTexts`, where they are known."""
+
+    ids: list[list[int]]
+    factors: Sequence[list[list[int]]] = ()
+    words: Sequence[list[int]] = ()
 
 
 class ChunkEncoder:
-    """Encodes chunks with two vocabularies and a filter."""
+    """Encodes chunks with two vocabularies and a filter.
+
+    A source vocabulary with factors reads text in their form; see `towernmt.dataflow.factors`.
+    """
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter
                  ) -> None:
         self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
-        self._dtype = id_dtype(max(source_vocabulary.size, target_vocabulary.size))
+        self._dtype = ids_of(source_vocabulary, target_vocabulary)
 
-    def __call__(self, source: Chunk, target: Chunk) -> EncodedChunk:
-        encoded = [vocabulary.encode_batch([clean(line) for line in chunk.decode()])
-                   for vocabulary, chunk in ((self._source, source), (self._target, target))]
-        return self._filtered(encoded[0], encoded[1], source.first_line)
+    def __call__(self, source: Chunk, target: Chunk, alignments: Chunk | None = None) -> EncodedChunk:
+        texts = [[clean(line) for line in chunk.decode()] for chunk in (source, target)]
+        try:
+            if alignments is None:
+                return self._filtered(_side(self._source, texts[0]), _side(self._target, texts[1]), source.first_line)
+            source_side, target_side = (_side_with_words(vocabulary, side) for vocabulary, side in zip(
+                (self._source, self._target), texts, strict=True))
+        except FactorError as error:
+            raise error.at(source.path, source.first_line + error.index) from None
+        counts = ([len(text.split()) for text in side] for side in texts)
+        return self._filtered(source_side, target_side, source.first_line, parse_links(alignments, *counts))
 
     def encode_pairs(self, pairs: Sequence[Pair], first_line: int, threads: int = 1) -> EncodedChunk:
         """Pairs of text, the first of which is "line" `first_line`, encoded and filtered.
@@ -104,58 +137,87 @@ class ChunkEncoder:
             pairs: raw text.
             first_line: number of the first pair.
             threads: that the vocabularies may use.
+        Raises:
+            FactorError: a source word lacks a factor.
         """
         source, target = (list(side) for side in zip(*pairs, strict=True))
-        return self._filtered(self._source.encode_batch(source, threads), self._target.encode_batch(target, threads),
-                              first_line)
+        return self._filtered(_side(self._source, source, threads), _side(self._target, target, threads), first_line)
 
     def sample_pairs(self, pairs: Sequence[Pair], first_line: int, sampling: Sampling, seed: int) -> EncodedChunk:
         """As `encode_pairs`, with segmentations drawn at random by `seed` (see `Vocabulary.sample_batch`)."""
         source, target = (list(side) for side in zip(*pairs, strict=True))
+        if isinstance(self._source, FactoredVocabulary):
+            drawn = _Side(*self._source.sample_texts(source, sampling, seed))
+        else:
+            drawn = _Side(self._source.sample_batch(source, sampling, seed))
         # Another seed for the target: with one vocabulary for both, equal sentences need not be cut alike.
-        return self._filtered(self._source.sample_batch(source, sampling, seed),
-                              self._target.sample_batch(target, sampling, seed ^ 1), first_line)
+        return self._filtered(drawn, _Side(self._target.sample_batch(target, sampling, seed ^ 1)), first_line)
 
-    def _filtered(self, source_ids: list[list[int]], target_ids: list[list[int]], first_line: int) -> EncodedChunk:
-        lengths = [np.fromiter(map(len, ids), np.int64, len(ids)) for ids in (source_ids, target_ids)]
+    def _filtered(self, source: _Side, target: _Side, first_line: int, links: Sequence[Sequence[Link]] | None = None
+                  ) -> EncodedChunk:
+        lengths = [np.fromiter(map(len, side.ids), np.int64, len(side.ids)) for side in (source, target)]
         reasons = self._filter.reasons(*lengths)
-        numbers = first_line + np.arange(len(source_ids), dtype=np.int64)
+        numbers = first_line + np.arange(len(source.ids), dtype=np.int64)
         kept = np.flatnonzero(reasons < 0)
         dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
                    if (reasons == code).any()}
         source_lengths, target_lengths = (side[kept].astype(np.int32) for side in lengths)
-        return EncodedChunk(len(source_ids), numbers[kept], source_lengths, target_lengths,
-                            self._flat(source_ids, kept), self._flat(target_ids, kept), dropped)
+        factors = np.stack([self._flat(ids, kept) for ids in source.factors]) if source.factors else None
+        return EncodedChunk(len(source.ids), numbers[kept], source_lengths, target_lengths,
+                            self._flat(source.ids, kept), self._flat(target.ids, kept), dropped, factors,
+                            *_linked(source, target, links, kept))
 
     def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:
         selected: Any = ids if len(kept) == len(ids) else [ids[i] for i in kept.tolist()]
         return np.fromiter(chain.from_iterable(selected), self._dtype)
 
 
-def encode_files(source: str | Path, target: str | Path, vocabularies: Path, pair_filter: PairFilter,
-                 workers: int) -> Iterator[EncodedChunk]:
-    """Encode two parallel files, chunk by chunk, in file order.
+def _side(vocabulary: Vocabulary, texts: list[str], threads: int = 1) -> _Side:
+    if isinstance(vocabulary, FactoredVocabulary):
+        return _Side(*vocabulary.encode_texts(texts, threads))
+    return _Side(vocabulary.encode_batch(texts, threads))
+
+
+def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _Side:
+    if isinstance(vocabulary, FactoredVocabulary):
+        return _Side(*vocabulary.encode_texts(texts))
+    ids, words = vocabulary.encode_with_words(texts)
+    return _Side(ids, words=words)
+
+
+def _linked(source: _Side, target: _Side, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
+            ) -> tuple[NDArray[np.int32] | None, NDArray[np.uint16] | None]:
+    """`link_counts` and `links` of the pairs that were kept."""
+    if links is None:
+        return None, None
+    pieces = [link_pieces(links[i], source.words[i], target.words[i]) for i in kept.tolist()]
+    counts = np.array([found.shape[1] for found in pieces], np.int32)
+    return counts, np.concatenate([np.zeros((2, 0), np.uint16), *pieces], axis=1)
+
+
+def encode_files(chunks: Iterable[Chunks], vocabularies: Path, pair_filter: PairFilter, workers: int
+                 ) -> Iterator[EncodedChunk]:
+    """Encode parallel text, chunk by chunk, in its order.
 
     Args:
-        source, target: the text; `text.scan_pair` has found them to be parallel.
+        chunks: the text, as `annotations.training_chunks` reads it.
         vocabularies: directory that `load_vocabularies` reads.
         pair_filter: what is kept.
         workers: number of processes; 1 works in this process.
     Raises:
-        DataError: the text cannot be read (any more), or a worker died.
+        DataError: the text cannot be read (any more), a factor or a link is wrong, or a worker died.
     """
-    chunks = zip(read_chunks(source), read_chunks(target), strict=True)
     if workers == 1:
         encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
-        for pair in chunks:
-            yield encoder(*pair)
+        for texts in chunks:
+            yield encoder(*texts)
         return
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(_start_method()),
                                initializer=_start_worker, initargs=(vocabularies, pair_filter))
     pending: deque[Future[EncodedChunk]] = deque()
     try:
-        for pair in chunks:
-            pending.append(pool.submit(_encode, *pair))
+        for texts in chunks:
+            pending.append(pool.submit(_encode, *texts))
             if len(pending) > 3 * workers:
                 yield pending.popleft().result()
         while pending:
@@ -182,5 +244,5 @@ def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
     _encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
 
 
-def _encode(source: Chunk, target: Chunk) -> EncodedChunk:
-    return _encoder(source, target)
+def _encode(source: Chunk, target: Chunk, alignments: Chunk | None) -> EncodedChunk:
+    return _encoder(source, target, alignments)

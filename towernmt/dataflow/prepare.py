@@ -18,12 +18,14 @@ import numpy as np
 
 from towernmt.atomic_files import write_text
 from towernmt.dataflow import prepared
-from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files
+from towernmt.dataflow.annotations import check_factored_text, scan_annotations, training_chunks
+from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files, ids_of
+from towernmt.dataflow.factors import factors_of
 from towernmt.dataflow.line_hash import line_hash
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, PreparedData, read_manifest
 from towernmt.dataflow.progress import Progress
-from towernmt.dataflow.shards import ShardInfo, ShardWriter, id_dtype
+from towernmt.dataflow.shards import ShardInfo, ShardWriter
 from towernmt.dataflow.spool import spooled
 from towernmt.dataflow.statistics import Statistics, table
 from towernmt.dataflow.subword.learn import VocabularyMaker
@@ -34,7 +36,7 @@ from towernmt.errors import DataError
 _POOL_LINES = 20_000  # fewer lines are encoded sooner than a pool starts
 _BUFFER_BYTES = 1 << 26  # of all shard writers together
 _OURS = ("shard-*.pairs*", "statistics.json*", "statistics.txt*", "valid.source*", "valid.target*",
-         f"{VOCABULARIES}/source.*", f"{VOCABULARIES}/target.*", f"{MANIFEST}*")
+         *(f"{VOCABULARIES}/{name}" for name in ("source.*", "source_factor_*.words*", "target.*")), f"{MANIFEST}*")
 
 
 def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
@@ -68,9 +70,12 @@ class _Preparation:
         progress = Progress("checking", stream=stream)
         self._texts = scan_pair(settings.source, settings.target, progress)
         progress.done()
+        self._beside = scan_annotations(settings, self._texts[0])
         self._validation: tuple[TextSummary, TextSummary] | None = None
         if settings.valid_source and settings.valid_target:
             self._validation = scan_pair(settings.valid_source, settings.valid_target)
+            if settings.factors:
+                check_factored_text(settings.valid_source, settings.factors)
         self._inputs = self._describe_inputs()
 
     def is_done(self) -> bool:
@@ -84,8 +89,8 @@ class _Preparation:
         manifest = read_manifest(self._output)
         settings = self._settings.identity()
         former, former_inputs = manifest["settings"], manifest["inputs"]
-        differences = [f"{name} {former.get(name)} there, {value} now"
-                       for name, value in settings.items() if former.get(name) != value]
+        differences = [f"{name} {former.get(name)} there, {settings.get(name)} now"
+                       for name in {**settings, **former} if former.get(name) != settings.get(name)]
         differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
                         if former_inputs.get(name) != self._inputs.get(name)]
         if differences:
@@ -108,21 +113,21 @@ class _Preparation:
         self._say("making the vocabularies")
         source, target, notes = self._maker.make(lines)
         save_vocabularies(source, target, self._output / VOCABULARIES)
-        statistics = Statistics(settings.max_length)
-        shards = self._write_shards(lines, id_dtype(max(source.size, target.size)), statistics)
+        statistics = Statistics(settings.max_length, settings.factors, settings.alignments is not None)
+        shards = self._write_shards(lines, ids_of(source, target), statistics)
         self._finish(source, target, notes, statistics, shards)
 
     def _write_shards(self, lines: int, dtype: np.dtype[Any], statistics: Statistics) -> list[ShardInfo]:
         settings = self._settings
         count = -(-lines // settings.shard_pairs)
-        writers = [ShardWriter(self._output / f"shard-{n:05d}.pairs", dtype, _BUFFER_BYTES // count)
-                   for n in range(count)]
+        writers = [ShardWriter(self._output / f"shard-{n:05d}.pairs", dtype, _BUFFER_BYTES // count, settings.factors,
+                               settings.alignments is not None) for n in range(count)]
         workers = settings.workers or os.cpu_count() or 1
         if lines < _POOL_LINES:
             workers = 1
         progress = Progress("encoding", lines, self._stream)
         done = 0
-        for chunk in encode_files(settings.source, settings.target, self._output / VOCABULARIES,
+        for chunk in encode_files(training_chunks(settings), self._output / VOCABULARIES,
                                   PairFilter(settings.max_length, settings.max_length_ratio), workers):
             statistics.add(chunk)
             self._distribute(chunk, writers)
@@ -142,31 +147,34 @@ class _Preparation:
         Training shuffles within a shard only: so each shard is a sample of the whole corpus (as in Sockeye).
         """
         if len(writers) == 1:
-            writers[0].append(chunk.source_lengths, chunk.target_lengths, chunk.source_ids, chunk.target_ids)
+            writers[0].append(chunk.source_lengths, chunk.target_lengths, chunk.source_ids, chunk.target_ids,
+                              chunk.source_factors, chunk.link_counts, chunk.links)
             return
         shards = line_hash(chunk.line_numbers, self._settings.seed) % np.uint64(len(writers))
         order = np.argsort(shards, kind="stable")
         counts = np.bincount(shards.astype(np.int64), minlength=len(writers))
-        sides = [_reorder(lengths, ids, order) for lengths, ids in (
-            (chunk.source_lengths, chunk.source_ids), (chunk.target_lengths, chunk.target_ids))]
+        source = _Reordered(chunk.source_lengths, order, chunk.source_ids, chunk.source_factors)
+        target = _Reordered(chunk.target_lengths, order, chunk.target_ids)
+        links = None if chunk.link_counts is None else _Reordered(chunk.link_counts, order, chunk.links)
         stop = np.cumsum(counts)
         for shard in np.flatnonzero(counts).tolist():
             pairs = slice(stop[shard] - counts[shard], stop[shard])
-            (source_lengths, source_ids, source_offsets), (target_lengths, target_ids, target_offsets) = sides
-            writers[shard].append(
-                source_lengths[pairs], target_lengths[pairs],
-                source_ids[source_offsets[pairs.start]:source_offsets[pairs.stop]],
-                target_ids[target_offsets[pairs.start]:target_offsets[pairs.stop]])
+            source_lengths, source_ids, source_factors = source.take(pairs)
+            target_lengths, target_ids = target.take(pairs)
+            writers[shard].append(source_lengths, target_lengths, source_ids, target_ids, source_factors,
+                                  *(() if links is None else links.take(pairs)))
 
     def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,
                 shards: list[ShardInfo]) -> None:
         settings = self._settings
         shards = self._without_empty(shards)
         report = statistics.to_json()
-        vocabularies = {"source": {"kind": settings.vocab_kind if not settings.source_vocab else source.kind,
-                                   "size": source.size},
-                        "target": {"kind": settings.vocab_kind if not settings.target_vocab else target.kind,
-                                   "size": target.size}}
+        vocabularies: dict[str, Any] = {
+            "source": {"kind": settings.vocab_kind if not settings.source_vocab else source.kind, "size": source.size},
+            "target": {"kind": settings.vocab_kind if not settings.target_vocab else target.kind, "size": target.size}}
+        factors = [{"kind": vocabulary.kind, "size": vocabulary.size} for vocabulary in factors_of(source)]
+        if factors:
+            vocabularies["source_factors"] = factors
         if self._validation is not None:
             _write_lines(self._output / "valid.source", self._validation[0].path, cleaned=True)
             _write_lines(self._output / "valid.target", self._validation[1].path, cleaned=False)
@@ -174,7 +182,7 @@ class _Preparation:
         write_text(self._output / "statistics.txt", table(report, vocabularies, notes))
         manifest = {
             "format": prepared.FORMAT,
-            "version": prepared.VERSION,
+            "version": prepared.ANNOTATED_VERSION if factors or settings.alignments else prepared.VERSION,
             "settings": settings.identity(),
             "inputs": self._inputs,
             "vocabularies": vocabularies,
@@ -203,6 +211,7 @@ class _Preparation:
         texts = {"source": self._texts[0], "target": self._texts[1]}
         if self._validation is not None:
             texts |= {"valid_source": self._validation[0], "valid_target": self._validation[1]}
+        texts |= self._beside
         described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
                                      for name, text in texts.items()}
         return described | self._maker.given_checksums()
@@ -213,14 +222,27 @@ class _Preparation:
             self._stream.flush()
 
 
-def _reorder(lengths: np.ndarray, ids: np.ndarray, order: np.ndarray
-             ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sentences in another order: (lengths, ids, offsets), without a loop over them."""
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[order]
-    lengths = lengths[order]
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    positions = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-    return lengths, ids[positions], offsets
+class _Reordered:
+    """Sentences in another order, without a loop over them.
+
+    Args:
+        lengths: int `[sentences]`.
+        order: int `[sentences]`, the sentence that comes first, and so on.
+        columns: `[..., elements]`, all sentences one after another; None stays None.
+    """
+
+    def __init__(self, lengths: np.ndarray, order: np.ndarray, *columns: np.ndarray | None) -> None:
+        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[order]
+        self._lengths = lengths[order]
+        self._offsets = np.concatenate([[0], np.cumsum(self._lengths, dtype=np.int64)])
+        positions = np.arange(self._offsets[-1]) + np.repeat(starts - self._offsets[:-1], self._lengths)
+        self._columns = [None if column is None else column[..., positions] for column in columns]
+
+    def take(self, sentences: slice) -> list[Any]:
+        """The lengths and the columns of some sentences."""
+        elements = slice(self._offsets[sentences.start], self._offsets[sentences.stop])
+        return [self._lengths[sentences], *(None if column is None else column[..., elements]
+                                            for column in self._columns)]
 
 
 def _write_lines(path: Path, text: str, cleaned: bool) -> None:

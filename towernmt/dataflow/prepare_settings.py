@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from towernmt.dataflow.alignment import LONGEST
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
 from towernmt.errors import SettingsError
 from towernmt.settings import setting
@@ -24,6 +25,15 @@ class PrepareSettings:
     output: str = setting("", "Directory for the prepared data, or s3://bucket/prefix.")
     valid_source: str | None = setting(None, "Validation text in the source language, kept as raw text.")
     valid_target: str | None = setting(None, "Its reference translation, line by line, kept untouched.")
+    source_factors: int = setting(
+        0, "Source factors: of each word of the source, the last so many fields between | are what is known of it, "
+        "such as its part of speech (Haus|NOUN).")
+    source_factor_files: list[str] = setting(
+        [], "Source factors in files of their own, line by line, one for each word; instead of --source-factors. "
+        "Validation text and text to translate have them behind the words all the same.")
+    alignments: str | None = setting(
+        None, "Links of source and target words, line by line, from 0, as fast_align, eflomal and awesome-align write "
+        "them (0-0 1-2); for model.guided_alignment_weight.")
     vocab_kind: str = setting(
         "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
         VOCABULARY_KINDS)
@@ -55,8 +65,14 @@ class PrepareSettings:
     def identity(self) -> dict[str, Any]:
         """The settings that decide what comes out; files are known by their content instead."""
         elsewhere = ("source", "target", "output", "valid_source", "valid_target", "source_vocab",
-                     "target_vocab", "workers", "overwrite")
-        return {name: value for name, value in asdict(self).items() if name not in elsewhere}
+                     "target_vocab", "workers", "overwrite", "source_factors", "source_factor_files", "alignments")
+        settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        return settings | ({"source_factors": self.factors} if self.factors else {})
+
+    @property
+    def factors(self) -> int:
+        """Number of source factors."""
+        return self.source_factors or len(self.source_factor_files)
 
     def check(self) -> None:
         """Raises:
@@ -71,6 +87,7 @@ class PrepareSettings:
         if self.vocab_kind not in VOCABULARY_KINDS:
             kinds = ", ".join(VOCABULARY_KINDS)
             raise SettingsError(f"--vocab-kind {self.vocab_kind} is not one of {kinds}.")
+        self._check_annotations()
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(given) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
@@ -84,3 +101,17 @@ class PrepareSettings:
         if coverage is not None and not LEAST_COVERAGE <= coverage <= 1:
             raise SettingsError(f"--character-coverage {coverage}: SentencePiece takes a share from "
                                 f"{LEAST_COVERAGE} to 1.")
+
+    def _check_annotations(self) -> None:
+        if self.source_factors < 0:
+            raise SettingsError(f"--source-factors {self.source_factors}: expected the number of factors of each word.")
+        if self.source_factors and self.source_factor_files:
+            raise SettingsError("--source-factors says that the source text holds the factors, --source-factor-files "
+                                "that other files do: give one of them.")
+        if not self.target and (self.alignments or self.source_factor_files):
+            option = "--alignments" if self.alignments else "--source-factor-files"
+            raise SettingsError(f"{option} belongs to text files, line by line: give --source and --target files, "
+                                "rather than a URI or a corpora.yaml.")
+        if self.alignments and self.max_length >= LONGEST:
+            raise SettingsError(f"--max-length {self.max_length} with --alignments: links can point into {LONGEST - 1} "
+                                "tokens at most; lower it.")

@@ -25,6 +25,8 @@ from towernmt.errors import DataError
 
 FORMAT = "towernmt-prepared"
 VERSION = 1
+ANNOTATED_VERSION = 2
+"""Of preparations with source factors or alignments; all others stay of version 1."""
 MANIFEST = "manifest.json"
 VOCABULARIES = "vocabulary"
 
@@ -62,9 +64,9 @@ def parse_manifest(text: bytes, name: str) -> dict[str, Any]:
         raise DataError(f"{name}: cannot be read ({reason}). Run `towernmt prepare` again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{name}: not the manifest of prepared data. Run `towernmt prepare` again.")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in (VERSION, ANNOTATED_VERSION):
         raise DataError(f"{name}: version {manifest.get('version')} of prepared data, but this towernmt "
-                        f"reads version {VERSION}. Run `towernmt prepare` again.")
+                        f"reads versions {VERSION} and {ANNOTATED_VERSION}. Run `towernmt prepare` again.")
     checked: dict[str, Any] = manifest
     return checked
 
@@ -94,6 +96,7 @@ class PreparedData:
         pairs: number of pairs in all blocks.
         num_blocks: number of blocks (shards).
         length_ratio: mean over the pairs of source tokens / target tokens.
+        has_alignments: whether the pairs have alignments.
     Raises:
         DataError: see `read_manifest`, `load_vocabularies`.
     """
@@ -113,6 +116,7 @@ class PreparedData:
         self.pairs = sum(shard.pairs for shard in self._shards)
         self.num_blocks = len(self._shards)
         self.length_ratio = float(self.manifest["length_ratio"])
+        self.has_alignments = any(shard.links is not None for shard in self._shards)
 
     def read_block(self, index: int) -> PairBlock:
         """Block `index`, memory-mapped; its checksum is verified the first time.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from towernmt.dataflow.corpora import Corpora, read_corpora
+from towernmt.dataflow.factors import SEPARATOR
 from towernmt.dataflow.mixture import Mixture
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.progress import Progress
@@ -65,7 +66,10 @@ def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target
     changes: dict[str, object] = {"source": str(source), "target": str(target)}
     if corpora.validation is not None and not settings.valid_source:
         changes |= {"valid_source": corpora.validation.source, "valid_target": corpora.validation.target}
-    tags = sorted({entry.tag for entry in corpora.sources if entry.tag})
+    factors = settings.source_factors or corpora.source_factors or 0
+    if factors:
+        changes["source_factors"] = factors
+    tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})
     if tags and not settings.vocab_symbols:
         changes["vocab_symbols"] = ",".join(tags)
     for name in ("max_length", "max_length_ratio"):

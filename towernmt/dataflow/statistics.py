@@ -20,9 +20,13 @@ class Statistics:
 
     Args:
         max_length: most tokens a kept sentence has.
+        factors: source factors.
+        linked: whether there are alignments.
     """
 
-    def __init__(self, max_length: int) -> None:
+    def __init__(self, max_length: int, factors: int = 0, linked: bool = False) -> None:
+        self._unknown_factors = [0] * factors
+        self._links: dict[str, int] | None = {"links": 0, "pairs": 0} if linked else None
         self._lines = 0
         self._pairs = 0
         self._sides = {"source": _Side(max_length), "target": _Side(max_length)}
@@ -36,6 +40,12 @@ class Statistics:
         self._pairs += len(chunk.line_numbers)
         self._sides["source"].add(chunk.source_lengths, chunk.source_ids)
         self._sides["target"].add(chunk.target_lengths, chunk.target_ids)
+        for factor in range(len(self._unknown_factors)):
+            if chunk.source_factors is not None:
+                self._unknown_factors[factor] += int(np.count_nonzero(chunk.source_factors[factor] == UNK))
+        if self._links is not None and chunk.link_counts is not None:
+            self._links["links"] += int(chunk.link_counts.sum())
+            self._links["pairs"] += int(np.count_nonzero(chunk.link_counts))
         ratios = chunk.source_lengths / chunk.target_lengths
         self._ratio_sum += float(ratios.sum())
         self._ratio_squares += float(np.square(ratios).sum())
@@ -63,17 +73,26 @@ class Statistics:
         """The content of `statistics.json`.
 
         `length_histogram[n]` is the number of sentences with n tokens; the deviation is that of the whole
-        population.
+        population. `source_factors` and `alignments` (links of pieces, and pairs with links) are there if the corpus
+        has them.
         """
         mean = self.length_ratio
         variance = max(self._ratio_squares / self._pairs - mean * mean, 0.0)
+        source = self._sides["source"].to_json()
+        beside: dict[str, Any] = {}
+        if self._unknown_factors:
+            beside["source_factors"] = [{"unknown": unknown, "unknown_rate": unknown / source["tokens"]}
+                                        for unknown in self._unknown_factors]
+        if self._links is not None:
+            beside["alignments"] = self._links
         return {
             "lines": self._lines,
             "pairs": self._pairs,
             "dropped": self._dropped,
-            "source": self._sides["source"].to_json(),
+            "source": source,
             "target": self._sides["target"].to_json(),
             "length_ratio": {"mean": mean, "deviation": math.sqrt(variance)},
+            **beside,
         }
 
 
@@ -115,7 +134,7 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
 
     Args:
         statistics: from `Statistics.to_json`.
-        vocabularies: "source" and "target" to `{"kind": ..., "size": ...}`.
+        vocabularies: "source" and "target" to `{"kind": ..., "size": ...}`; "source_factors" to a list of such.
         notes: sentences to add at the end.
     """
     source, target = statistics["source"], statistics["target"]
@@ -141,8 +160,20 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
     for reason, entry in statistics["dropped"].items():
         if entry["pairs"]:
             lines.append(f"  {entry['pairs']:,} {reason}: {DROP_REASONS[reason]} ({_lines(entry)})")
+    lines += beside_in_words(statistics, vocabularies)
     lines += [f"note: {note}" for note in notes]
     return "\n".join(lines) + "\n"
+
+
+def beside_in_words(statistics: dict[str, Any], vocabularies: dict[str, Any]) -> list[str]:
+    """A sentence on each source factor, and one on the alignments, as far as there are any; arguments as of `table`."""
+    sentences = [f"source factor {number}: {vocabularies['source_factors'][number - 1]['size']:,} values, "
+                 f"{100 * factor['unknown_rate']:.3f} % unknown"
+                 for number, factor in enumerate(statistics.get("source_factors", ()), 1)]
+    if "alignments" in statistics:
+        links, pairs = statistics["alignments"]["links"], statistics["alignments"]["pairs"]
+        sentences.append(f"alignments: {links:,} links of tokens in {pairs:,} pairs")
+    return sentences
 
 
 def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str, str]]:

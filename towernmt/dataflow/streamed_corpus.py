@@ -7,7 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from towernmt.dataflow.annotations import check_factored_text
 from towernmt.dataflow.corpora import Corpora, Sides
+from towernmt.dataflow.factors import FactorError, factored, load_factors
 from towernmt.dataflow.text import clean, read_chunks
 from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, load_vocabulary, save_vocabularies
 from towernmt.errors import DataError, SettingsError
@@ -43,7 +47,8 @@ class StreamedCorpus:
             raise SettingsError(f"{self.directory}: unprepared text needs a vocabulary that exists: write `vocabulary: "
                                 "DIRECTORY` (of prepared data, or of a run) into the YAML file, or pass --vocabulary "
                                 "DIRECTORY; `towernmt prepare` makes one.")
-        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = open_vocabularies(given)
+        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = open_vocabularies(
+            given, corpora.source_factors)
         self._check_tags()
 
     @cached_property
@@ -83,31 +88,52 @@ class StreamedCorpus:
         if len(source) != len(target):
             raise DataError(f"{files.source} has {len(source)} lines, but {files.target} has {len(target)}: line n of "
                             "one must be the translation of line n of the other.")
+        if self.source_vocabulary.streams > 1:
+            check_factored_text(files.source, self.source_vocabulary.streams - 1)
         return source, target
 
     def _check_tags(self) -> None:
         for entry in self._corpora.sources:
-            if entry.tag and UNK in self.source_vocabulary.encode(entry.tag):
+            try:
+                pieces = self.source_vocabulary.encode(entry.tag)
+            except FactorError as error:
+                raise SettingsError(f"{self.directory}: the tag {error.reason}") from None
+            if UNK in np.ravel(pieces):
                 raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, which "
                                     "would make it an unknown word: choose a tag of characters that the text has, or "
                                     "prepare the vocabulary from them (towernmt prepare --source corpora.yaml).")
 
 
-def open_vocabularies(where: str | Path | Sides) -> tuple[Vocabulary, Vocabulary, bool]:
+def open_vocabularies(where: str | Path | Sides, factors: int | None = None) -> tuple[Vocabulary, Vocabulary, bool]:
     """Source and target vocabulary, and whether they are one: from a directory, one file, or two.
 
+    Args:
+        where: they are.
+        factors: of the source text, whose word lists lie in the directory, or beside the file of the source; None: as
+            many as the directory has, or none beside files.
     Raises:
-        DataError: there is no vocabulary.
+        DataError: there is no vocabulary, or not one for each factor.
     """
+    source, target, shared = _open_vocabularies(where, factors or 0)
+    if factors is not None and source.streams != 1 + factors:
+        name = where.source if isinstance(where, Sides) else where
+        raise DataError(f"{name}: a vocabulary with {source.streams - 1} source factors, but the text has {factors} "
+                        "(source_factors): name a vocabulary that was made of such text (towernmt prepare "
+                        "--source-factors).")
+    return source, target, shared
+
+
+def _open_vocabularies(where: str | Path | Sides, factors: int) -> tuple[Vocabulary, Vocabulary, bool]:
     if isinstance(where, Sides):
         if where.source == where.target:
-            return open_vocabularies(where.source)
+            return _open_vocabularies(where.source, factors)
         source, target = load_vocabulary(where.source), load_vocabulary(where.target)
         shared = dict(source.files()) == dict(target.files())
-        return source, source if shared else target, shared
+        beside = load_factors(Path(where.source).parent) if factors else []
+        return factored(source, beside), source if shared else target, shared
     path = Path(where)
     if path.is_dir():
         inside = path / "vocabulary"
         return load_vocabularies(inside if inside.is_dir() else path)
     both = load_vocabulary(path)
-    return both, both, True
+    return factored(both, load_factors(path.parent) if factors else []), both, True

@@ -152,6 +152,22 @@ def scan_pair(source: str | Path, target: str | Path, progress: Progress | None 
     return first, second
 
 
+def scan_beside(path: str | Path, text: TextSummary) -> TextSummary:
+    """Read a file that stands beside a text, line by line: it must be UTF-8 and have as many lines.
+
+    Raises:
+        DataError: missing file, wrong encoding (with line and byte), or another number of lines.
+    """
+    scan = _Scan(path)
+    for chunk in read_chunks(path):
+        chunk.decode()
+        scan.add(chunk)
+    if scan.lines != text.lines:
+        raise DataError(f"{path} has {scan.lines} lines, but {text.path} has {text.lines}: line n of one must belong "
+                        "to line n of the other. Look for a missing or an extra line.")
+    return scan.summary()
+
+
 class _Scan:
     def __init__(self, path: str | Path) -> None:
         self.path, self.lines, self.bytes, self.hash = str(path), 0, 0, hashlib.sha256()

@@ -62,16 +62,21 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
 
 
 def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | None = None,
-                 report: Callable[[str], None] | None = None) -> Batches | StreamBatches:
+                 report: Callable[[str], None] | None = None, alignments: bool = False) -> Batches | StreamBatches:
     """The batches of prepared data, or of a stream; `report` takes sentences on what is there and what ends.
 
+    Args:
+        alignments: whether the batches have them.
     Raises:
-        SettingsError: a setting cannot work.
+        SettingsError: a setting cannot work, or the data have no alignments.
         DataError: there is nothing to make batches of.
     """
     from towernmt.dataflow.batches import Batches
     from towernmt.dataflow.streamed_corpus import StreamedCorpus
 
+    if alignments and not getattr(data, "has_alignments", False):
+        raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no alignments: pass "
+                            "data that were made by `towernmt prepare --alignments FILE`, or set it to 0.")
     if isinstance(data, StreamedCorpus):
         stream = data.batches(settings, epochs, report)
         if report is not None:
@@ -80,7 +85,7 @@ def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | Non
     if settings.subword_sampling:
         raise SettingsError(f"train.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
                             "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
-    batches = Batches(cast("BlockSource", data), settings, epochs)
+    batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
     if report is not None:
         waste = batches.padding_waste()
         report(f"{waste.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: {waste}.")

@@ -8,16 +8,20 @@ The ids of the special tokens are the same in every vocabulary. Every kind lives
 | unigram, bpe      | `PREFIX.model` (SentencePiece)                               |
 | bpe-codes         | `PREFIX.codes` (subword-nmt), `PREFIX.pieces` (one a line)   |
 | word              | `PREFIX.words` (one a line)                                  |
+
+The values of source factors are word lists, `source_factor_1.words` and so on, beside `source.*`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from towernmt.atomic_files import replacing
+from towernmt.dataflow.text import clean
 from towernmt.errors import DataError, SettingsError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -46,11 +50,13 @@ class Vocabulary(ABC):
     Attributes:
         kind: "sentencepiece", "bpe-codes" or "word".
         size: number of ids, special ones included.
+        streams: ids of a piece: 1, and 1 + the number of factors of a `FactoredVocabulary`.
     """
 
     kind: str
     size: int
     unk_id: int = UNK
+    streams: int = 1
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text (cleaned first, see `towernmt.dataflow.text.clean`); any text will do."""
@@ -72,6 +78,18 @@ class Vocabulary(ABC):
         """
         raise SettingsError(f"train.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
                             "vocabulary has only one segmentation of a text: leave it false.")
+
+    def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
+        """As `encode_batch`, and for each piece the number of its word, from 0: of a piece of several, the first's.
+
+        Words are what stands between white space. Here each is encoded alone, for kinds whose pieces never hold more.
+        """
+        return self._word_by_word(texts, lambda words: self.encode_batch(words, threads))
+
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int
+                          ) -> tuple[list[list[int]], list[list[int]]]:
+        """As `sample_batch`, with the words of the pieces as `encode_with_words` has them."""
+        return self._word_by_word(texts, lambda words: self.sample_batch(words, sampling, seed))
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -105,6 +123,15 @@ class Vocabulary(ABC):
 
     def __len__(self) -> int:
         return self.size
+
+    @staticmethod
+    def _word_by_word(texts: Sequence[str], encode: Callable[[list[str]], list[list[int]]]
+                      ) -> tuple[list[list[int]], list[list[int]]]:
+        split = [clean(text).split() for text in texts]
+        pieces = iter(encode([word for words in split for word in words]))
+        parts = [list(islice(pieces, len(words))) for words in split]
+        return ([[id for part in line for id in part] for line in parts],
+                [[word for word, part in enumerate(line) for _ in part] for line in parts])
 
     def _sentence_ids(self, ids: Iterable[int]) -> Iterator[int]:
         """The ids that stand for text: those before EOS, without PAD and BOS."""
@@ -151,8 +178,11 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:
     """Write both vocabularies as `DIRECTORY/source.*` and `DIRECTORY/target.*`, replacing what is there.
 
-    A shared vocabulary is written twice; `load_vocabularies` sees that both are the same.
+    A shared vocabulary is written twice; `load_vocabularies` sees that both are the same. Those of source factors
+    are `DIRECTORY/source_factor_1.words` and so on.
     """
+    from towernmt.dataflow.factors import save_factors
+
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     written = {path.name for path in source.save(directory / "source") + target.save(directory / "target")}
@@ -160,16 +190,21 @@ def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | P
         for name in (f"source{suffix}", f"target{suffix}"):
             if name not in written:
                 (directory / name).unlink(missing_ok=True)
+    save_factors(source, directory)
 
 
 def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bool]:
     """The source vocabulary, the target vocabulary, and whether they are one and the same.
 
+    Where the source has factors, it is a `towernmt.dataflow.factors.FactoredVocabulary` around its own, or around the
+    one that both share.
+
     Raises:
         DataError: the directory does not hold both.
     """
+    from towernmt.dataflow.factors import factored, load_factors
+
     source = load_vocabulary(Path(directory) / "source")
     target = load_vocabulary(Path(directory) / "target")
-    if dict(source.files()) == dict(target.files()):
-        return source, source, True
-    return source, target, False
+    shared = dict(source.files()) == dict(target.files())
+    return factored(source, load_factors(directory)), source if shared else target, shared

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from towernmt.dataflow.batches import BatchSettings
 from towernmt.dataflow.buckets import define_buckets
 from towernmt.dataflow.encode import ChunkEncoder, EncodedChunk
+from towernmt.dataflow.factors import FactorError
 from towernmt.dataflow.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.plan import BlockPlan, plan_block
-from towernmt.dataflow.sources.source import Cursor
+from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.vocabulary import Sampling
 from towernmt.errors import SettingsError, TowerNMTError
 from towernmt.settings import setting
@@ -131,22 +132,33 @@ class WindowMaker:
         left = self._settings.window
         while left > 0 and (pairs := reader.take(min(left, _SLICE))):
             left -= len(pairs)
-            if self._sampling is None:
-                chunk = self._encoder.encode_pairs(pairs, 1, _THREADS)
-            else:
-                key = [self._settings.seed, epoch, index, len(chunks)]
-                seed = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFE
-                chunk = self._encoder.sample_pairs(pairs, 1, self._sampling, seed)
+            try:
+                chunk = self._encode_slice(pairs, [self._settings.seed, epoch, index, len(chunks)])
+            except FactorError as error:
+                raise error.at(f"{self._mixture.name}, window {index + 1} of epoch {epoch + 1},",
+                               sum(one.lines for one in chunks) + error.index + 1) from None
             chunks.append(chunk)
             dropped.update({reason: len(lines) for reason, lines in chunk.dropped.items()})
         return chunks, dropped
+
+    def _encode_slice(self, pairs: list[Pair], key: list[int]) -> EncodedChunk:
+        """`key` names the draws, where segmentations are drawn."""
+        if self._sampling is None:
+            return self._encoder.encode_pairs(pairs, 1, _THREADS)
+        seed = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFE
+        return self._encoder.sample_pairs(pairs, 1, self._sampling, seed)
 
 
 def _joined(chunks: list[EncodedChunk]) -> PairBlock:
     return PairBlock(_concatenated([chunk.source_ids for chunk in chunks]),
                      _offsets([chunk.source_lengths for chunk in chunks]),
                      _concatenated([chunk.target_ids for chunk in chunks]),
-                     _offsets([chunk.target_lengths for chunk in chunks]))
+                     _offsets([chunk.target_lengths for chunk in chunks]), _joined_factors(chunks))
+
+
+def _joined_factors(chunks: list[EncodedChunk]) -> NDArray[Any] | None:
+    factors = [chunk.source_factors for chunk in chunks if chunk.source_factors is not None]
+    return np.concatenate(factors, axis=1) if factors else None
 
 
 def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from towernmt.dataflow.annotations import source_chunks
+from towernmt.dataflow.factors import FactorError, factored, load_factors, split_factors
 from towernmt.dataflow.line_hash import line_hash
 from towernmt.dataflow.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.subword.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
-from towernmt.dataflow.subword.words import learn_words
-from towernmt.dataflow.text import clean, read_chunks
+from towernmt.dataflow.subword.words import WordVocabulary, learn_words
+from towernmt.dataflow.text import Chunk, clean, read_chunks
 from towernmt.dataflow.vocabulary import Vocabulary, load_vocabulary
 from towernmt.errors import DataError
 
@@ -32,6 +34,7 @@ class VocabularyMaker:
         if settings.shared_vocab:
             given = settings.source_vocab or settings.target_vocab
             self._files = {"source": given, "target": given}
+        self._factors = self._given_factors()
         for path in self._files.values():
             if path and not Path(path).is_file():
                 raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
@@ -46,10 +49,22 @@ class VocabularyMaker:
                 if pieces.is_file():
                     checksum.update(pieces.read_bytes())
                 checksums[f"{side}_vocab"] = checksum.hexdigest()
+        for number, vocabulary in enumerate(self._factors or (), 1):
+            content = b"".join(vocabulary.files().values())
+            checksums[f"source_factor_{number}_vocab"] = hashlib.sha256(content).hexdigest()
         return checksums
 
+    def _given_factors(self) -> list[WordVocabulary] | None:
+        """Those that lie beside the source vocabulary's file; None: they are to be learned."""
+        path, wanted = self._files["source"], self._settings.factors
+        found = load_factors(Path(path).parent) if path and wanted else []
+        if found and len(found) != wanted:
+            raise DataError(f"{path}: {len(found)} source factors have their word lists beside it, but the text has "
+                            f"{wanted}: give the vocabulary of such text.")
+        return found or None
+
     def make(self, lines: int) -> tuple[Vocabulary, Vocabulary, list[str]]:
-        """The source vocabulary, the target vocabulary, and what the user should know of them.
+        """The source vocabulary (with its factors), the target vocabulary, and what the user should know of them.
 
         Args:
             lines: number of lines of each text.
@@ -71,7 +86,8 @@ class VocabularyMaker:
                 name = "shared" if settings.shared_vocab else side
                 notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} "
                              "asked for: the text has no more pieces than that")
-        return vocabularies["source"], vocabularies["target"], notes
+        factors = self._factors or [learn_words(values, settings.vocab_size) for values in self._factor_samples(lines)]
+        return factored(vocabularies["source"], factors), vocabularies["target"], notes
 
     def _make_one(self, path: str | None, texts: list[str], lines: int) -> Vocabulary:
         settings = self._settings
@@ -101,15 +117,38 @@ class VocabularyMaker:
     def _sample(self, texts: list[str], lines: int) -> Iterator[str]:
         """About `vocab_sentences` cleaned sentences of the texts; the same lines of each."""
         share = self._settings.vocab_sentences / (lines * len(texts))
-        limit = np.uint64(min(share, 1.0) * (2**64 - 2**11))
         for text in texts:
+            factors = self._settings.source_factors if text == self._settings.source else 0
             for chunk in read_chunks(text):
-                sentences = chunk.decode()
-                if share < 1:
-                    numbers = chunk.first_line + np.arange(chunk.lines, dtype=np.int64)
-                    chosen = np.flatnonzero(line_hash(numbers, self._settings.seed ^ 0x5EED) <= limit)
-                    sentences = [sentences[i] for i in chosen.tolist()]
-                for sentence in sentences:
+                for number, sentence in self._chosen(chunk, share):
                     cleaned = clean(sentence)
+                    if cleaned and factors:
+                        cleaned = " ".join(_split(cleaned, factors, chunk.path, number)[0])
                     if cleaned:
                         yield cleaned
+
+    def _chosen(self, chunk: Chunk, share: float) -> Iterator[tuple[int, str]]:
+        """The lines of the sample, with their numbers."""
+        lines = chunk.decode()
+        if share >= 1:
+            yield from enumerate(lines, chunk.first_line)
+            return
+        limit = np.uint64(share * (2**64 - 2**11))
+        numbers = chunk.first_line + np.arange(chunk.lines, dtype=np.int64)
+        for index in np.flatnonzero(line_hash(numbers, self._settings.seed ^ 0x5EED) <= limit).tolist():
+            yield chunk.first_line + index, lines[index]
+
+    def _factor_samples(self, lines: int) -> Iterator[Iterator[str]]:
+        """For each factor its values in about `vocab_sentences` lines, a line each."""
+        settings = self._settings
+        for factor in range(settings.factors):
+            yield (" ".join(_split(clean(line), settings.factors, chunk.path, number)[1][factor])
+                   for chunk in source_chunks(settings)
+                   for number, line in self._chosen(chunk, settings.vocab_sentences / lines))
+
+
+def _split(text: str, factors: int, path: str, number: int) -> tuple[list[str], list[list[str]]]:
+    try:
+        return split_factors(text, factors)
+    except FactorError as error:
+        raise error.at(path, number) from None

@@ -7,9 +7,12 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
 
 import sentencepiece
 
+from towernmt.dataflow.subword.piece_words import PieceWords
 from towernmt.dataflow.text import clean
 from towernmt.dataflow.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.errors import DataError
@@ -65,12 +68,33 @@ class SentencePieceVocabulary(Vocabulary):
         Its generator belongs to a thread, which seeds it at its first draw from one number of the whole process:
         so each call draws in a thread of its own, one call at a time.
         """
+        return self._renumbered(self._sample([clean(text) for text in texts], sampling, seed, int))
+
+    def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
         cleaned = [clean(text) for text in texts]
+        encoded = self._processor.encode(cleaned, out_type=int, num_threads=threads)
+        words = self._words.of(cleaned, encoded, lambda: self._processor.encode(cleaned, out_type=str))
+        return self._renumbered(encoded), words
+
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int
+                          ) -> tuple[list[list[int]], list[list[int]]]:
+        cleaned = [clean(text) for text in texts]
+        encoded = self._sample(cleaned, sampling, seed, int)
+        words = self._words.of(cleaned, encoded, lambda: self._sample(cleaned, sampling, seed, str))
+        return self._renumbered(encoded), words
+
+    def _sample(self, cleaned: list[str], sampling: Sampling, seed: int, kind: type) -> list[list[Any]]:
+        """Ids of the model, or pieces: of one seed, the same segmentation."""
         with _ONE_SAMPLER, ThreadPoolExecutor(1, "subword sampling") as fresh:
             sentencepiece.set_random_generator_seed(seed)
-            drawing = fresh.submit(self._processor.encode, cleaned, out_type=int, enable_sampling=True,
+            drawing = fresh.submit(self._processor.encode, cleaned, out_type=kind, enable_sampling=True,
                                    alpha=sampling.alpha, nbest_size=sampling.nbest, num_threads=1)
-            return self._renumbered(drawing.result())
+            drawn: list[list[Any]] = drawing.result()
+        return drawn
+
+    @cached_property
+    def _words(self) -> PieceWords:
+        return PieceWords([self._processor.id_to_piece(id) for id in range(self._processor.get_piece_size())])
 
     def _renumbered(self, encoded: list[list[int]]) -> list[list[int]]:
         if self._ours is not None:
