@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
                             f"{len(references)}: they must be translations of each other, line by line.")
         translator = make_translator(args)
         start = time.perf_counter()
-        hypotheses = translator.translate(source)
+        hypotheses = [best.text for best, *_ in translator.translate_stream(source, args.source)]
         seconds = time.perf_counter() - start
         result = {"checkpoint": translator.checkpoint, "seconds": round(seconds, 3),
                   "sentences_per_second": round(len(source) / max(seconds, 1e-9), 1)}

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = tokens = 0
     total = 0.0
     try:
-        for score in scorer.score_stream(_read_pairs(args.source, args.target)):
+        for score in scorer.score_stream(_read_pairs(args.source, args.target), args.source):
             output.write(f"{score.mean if args.mean else score.log_prob:.6f}\n".encode())
             pairs, tokens, total = pairs + 1, tokens + score.tokens, total + score.log_prob
         output.flush()

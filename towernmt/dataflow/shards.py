@@ -75,6 +75,14 @@ class ShardInfo:
         """Whether there is anything beside the ids of both sides."""
         return bool(self.factors) or self.links is not None
 
+    def header(self) -> bytes:
+        """The first bytes of the file."""
+        common = (MAGIC, ANNOTATED_VERSION if self.annotated else VERSION, self.id_bytes, self.pairs,
+                  self.source_tokens, self.target_tokens, self.crc32)
+        if not self.annotated:
+            return _HEADER.pack(*common)
+        return _ANNOTATED_HEADER.pack(*common, self.factors, self.links is not None, self.links or 0)
+
     @property
     def bytes(self) -> int:
         """Size of the file."""
@@ -86,14 +94,6 @@ class ShardInfo:
         linked = self.links is not None
         return [*[(lengths, self.pairs)] * (3 if linked else 2), (ids, self.source_tokens), (ids, self.target_tokens),
                 *[(ids, self.source_tokens)] * self.factors, *[(places, self.links or 0)] * (2 if linked else 0)]
-
-    def header(self) -> bytes:
-        """The first bytes of the file."""
-        common = (MAGIC, ANNOTATED_VERSION if self.annotated else VERSION, self.id_bytes, self.pairs,
-                  self.source_tokens, self.target_tokens, self.crc32)
-        if not self.annotated:
-            return _HEADER.pack(*common)
-        return _ANNOTATED_HEADER.pack(*common, self.factors, self.links is not None, self.links or 0)
 
 
 class ShardWriter:

@@ -18,6 +18,13 @@ _CUTS = [
     re.compile(r"\s+"),
 ]
 
+# Words with their factors behind them are cut at spaces alone, behind words that end in punctuation first.
+_FACTORED_CUTS = [
+    re.compile(r"""[.!?…。！？]["'»”’)\]]?\|\S+\s+"""),
+    re.compile(r"[,;:–—，、；：]\|\S+\s+"),
+    re.compile(r"\s+"),
+]
+
 
 def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[list[int]]:
     """The ids of `text` in pieces of at most `limit` tokens; no piece if it has no tokens.
@@ -33,9 +40,10 @@ def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> l
 def _cut(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, level: int) -> list[list[int]]:
     if len(ids) <= limit:
         return [ids]
-    if level == len(_CUTS):
+    cuts = _CUTS if vocabulary.streams == 1 else _FACTORED_CUTS
+    if level == len(cuts):
         return [ids[i:i + limit] for i in range(0, len(ids), limit)]
-    spans = _spans(_CUTS[level], text)
+    spans = _spans(cuts[level], text)
     encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[list[int]] = []
     first = 0

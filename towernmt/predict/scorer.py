@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 
+from towernmt.dataflow.factors import FactorError
 from towernmt.dataflow.padding import pad_sentences
 from towernmt.errors import DivergenceError, SettingsError
 from towernmt.models.interface import NMTModel
@@ -81,23 +82,31 @@ class Scorer:
         """The score of each (source, target)."""
         return list(self.score_stream(pairs))
 
-    def score_stream(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairScore]:
+    def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input") -> Iterator[PairScore]:
         """As `score`, for any number of pairs: 10,000 at most are read ahead.
 
+        Args:
+            name: where the source comes from, for errors.
         Raises:
+            DataError: a source word lacks its factors.
             DivergenceError: the model's output is not a number.
         """
-        rest = iter(pairs)
+        rest, first = iter(pairs), 1
         while window := list(islice(rest, WINDOW)):
             sources, targets = zip(*window, strict=True)
-            yield from self._score_window(self.source_vocabulary.encode_batch(list(sources)),
-                                          self.target_vocabulary.encode_batch(list(targets)))
+            try:
+                encoded = self.source_vocabulary.encode_batch(list(sources))
+            except FactorError as error:
+                raise error.at(name, first + error.index) from None
+            yield from self._score_window(encoded, self.target_vocabulary.encode_batch(list(targets)))
+            first += len(window)
 
     def _score_window(self, sources: list[list[int]], targets: list[list[int]]) -> list[PairScore]:
         log_probs = np.zeros(len(sources), np.float64)
         for batch in _batches([max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)],
                               self._batch_tokens):
-            arrays = [*pad_sentences([sources[i] for i in batch]), *pad_sentences([targets[i] for i in batch])]
+            arrays = [*pad_sentences([sources[i] for i in batch], self.source_vocabulary.streams),
+                      *pad_sentences([targets[i] for i in batch])]
             log_probs[batch] = self._predictor(*arrays)[0]
         if not np.isfinite(log_probs).all():
             raise DivergenceError(f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be "

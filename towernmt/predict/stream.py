@@ -1,8 +1,8 @@
 """Lines -> batches -> lines: what `Translator` and the validation callback share.
 
-A predictor is anything that maps (source int32 `[batch, source length]`, source_length int32 `[batch]`)
-to (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here knows of
-TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
+A predictor is anything that maps (source int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`,
+source_length int32 `[batch]`) to (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing
+here knows of TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
 (the same sentence once), and given back in the order they came in.
 """
 
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from towernmt.dataflow.factors import FactorError
 from towernmt.dataflow.padding import pad_sentences
 from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
 from towernmt.errors import DivergenceError
@@ -65,11 +66,13 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     """The translations of every line, best first, in the order of the lines.
 
     At most `settings.window` lines are read ahead. A line has one translation or more (up to the
-    search's n_best); a blank line has one, the empty text with score 0.
+    search's n_best); a blank line has one, the empty text with score 0. Where the source has factors, the words of a
+    line have them behind them (`word|factor`).
 
     Args:
-        name: where the lines come from, for the warnings.
+        name: where the lines come from, for warnings and errors.
     Raises:
+        DataError: a word lacks its factors.
         DivergenceError: the model's output is not a number.
     """
     rest = enumerate(clean_lines(lines, name), start=1)
@@ -78,7 +81,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         unique = sorted({piece for line in pieces for piece in line}, key=lambda ids: (len(ids), ids))
         translated: dict[tuple[int, ...], list[Hypothesis]] = {}
         for batch in plan_batches(unique, settings.batch_tokens, settings.batch_sentences):
-            translated.update(zip(batch, _translate_batch(predictor, target_vocabulary, batch), strict=True))
+            translated.update(zip(batch, _translate_batch(
+                predictor, target_vocabulary, batch, source_vocabulary.streams), strict=True))
         for line in pieces:
             yield _join([translated[piece] for piece in line])
 
@@ -99,7 +103,10 @@ def plan_batches(pieces: list[tuple[int, ...]], batch_tokens: int,
 def _encode(window: list[tuple[int, str]], name: str, vocabulary: Vocabulary,
             limit: int) -> list[list[tuple[int, ...]]]:
     """The pieces of each (line number, text); a blank line has none, most lines have one."""
-    encoded = vocabulary.encode_batch([text for _, text in window])
+    try:
+        encoded = vocabulary.encode_batch([text for _, text in window])
+    except FactorError as error:
+        raise error.at(name, window[error.index][0]) from None
     result = []
     for (number, text), ids in zip(window, encoded, strict=True):
         pieces = cut_line(text, ids, vocabulary, limit) if text.strip() else []
@@ -110,9 +117,9 @@ def _encode(window: list[tuple[int, str]], name: str, vocabulary: Vocabulary,
     return result
 
 
-def _translate_batch(predictor: Predictor, vocabulary: Vocabulary,
-                     batch: list[tuple[int, ...]]) -> list[list[Hypothesis]]:
-    source, length = pad_sentences(batch)  # [batch, source length], [batch]
+def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: list[tuple[int, ...]],
+                     streams: int) -> list[list[Hypothesis]]:
+    source, length = pad_sentences(batch, streams)  # [batch, source length(, streams)], [batch]
     tokens, scores = predictor(source, length)  # [batch, n_best, length], [batch, n_best]
     if not np.isfinite(scores[:, 0]).all():
         raise DivergenceError("The model's output is not a number (NaN), so nothing can be translated: "
