@@ -23,6 +23,7 @@ from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
 from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.dataflow.factors import factors_of
 from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
@@ -113,9 +114,20 @@ def _begin(run: RunDirectory, settings: Settings, data: TrainingData) -> None:
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
-    """The settings with the sizes of the data's vocabularies in the model's group."""
+    """The settings with the sizes of the data's vocabularies in the model's group.
+
+    Raises:
+        SettingsError: the data have source factors, of which a model of one's own knows nothing.
+    """
     model = dataclasses.replace(settings.model, source_vocab_size=data.source_vocabulary.size,
                                 target_vocab_size=data.target_vocabulary.size)
+    factors = [vocabulary.size for vocabulary in factors_of(data.source_vocabulary)]
+    if hasattr(model, "source_factor_vocab_sizes"):
+        model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
+    elif factors:
+        raise SettingsError(f"{data.directory} has {len(factors)} source factors, but architecture="
+                            f"{settings.architecture} has no setting model.source_factor_vocab_sizes: prepare the data "
+                            "without --source-factors.")
     if not data.shared_vocabulary and getattr(model, "tie_embeddings", None) == "all":
         logger.info("Source and target have vocabularies of their own: model.tie_embeddings=target.")
         model = dataclasses.replace(model, tie_embeddings="target")
@@ -158,14 +170,15 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
 
 
 def differing_vocabulary(run: RunDirectory, data: TrainingData) -> str:
-    """The name of the first vocabulary file of `data` that a run does not have, or has otherwise; "" for none."""
+    """The name of the first vocabulary file that either lacks, or that differs, of `data` and a run; "" for none."""
     with tempfile.TemporaryDirectory() as place:
         data.copy_vocabularies(place)
         for file in sorted(Path(place).iterdir()):
             old = run.vocabulary / file.name
             if not old.is_file() or old.read_bytes() != file.read_bytes():
                 return file.name
-    return ""
+        factors = sorted(run.vocabulary.glob("source_factor_*.words"))
+        return next((file.name for file in factors if not (Path(place) / file.name).is_file()), "")
 
 
 def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | None:
@@ -199,7 +212,8 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
                 parts: Parts) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
-    batches = make_batches(data, s, s.epochs or None, logger.info)
+    guided = getattr(settings.model, "guided_alignment_weight", 0.0) > 0
+    batches = make_batches(data, s, s.epochs or None, logger.info, alignments=guided)
     source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     model = parts.model(settings)
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
