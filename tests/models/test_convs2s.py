@@ -29,6 +29,7 @@ STYLES = {
     "tied target": {"tie_embeddings": "target", "source_vocab_size": 23},
     "untied": {"tie_embeddings": "none", "source_vocab_size": 23, "output_size": 9},
     "few positions": {"max_positions": 3},
+    "adapted": {"lhuc": True},
 }
 SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)
@@ -56,6 +57,7 @@ class Reference:
 
     def __init__(self, s: ConvS2SSettings, values: dict[str, np.ndarray]) -> None:
         self.s, self.v = s, values
+        self.attention: list[np.ndarray] = []       # for each layer and target word
 
     def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
         z, e = self.encode(source)
@@ -63,12 +65,13 @@ class Reference:
         h = self.affine(g, "decoder/input")
         for i, (depth, width) in enumerate([(16, 3), (10, 2), (10, 1)]):
             scope = f"decoder/layer_{i}"
-            y = self.glu(self.convolution(h, scope, width - 1, 0))
+            y = self.adapted(self.glu(self.convolution(h, scope, width - 1, 0)), scope)
             d = (self.affine(y, f"{scope}/attention/query") + g) * math.sqrt(0.5)
             context = np.zeros_like(g)
             for t in range(len(y)):
                 a = np.exp(z @ d[t])
                 a /= a.sum()
+                self.attention.append(a)
                 context[t] = sum(a[j] * (z[j] + e[j]) * math.sqrt(0.5) for j in range(len(z)))
             m = len(z)
             c = self.affine(context * m * math.sqrt(1 / m), f"{scope}/attention/output")
@@ -80,7 +83,7 @@ class Reference:
         h = self.affine(e, "encoder/input")
         for i, (depth, width) in enumerate([(16, 3), (16, 3), (20, 5)]):
             scope = f"encoder/layer_{i}"
-            y = self.glu(self.convolution(h, scope, width // 2, width // 2))
+            y = self.adapted(self.glu(self.convolution(h, scope, width // 2, width // 2)), scope)
             h = (y + self.residual(h, depth, scope)) * math.sqrt(0.5)
         return self.affine(h, "encoder/output"), e
 
@@ -110,6 +113,9 @@ class Reference:
                     out[t] += x[t + k - left] @ kernel[k]
         return out
 
+    def adapted(self, x: np.ndarray, scope: str) -> np.ndarray:
+        return x * 2 / (1 + np.exp(-self.v[f"convs2s/{scope}/convolution/lhuc"])) if self.s.lhuc else x
+
     @staticmethod
     def glu(x: np.ndarray) -> np.ndarray:
         a, b = np.split(x, 2, 1)
@@ -132,7 +138,24 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("style, beam", [("tied", 1), ("untied", 3), ("few positions", 2)])
+def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):
+    model = make()
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
+        model.output_projection().logits(hidden)
+    with tf1.Session() as session:
+        values = scrambled_variables(session)
+        got = session.run(attention)
+    for row in range(2):
+        words = TARGET_LENGTH[row]
+        reference = Reference(model.settings, values)
+        reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :words - 1]]))
+        np.testing.assert_allclose(got[row, :words, :SOURCE_LENGTH[row]], reference.attention[-words:], rtol=1e-4,
+                                   atol=1e-5)
+
+
+@pytest.mark.parametrize("style, beam", [("tied", 1), ("untied", 3), ("few positions", 2), ("adapted", 2)])
 def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam):
     model = make(style)
     length = TARGET.shape[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import towernmt_tiny_models as tiny
 
 from towernmt.models.lhuc import lhuc
 from towernmt.tf_compat import tf, tf1
@@ -19,3 +21,20 @@ def test_each_unit_is_scaled_by_twice_the_sigmoid_of_its_variable_and_not_at_all
         np.testing.assert_array_equal(session.run(y), x)
         variable.load(scales, session)
         np.testing.assert_allclose(session.run(y), x * 2 / (1 + np.exp(-scales)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_a_model_begins_as_the_unadapted_one_and_every_scale_has_a_gradient(name):
+    costs = []
+    for adapted in (False, True):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            cost, *gradients = tiny.loss_and_gradients(tiny.make(name, quiet=True, lhuc=adapted), tiny.INPUTS)
+            session.run(tf1.global_variables_initializer())
+            names = [variable.op.name for variable in tf1.trainable_variables()]
+            values = session.run([cost, *gradients])
+            costs.append(values[0])
+    assert costs[0] == costs[1]
+    scales = {name: gradient for name, gradient in zip(names, values[1:], strict=True) if name.endswith("/lhuc")}
+    layers = {"/".join(name.split("/")[1:3]) for name in names if "/layer_" in name}
+    assert {"/".join(name.split("/")[1:3]) for name in scales} == layers
+    assert all(gradient.all() for gradient in scales.values())

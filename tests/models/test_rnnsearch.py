@@ -24,6 +24,7 @@ STYLES = {
     "deep lstm": {"encoder_layers": 2, "decoder_layers": 2, "cell": "lstm"},
     "layer norm": {"layer_norm": True},
     "lstm, layer norm": {"layer_norm": True, "cell": "lstm", "decoder_layers": 2},
+    "adapted": {"lhuc": True, "encoder_layers": 2, "decoder_layers": 2},
 }
 SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)
@@ -53,6 +54,7 @@ class Reference:
 
     def __init__(self, s: RNNSearchSettings, values: dict[str, np.ndarray]) -> None:
         self.s, self.v = s, {name.removeprefix("rnnsearch/"): value for name, value in values.items()}
+        self.attention: list[np.ndarray] = []       # for each target word
 
     def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
         s, v = self.s, self.v
@@ -60,7 +62,8 @@ class Reference:
         for layer in range(s.encoder_layers):
             ahead = self.read(f"encoder/layer_{layer}/forward", words)
             back = self.read(f"encoder/layer_{layer}/backward", words[::-1])[::-1]
-            words = [np.concatenate(both) for both in zip(ahead, back, strict=True)]
+            words = [self.adapted(np.concatenate(both), f"encoder/layer_{layer}")
+                     for both in zip(ahead, back, strict=True)]
         states = [self.start(layer, back[0]) for layer in range(s.decoder_layers)]
         coverage = np.zeros(len(words))
         logits = []
@@ -70,16 +73,22 @@ class Reference:
                                zip(words, coverage, strict=True)])
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
+            self.attention.append(weights)
             if s.coverage != "none":
                 fertility = [2 * sigmoid(word @ v["decoder/attention/fertility/kernel"])[0] for word in words]
                 coverage = coverage + weights / fertility
             context = sum(weight * word for weight, word in zip(weights, words, strict=True))
             states[0] = self.cell("decoder/layer_0", embedding, [context], states[0])
+            top = self.adapted(states[0][1], "decoder/layer_0")
             for layer in range(1, s.decoder_layers):
-                states[layer] = self.cell(f"decoder/layer_{layer}", states[layer - 1][1], [], states[layer])
-            hidden = self.read_out(np.concatenate([states[-1][1], embedding, context]))
+                states[layer] = self.cell(f"decoder/layer_{layer}", top, [], states[layer])
+                top = self.adapted(states[layer][1], f"decoder/layer_{layer}")
+            hidden = self.read_out(np.concatenate([top, embedding, context]))
             logits.append(v[self.table("softmax")] @ hidden + v["softmax_bias"])
         return np.array(logits)
+
+    def adapted(self, x, scope):
+        return x * 2 * sigmoid(self.v[f"{scope}/lhuc"]) if self.s.lhuc else x
 
     def table(self, role: str) -> str:
         if self.s.tie_embeddings == "all":
@@ -152,6 +161,23 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
         target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
         expected = Reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("style", ["coverage", "lstm, layer norm"])
+def test_the_attention_that_is_guided_is_that_of_the_search(graph, style):
+    model = make(style)
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
+        model.output_projection().logits(hidden)
+    with tf1.Session() as session:
+        values = scrambled_variables(session)
+        got = session.run(attention)
+    for row in range(2):
+        reference = Reference(model.settings, values)
+        reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
+        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]], reference.attention, rtol=1e-4,
+                                   atol=1e-5)
 
 
 @pytest.mark.parametrize("style", STYLES)

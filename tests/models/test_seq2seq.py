@@ -22,6 +22,8 @@ STYLES = {
     "untied": {"tie_embeddings": "none", "source_vocab_size": 23},
     "layer norm": {"layer_norm": True, "tie_embeddings": "target"},
     "layer norm, gru, fed": {"layer_norm": True, "cell": "gru", "input_feeding": True},
+    "adapted": {"lhuc": True},
+    "adapted, fed": {"lhuc": True, "input_feeding": True, "layer_norm": True},
 }
 SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)
@@ -51,18 +53,20 @@ class Reference:
 
     def __init__(self, s: Seq2SeqSettings, values: dict[str, np.ndarray]) -> None:
         self.s, self.v = s, {name.removeprefix("seq2seq/"): value for name, value in values.items()}
+        self.attention: list[np.ndarray] = []       # for each target word
 
     def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
         s, v = self.s, self.v
         states = [(np.zeros(s.hidden_size), np.zeros(s.hidden_size))] * s.layers
         annotations, logits = [], []
         for token in source[::-1] if s.reverse_source else source:
-            states = self.stack("encoder", v[self.table("source")][token], [], states)
-            annotations.append(states[-1][1])
+            states, top = self.stack("encoder", v[self.table("source")][token], [], states)
+            annotations.append(top)
         hidden = np.zeros(s.embedding_size)
         for token in target_in:
-            states = self.stack("decoder", v[self.table("target")][token], [hidden] if s.input_feeding else [], states)
-            hidden = self.last_hidden(states[-1][1], annotations)
+            states, top = self.stack("decoder", v[self.table("target")][token], [hidden] if s.input_feeding else [],
+                                     states)
+            hidden = self.last_hidden(top, annotations)
             logits.append(v[self.table("softmax")] @ hidden + v["softmax_bias"])
         return np.array(logits)
 
@@ -78,7 +82,9 @@ class Reference:
             known, rest = (x, fed) if layer == 0 or side == "encoder" or not self.s.input_feeding else (x[:0], [x])
             after.append(self.cell(f"{side}/layer_{layer}", known, rest, c, h))
             x, fed = after[-1][1], []
-        return after
+            if self.s.lhuc:
+                x = x * 2 * sigmoid(self.v[f"{side}/layer_{layer}/lhuc"])
+        return after, x
 
     def cell(self, scope, x, rest, c, h):
         """The next (c, h); a GRU has no use for c."""
@@ -112,7 +118,8 @@ class Reference:
         if self.s.attention == "general":
             keys = [word @ self.v["decoder/attention/memory/kernel"] for word in annotations]
         weights = np.exp(np.array([h @ key for key in keys]))
-        context = sum(weight * word for weight, word in zip(weights / weights.sum(), annotations, strict=True))
+        self.attention.append(weights / weights.sum())
+        context = sum(weight * word for weight, word in zip(self.attention[-1], annotations, strict=True))
         return np.tanh(np.concatenate([context, h]) @ self.v["decoder/attentional/kernel"])
 
 
@@ -129,6 +136,23 @@ def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
         target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
         expected = Reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("style", ["luong", "luong, fed", "dot, gru, forwards"])
+def test_the_attention_that_is_guided_stands_in_the_order_of_the_source(graph, style):
+    model = make(style)
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
+        model.output_projection().logits(hidden)
+    with tf1.Session() as session:
+        values = scrambled_variables(session)
+        got = session.run(attention)
+    for row in range(2):
+        reference = Reference(model.settings, values)
+        reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
+        expected = np.array(reference.attention)[:, ::-1 if model.settings.reverse_source else 1]
+        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("style", STYLES)

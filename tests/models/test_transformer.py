@@ -48,6 +48,7 @@ class Reference:
 
     def __init__(self, s: TransformerSettings, values: dict[str, np.ndarray]) -> None:
         self.s, self.v = s, values
+        self.first_heads: list[np.ndarray] = []     # of source attention, layer by layer
 
     def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
         s = self.s
@@ -114,6 +115,9 @@ class Reference:
     def cross_attention(self, x: np.ndarray, memory: np.ndarray, scope: str) -> np.ndarray:
         key, value = np.split(memory @ self.v[f"{scope}/kv/kernel"], 2, -1)
         query = x @ self.v[f"{scope}/query/kernel"]
+        size = self.s.hidden_size // self.s.heads
+        scores = np.exp(query[:, :size] @ key[:, :size].T / math.sqrt(size))
+        self.first_heads.append(scores / scores.sum(-1, keepdims=True))
         return self.heads(query, key, value, False) @ self.v[f"{scope}/output/kernel"]
 
     def heads(self, query, key, value, causal: bool) -> np.ndarray:
@@ -143,6 +147,22 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
         target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
         expected = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_the_attention_that_is_guided_is_that_of_the_first_head_of_its_layer(graph, layer):
+    model = Transformer(TransformerSettings(**SIZES, guided_alignment_layer=layer))
+    with PredictTowerContext(""):
+        _, attention = model.decode_with_attention(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
+                                                   shift_right(tf.constant(TARGET)))
+    with tf1.Session() as session:
+        values = {**scrambled_variables(session), "transformer/softmax_bias": np.zeros(19)}
+        got = session.run(attention)
+    for row in range(2):
+        reference = Reference(model.settings, values)
+        reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
+        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]],
+                                   reference.first_heads[layer - 1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("style", STYLES)
