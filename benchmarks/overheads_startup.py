@@ -1,0 +1,126 @@
+"""Start-up: from the command `towernmt train` to the first step, by phases; and graph building by depth."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from alternation import in_turn
+from input_corpus import make_shards
+from train_run import Plan
+from train_work import FixedBatches, draw, make_model
+
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models.precision import set_precision
+from towernmt.models.randomness import set_seed
+from towernmt.tf_compat import tf, tf1
+
+TARGET_SECONDS = 15.0
+PHASES = [
+    ("imports", r"Building training tower"),
+    ("towers", r"Setup callbacks graph"),
+    ("callbacks_graph", r"Creating the session"),
+    ("session", r"Graph Finalized"),
+    ("first_checkpoint", r"Start Epoch"),
+    ("first_step", r"step 1, "),
+]
+"""For each phase, the line of the log that ends it."""
+
+
+def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") -> list[dict[str, Any]]:
+    """Seconds from the start of the process to the line of the first step, the median round, phase by phase.
+
+    What is timed is the command itself, as its log lines arrive: nothing is added to it but `train.log_steps=1`.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        data = Path(place) / "data"
+        make_shards(data, 20_000, 10_000, 40)
+        taken = sorted((_start(data, Path(place) / f"run-{i}", batch_tokens, preset) for i in range(rounds)),
+                       key=lambda phases: sum(phases.values()))
+    middle = taken[(rounds - 1) // 2]
+    return [{"figure": "startup", "target_s": TARGET_SECONDS, "seconds": round(sum(middle.values()), 2),
+             "met": sum(middle.values()) <= TARGET_SECONDS, "rounds": rounds,
+             "fastest_s": round(sum(taken[0].values()), 2), "slowest_s": round(sum(taken[-1].values()), 2),
+             "phases": {name: round(seconds, 2) for name, seconds in middle.items()}}]
+
+
+def _start(data: Path, logdir: Path, batch_tokens: int, preset: str) -> dict[str, float]:
+    """Phases of one start. Raises SystemExit if the command fails."""
+    command = [sys.executable, "-m", "towernmt.cli.main", "train", "--data", str(data), "--logdir", str(logdir),
+               "--preset", preset, "--set", "train.steps=1", "train.log_steps=1", f"train.batch_tokens={batch_tokens}"]
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    lines = [(time.perf_counter() - begin, line) for line in process.stdout or ()]
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} failed:\n{''.join(line for _, line in lines)[-2000:]}")
+    return phases_of(lines)
+
+
+def phases_of(lines: Iterable[tuple[float, str]]) -> dict[str, float]:
+    """Seconds of each phase, from the lines of a log and when they came.
+
+    Raises:
+        SystemExit: the line that ends a phase is not there.
+    """
+    lines = list(lines)
+    ends: list[float] = []
+    for name, pattern in PHASES:
+        after = ends[-1] if ends else 0.0
+        found = [when for when, line in lines if when >= after and re.search(pattern, line)]
+        if not found:
+            raise SystemExit(f"No line of the log ended the phase '{name}' ({pattern}).")
+        ends.append(found[0])
+    return {name: end - begin for (name, _), begin, end in zip(PHASES, [0.0, *ends], ends, strict=False)}
+
+
+def depth_cost(depths: Sequence[int], rounds: int, precision: str = "float32") -> list[dict[str, Any]]:
+    """Processor seconds and operations of the training graph of tiny's sizes with N + N layers, the fastest round.
+
+    `linearity` is the growth a layer in the deeper half by that in the shallower half: 1 where the time grows
+    linearly. `layer_s` is what a layer of encoder and decoder adds, on the whole.
+    """
+    seconds: dict[int, float] = {}
+    operations: dict[int, int] = {}
+    batches = FixedBatches(draw(8000, 256, pairs=50))
+    for number in range(rounds):
+        for name in in_turn(list(map(str, depths)), number):
+            taken, count = _build(int(name), batches, precision)
+            seconds[int(name)] = min(taken, seconds.get(int(name), taken))
+            operations[int(name)] = count
+    return [{"figure": "graph_building", "rounds": rounds, **growth(seconds),
+             "seconds": {str(depth): round(seconds[depth], 3) for depth in depths},
+             "operations": {str(depth): operations[depth] for depth in depths}}]
+
+
+def _build(depth: int, batches: FixedBatches, precision: str) -> tuple[float, int]:
+    """Processor seconds of building the graph of a training run without callbacks, and its operations."""
+    model = make_model("transformer", "tiny", encoder_layers=depth, decoder_layers=depth)
+    gc.collect()
+    with tf.Graph().as_default():
+        set_seed(1)
+        set_precision(precision)
+        begin = time.thread_time()      # one thread builds, and what others take of the machine is not its cost
+        Plan().trainer().setup_graph(model.get_input_signature(), GeneralQueueInput(batches), model.build_graph,
+                                     model.get_optimizer)
+        return time.thread_time() - begin, len(tf1.get_default_graph().get_operations())
+
+
+def growth(seconds: dict[int, float]) -> dict[str, float]:
+    """Of the time by depth: seconds a layer, and the deeper half's by the shallower half's."""
+    depths = sorted(seconds)
+    first, middle, last = depths[0], depths[len(depths) // 2], depths[-1]
+
+    def slope(begin: int, end: int) -> float:
+        return (seconds[end] - seconds[begin]) / (end - begin)
+
+    return {"layer_s": round(slope(first, last), 4),
+            "linearity": round(slope(middle, last) / slope(first, middle), 3)}

@@ -1,0 +1,166 @@
+"""What towers, update cycles and callbacks cost: steps in one process, in turn on the same batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from alternation import Summary, quartiles, summarize, take_turns
+from tensorpack.callbacks import Callback
+from train_run import Plan, bare_update, run
+from train_work import FixedBatches, make_model, twice_each
+
+from towernmt.callbacks.surroundings import find_saver
+from towernmt.dataflow.batches import Batch
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models.precision import set_precision
+from towernmt.models.randomness import set_seed
+from towernmt.tf_compat import tf, tf1
+from towernmt.train.session import SessionCreator
+from towernmt.train.settings import TrainSettings
+
+TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}
+"""At most so many times the time of what each is compared with."""
+WARM = 2
+"""Rounds that do not count."""
+
+
+class Stepper:
+    """A training graph with its session and its feeders, one step at a time, without callbacks.
+
+    Args:
+        model: a tower function.
+        batches: fed by the usual queue, in this order.
+        plan: precision, towers and update cycle.
+    """
+
+    def __init__(self, model: Any, batches: Sequence[Batch], plan: Plan) -> None:
+        self.trainer = plan.trainer()
+        with tf.Graph().as_default():
+            set_seed(1)
+            set_precision(plan.precision)
+            self.data = GeneralQueueInput(FixedBatches(batches), feeders=1, capacity=8)
+            self.trainer.setup_graph(model.get_input_signature(), self.data, model.build_graph, model.get_optimizer)
+            self.gradients = [gradient.op for gradient in optimizer_gradients(tf1.get_default_graph())]
+            creator = SessionCreator()
+            creator.cpu_towers = plan.towers
+            self.trainer.sess = creator.create_session()
+        self.data.start(self.trainer.sess)
+
+    def update(self) -> float:
+        """Seconds of one update, of as many batches as the update cycle has."""
+        return _seconds(lambda: bare_update(self.trainer, self.data))
+
+    def forward_and_backward(self, batches: int = 1) -> float:
+        """Seconds of computing every gradient of `batches` batches, which change nothing."""
+        def compute() -> None:
+            for _ in range(batches):
+                self.trainer.sess.run(self.gradients)
+        return _seconds(compute)
+
+    def close(self) -> None:
+        """Stop the feeders and end the session."""
+        self.data.stop(self.trainer.sess)
+        self.trainer.sess.close()
+
+
+def optimizer_gradients(graph: Any) -> list[Any]:
+    """The gradient that each of the optimizer's operations in the graph applies."""
+    found = []
+    for operation in graph.get_operations():
+        names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
+        if "var" in names and "grad" in names:
+            found.append(operation.inputs[names.index("grad")])
+    return found
+
+
+def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: Sequence[int],
+                rounds: int) -> list[dict[str, Any]]:
+    """N towers against one at the same global batches: whole updates, each with the threads that its run would have."""
+    steppers = {count: Stepper(make_model("transformer", config), batches, Plan(precision, towers=count))
+                for count in (1, *counts)}
+    taken = _alternate({str(count): stepper.update for count, stepper in steppers.items()}, rounds)
+    _close(steppers.values())
+    summaries = summarize(taken)
+    return [_verdict("towers", summaries[str(count)], towers=count) for count in counts]
+
+
+def update_cycle_cost(config: str, batches: Sequence[Batch], precision: str, cycle: int,
+                      rounds: int) -> list[dict[str, Any]]:
+    """An update cycle of K against the work that cannot be avoided: K forward and backward passes and one update.
+
+    One update is part of every cycle, so the base is K - 1 batches whose gradients are computed and thrown away, and
+    one plain training step: what is above it is the adding up. (K plain training steps, with K updates, are the other
+    thing that a user may compare with: `to_plain_steps`.) Two groups of K batches take turns, so that after the
+    first rounds TensorFlow has met every shape; plain steps and base are the same graph, which reads each group twice.
+    """
+    groups = [0, 1] * (rounds + WARM)
+    pool = batches[:2 * cycle]
+    once = [pool[group * cycle + i] for group in groups for i in range(cycle)]
+    twice = [pool[group * cycle + i] for group in groups for _ in range(2) for i in range(cycle)]
+    plain, cycled = (Stepper(make_model("transformer", config), order, Plan(precision, update_cycle=k))
+                     for k, order in ((1, twice), (cycle, once)))
+    taken = _alternate({"base": lambda: plain.forward_and_backward(cycle - 1) + plain.update(),
+                        "cycle": cycled.update,
+                        "steps": lambda: sum(plain.update() for _ in range(cycle))}, rounds)
+    _close([plain, cycled])
+    to_steps = summarize({name: taken[name] for name in ("steps", "cycle")})["cycle"]
+    return [_verdict("update_cycle", summarize(taken)["cycle"], update_cycle=cycle,
+                     to_plain_steps=round(to_steps.ratio, 4))]
+
+
+class CheckpointClock(Callback):
+    """Writes a checkpoint at step `step` and keeps how long that took."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self.seconds = step, 0.0
+
+    def _trigger_step(self) -> None:
+        if self.global_step == self._step:
+            self.seconds = _seconds(find_saver(self.trainer).save_now)
+
+
+def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs: int) -> list[dict[str, Any]]:
+    """The trainer's whole step with the default callbacks and monitors against the bare update, in turn.
+
+    `ratio` is the median, which sees no step that writes a progress line and summaries (one in `train.log_steps`, 50);
+    `ratio_of_sums` sees all. A checkpoint's time comes on top: `checkpoint_share`, of `train.checkpoint_steps` steps.
+    """
+    pairs += pairs % 2
+    warm = 6
+    clock = CheckpointClock(warm + pairs)
+    order = [*range(warm + 1), *twice_each(warm + 1, pairs)]
+    meter = run(make_model("transformer", config), FixedBatches(batches, order),
+                Plan(precision, warm=1, steps=warm - 1, pairs=pairs), [clock])
+    low, ratio, high = quartiles(meter.ratios)
+    step = sum(meter.whole) / pairs
+    return [{"figure": "callbacks", "target": TARGETS["callbacks"], "ratio": round(ratio, 4),
+             "met": ratio <= TARGETS["callbacks"], "quartiles": [round(low, 4), round(high, 4)],
+             "ratio_of_sums": round(sum(meter.whole) / sum(meter.bare), 4), "pairs": pairs, "step_s": round(step, 4),
+             "checkpoint_s": round(clock.seconds, 3),
+             "checkpoint_share": round(clock.seconds / (TrainSettings().checkpoint_steps * step), 5)}]
+
+
+def _alternate(things: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """`take_turns`, after a few rounds that do not count."""
+    take_turns(things, WARM)
+    return take_turns(things, rounds)
+
+
+def _verdict(figure: str, summary: Summary, **more: Any) -> dict[str, Any]:
+    """A ratio beside its target."""
+    return {"figure": figure, **more, "target": TARGETS[figure], "ratio": round(summary.ratio, 4),
+            "met": summary.ratio <= TARGETS[figure], "quartiles": [round(summary.low, 4), round(summary.high, 4)],
+            "rounds": summary.rounds, "seconds": round(summary.median, 4)}
+
+
+def _close(steppers: Iterable[Stepper]) -> None:
+    for stepper in steppers:
+        stepper.close()
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
