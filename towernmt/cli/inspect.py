@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[Inspection]:
     where = options.vocabulary or corpora.vocabulary
-    vocabularies = None if where is None else open_vocabularies(where)[:2]
+    vocabularies = None if where is None else open_vocabularies(where, corpora.source_factors)[:2]
     inspector = Inspector(options.pairs, options.samples, not options.no_count, vocabularies, corpora.pair_filter)
     found = []
     for ingredient in mixture.ingredients:

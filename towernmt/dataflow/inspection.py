@@ -11,9 +11,11 @@ from itertools import islice
 import numpy as np
 
 from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.factors import FactoredVocabulary, FactorError
 from towernmt.dataflow.mixture import Ingredient
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.sources.source import Pair, Source
+from towernmt.dataflow.statistics import beside_in_words
 from towernmt.dataflow.text import clean
 from towernmt.dataflow.vocabulary import UNK, Vocabulary
 from towernmt.errors import TowerNMTError
@@ -39,6 +41,7 @@ class Inspection:
         prepared: whether it is prepared data.
         duplicates: pairs looked at that had come before.
         samples: the first pairs.
+        beside: sentences on the source factors and alignments of prepared data.
         errors: what went wrong.
     """
 
@@ -54,6 +57,7 @@ class Inspection:
     dropped: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     samples: list[Pair] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -124,12 +128,21 @@ class Inspector:
             if self._vocabularies is None:
                 lengths.append([len(text.split()) for text in texts])
             else:
-                encoded = self._vocabularies[side].encode_batch(texts)
+                encoded = self._encode(self._vocabularies[side], texts, found)
                 lengths.append([len(ids) for ids in encoded])
                 unknown[side] += sum(ids.count(UNK) for ids in encoded)
                 tokens[side] += sum(lengths[side])
             found.lengths[side].extend(lengths[side])
         found.dropped.update(self._filter.count_reasons(np.array(lengths[0], np.int64), np.array(lengths[1], np.int64)))
+
+    def _encode(self, vocabulary: Vocabulary, texts: list[str], found: Inspection) -> list[list[int]]:
+        """The pieces, without factors."""
+        if not isinstance(vocabulary, FactoredVocabulary):
+            return vocabulary.encode_batch(texts)
+        try:
+            return vocabulary.encode_texts(texts).ids
+        except FactorError as error:
+            raise error.at(found.name, found.read - len(texts) + error.index + 1) from None
 
 
 def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError | None]:
@@ -153,6 +166,7 @@ def look_at_prepared(data: PreparedData, samples: int = 3) -> Inspection:
     statistics = data.statistics
     found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
     found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
+    found.beside = beside_in_words(statistics, data.manifest["vocabularies"])
     for index in range(data.num_blocks):
         begin = time.perf_counter()
         try:
@@ -195,6 +209,7 @@ def table(found: Sequence[Inspection], shares: Sequence[float | None] = ()) -> s
     for number, one in enumerate(found, 1):
         lines += ["", f"[{number}] {one.name}"]
         lines += [f"  error: {error}" for error in one.errors]
+        lines += [f"  {sentence}" for sentence in one.beside]
         for reason, count in sorted(one.dropped.items()):
             lines.append(f"  {count:,} dropped: {reason}" if one.prepared else
                          f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")

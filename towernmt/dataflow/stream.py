@@ -48,8 +48,8 @@ class StreamBatches:
             raise SettingsError(f"window={settings.window}: expected at least 1 pair (default: 100000).")
         sampling = settings.sampling()
         if sampling is not None:  # what a vocabulary cannot do is said now, not in a feeder
-            source_vocabulary.sample_batch(["."], sampling, 0)
-            target_vocabulary.sample_batch(["."], sampling, 0)
+            source_vocabulary.sample_batch([""], sampling, 0)
+            target_vocabulary.sample_batch([""], sampling, 0)
         encoder = ChunkEncoder(source_vocabulary, target_vocabulary, pair_filter or PairFilter(200, 9.0))
         self.mixture = mixture
         self.epochs = epochs
