@@ -41,6 +41,8 @@ def _without_startup_noise() -> Iterator[None]:
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# oneDNN compiles a kernel for each new shape and keeps 1,024 of them; the batches of a corpus need some thousands.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 with _without_startup_noise():
     import tensorflow as tf
 
