@@ -32,8 +32,8 @@ class LossScaleMonitor(Callback):
             return
         (finite, scale, skipped, next_scale), self._values = self._values, None
         if not finite:
-            logger.warning(f"Step {self.global_step}: gradients overflowed in float16 at a loss scale of {scale:g}; the "
-                           f"update was skipped ({skipped + 1} so far), and the scale is {next_scale:g} now.")
+            logger.warning(f"Step {self.global_step}: gradients overflowed in float16 at a loss scale of {scale:g}; "
+                           f"the update was skipped ({skipped + 1} so far), and the scale is {next_scale:g} now.")
             self.trainer.monitors.put_scalar("skipped_updates", int(skipped) + 1)
         if scale != next_scale:
             self.trainer.monitors.put_scalar("loss_scale", float(next_scale))

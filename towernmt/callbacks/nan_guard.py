@@ -145,8 +145,8 @@ class NaNGuard(Callback):
         return found
 
 
-_LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it is: "
-                "take train.precision=bfloat16 or float32, or ")
+_LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it "
+                "is: take train.precision=bfloat16 or float32, or ")
 
 
 def _gradients(graph: Any) -> list[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from towernmt.models.loss import Projection
 from towernmt.models.positions import PairPositions, RelativePositions, RotaryPositions
 from towernmt.models.precision import compute_dtype, to_float32
 from towernmt.models.randomness import dropout
+from towernmt.models.recompute import recompute
 from towernmt.models.ssru import ssru, ssru_step
 from towernmt.models.transformer_settings import PRESETS, TransformerSettings, check_settings
 from towernmt.tf_compat import tf, tf1
@@ -76,12 +77,8 @@ class Transformer(ConfiguredModel):
             with tf1.variable_scope("encoder"):
                 x = self._embed(x, tf.range(tf.shape(source)[1]))               # [batch, source length, depth]
                 for layer in range(s.encoder_layers):
-                    gains = self._gains("encoder", layer)
                     with tf1.variable_scope(f"layer_{layer}"):
-                        x = self._sublayer(x, "self_attention", gains, partial(
-                            self_attention, bias=bias, heads=s.heads, dropout_rate=s.attention_dropout,
-                            name="self_attention", positions=self._pair_positions(), gains=gains))
-                        x = self._feed_forward(x, gains)
+                        x = recompute(partial(self._encoder_layer, bias=bias, layer=layer), x)
                 x = self._final_norm(x)
             with tf1.variable_scope("decoder"):
                 keys_values = []
@@ -173,13 +170,25 @@ class Transformer(ConfiguredModel):
         """
         s = self.settings
         for layer in range(s.decoder_layers):
-            gains = self._gains("decoder", layer)
             with tf1.variable_scope(f"layer_{layer}"):
-                name = "self_attention" if s.decoder_cell == "attention" else s.decoder_cell
-                x = self._sublayer(x, name, gains, partial(before, layer=layer, gains=gains))
-                x = self._sublayer(x, "source_attention", gains, partial(source, layer=layer, gains=gains))
-                x = self._feed_forward(x, gains)
+                x = recompute(partial(self._decoder_layer, before=before, source=source, layer=layer), x)
         return self._final_norm(x)
+
+    def _encoder_layer(self, x: Any, bias: Any, layer: int) -> Any:
+        """A layer over `x` `[batch, source length, depth]`, without attention where `bias` says so."""
+        s, gains = self.settings, self._gains("encoder", layer)
+        x = self._sublayer(x, "self_attention", gains, partial(
+            self_attention, bias=bias, heads=s.heads, dropout_rate=s.attention_dropout, name="self_attention",
+            positions=self._pair_positions(), gains=gains))
+        return self._feed_forward(x, gains)
+
+    def _decoder_layer(self, x: Any, before: _DecoderSublayer, source: _DecoderSublayer, layer: int) -> Any:
+        """A layer over `x` `[..., depth]`; see `_decoder_layers`."""
+        gains = self._gains("decoder", layer)
+        name = "self_attention" if self.settings.decoder_cell == "attention" else self.settings.decoder_cell
+        x = self._sublayer(x, name, gains, partial(before, layer=layer, gains=gains))
+        x = self._sublayer(x, "source_attention", gains, partial(source, layer=layer, gains=gains))
+        return self._feed_forward(x, gains)
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("transformer"):

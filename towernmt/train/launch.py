@@ -31,6 +31,7 @@ from towernmt.models import make_model
 from towernmt.models.interface import NMTModel
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
+from towernmt.models.recompute import set_recompute
 from towernmt.settings import flatten
 from towernmt.tf_compat import tf
 from towernmt.train.checkpoint import latest_checkpoint
@@ -98,6 +99,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
     with tf.Graph().as_default():
         set_seed(s.seed)
         set_precision(s.precision)
+        set_recompute(s.recompute)
         set_loss_scaling(LossScaling(s.loss_scale, s.loss_scale_growth_steps, s.least_loss_scale))
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model

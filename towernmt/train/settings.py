@@ -25,11 +25,14 @@ class TrainSettings(StreamSettings):
     minutes: float = setting(0.0, "stop after so many minutes of training, resumes included; 0 for no limit")
     update_cycle: int = setting(1, "batches an update (gradient accumulation)")
     precision: str = setting(
-        "float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX; float16 is for "
-        "GPUs without bfloat16", choices=PRECISIONS)
+        "float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX; float16 is "
+        "for GPUs without bfloat16", choices=PRECISIONS)
     loss_scale: float = setting(32768.0, "float16: what the loss is multiplied with at first; an overflow halves it")
     loss_scale_growth_steps: int = setting(2000, "float16: so many updates in a row without an overflow double it")
     least_loss_scale: float = setting(1.0, "float16: an overflow at this loss scale ends training")
+    recompute: bool = setting(
+        False, "compute each layer again in the backward pass instead of keeping what it computed: less memory, more "
+               "time")
     clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping")
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
     feeders: int = setting(2, "threads that fill the input queue")

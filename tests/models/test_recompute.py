@@ -1,0 +1,130 @@
+"""Layers computed again in the backward pass: the same loss, the same gradients, less memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import TrainTowerContext
+
+from towernmt.errors import TowerRuleError
+from towernmt.models.precision import set_precision
+from towernmt.models.randomness import set_seed
+from towernmt.models.recompute import recompute, set_recompute
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf, tf1
+
+
+def batch(rows: int, length: int, words: int) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    lengths = random.integers(length // 2, length + 1, rows).astype(np.int32)
+    lengths[0] = length
+    side = random.integers(4, words, (rows, length)).astype(np.int32)
+    return [side, lengths, side[:, ::-1].copy(), lengths, np.float32(lengths.sum())]
+
+
+def build(again: bool, precision: str = "float32", **settings):
+    """The loss and its gradients, in the default graph."""
+    set_seed(4)
+    set_precision(precision)
+    set_recompute(again)
+    model = Transformer(TransformerSettings(**{
+        "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2,
+        "source_vocab_size": 20, "target_vocab_size": 20, **settings}))
+    inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
+    with TrainTowerContext(""):
+        loss = model.build_graph(*inputs)
+        variables = tf1.trainable_variables()
+        gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(loss, variables)]
+    return inputs, loss, dict(zip([v.op.name for v in variables], gradients, strict=True))
+
+
+def values(again: bool, precision: str = "float32", **settings):
+    with tf.Graph().as_default() as graph:
+        inputs, loss, gradients = build(again, precision, **settings)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            feed = dict(zip(inputs, batch(4, 6, 20), strict=True))
+            return session.run([loss, gradients], feed), len(graph.get_operations())
+
+
+@pytest.mark.parametrize("settings", [
+    {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
+    {"precision": "bfloat16"},
+    {"decoder_cell": "ssru", "lhuc": True},
+    {"positions": "relative", "norm": "rms", "feed_forward": "swiglu"},
+    {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm", "dropout_divergence": 1.0},
+], ids=str)
+def test_loss_and_gradients_are_the_same(settings):
+    (loss, gradients), size = values(False, **settings)
+    (loss_again, gradients_again), size_again = values(True, **settings)
+    assert loss == loss_again and size_again > size
+    assert list(gradients) == list(gradients_again)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradients_again[name], gradient, rtol=1e-6,
+                                   atol=1e-6 * np.abs(gradient).max(), err_msg=name)
+
+
+
+def test_each_layer_is_built_once_more_in_training_towers_alone():
+    counts = {}
+    for again in (False, True):
+        with tf.Graph().as_default() as graph:
+            build(again)
+            counts[again] = sum(op.type == "Softmax" for op in graph.get_operations())
+    assert counts == {False: 2 + 4 + 1, True: 2 * (2 + 4) + 1}
+    with tf.Graph().as_default() as graph:
+        set_recompute(True)
+        with TrainTowerContext(""):
+            assert recompute(lambda x: x + 1.0, tf.constant(1.0)).op.type == "IdentityN"
+        assert recompute(lambda x: x + 1.0, tf.constant(1.0)).op.type == "AddV2"
+
+
+def traced(again: bool) -> tuple[int, int]:
+    """The most bytes in use at once in a step by TensorFlow's own records, and its softmaxes over attention run."""
+    with tf.Graph().as_default():
+        inputs, loss, gradients = build(again, hidden_size=32, filter_size=128, encoder_layers=6, decoder_layers=6)
+        update = [tf.reduce_sum(g) for g in gradients.values()]
+        config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+        with tf1.Session(config=config) as session:
+            session.run(tf1.global_variables_initializer())
+            trace = tf1.RunMetadata()
+            feed = dict(zip(inputs, batch(16, 32, 20), strict=True))
+            session.run([loss, update], feed)       # the first run keeps more than later ones
+            session.run([loss, update], feed, tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), trace)
+    nodes = [node for device in trace.step_stats.dev_stats for node in device.node_stats]
+    records = sorted((record.alloc_micros, record.alloc_bytes) for node in nodes for memory in node.memory
+                     for record in memory.allocation_records)
+    return int(np.cumsum([size for _, size in records]).max()), sum("Softmax" in n.node_name for n in nodes)
+
+
+def test_tensorflow_keeps_both_computations_apart_and_needs_less_memory():
+    kept, softmaxes = traced(False)
+    recomputed, softmaxes_again = traced(True)
+    assert softmaxes_again > softmaxes + 10
+    assert recomputed < 0.5 * kept, (recomputed, kept)
+
+
+def test_a_variable_from_elsewhere_is_refused_by_name(graph):
+    set_recompute(True)
+    w = tf1.get_variable("elsewhere", [])
+    with TrainTowerContext(""), pytest.raises(TowerRuleError, match="reads the variable 'elsewhere'"):
+        recompute(lambda x: x * w, tf.constant(1.0))
+
+
+def test_a_gradient_outside_of_the_tower_is_refused(graph):
+    set_recompute(True)
+    x = tf.constant(1.0)
+    with TrainTowerContext(""), tf1.variable_scope("layer"):
+        y = recompute(lambda x: x * tf1.get_variable("w", []), x)
+    with pytest.raises(TowerRuleError, match="'layer'"):
+        tf1.gradients(y, x)
+
+
+def test_what_a_layer_takes_from_elsewhere_counts_once(graph):
+    set_recompute(True)
+    a = tf.constant(3.0)
+    b = a * a
+    with TrainTowerContext(""):
+        dx, da = tf1.gradients(recompute(lambda x: x * a * b, a + 1.0), [a, b])
+        with tf1.Session() as session:
+            assert session.run([dx, da]) == [3 ** 3 + 4 * 3 * 3 ** 2, 4 * 3]
