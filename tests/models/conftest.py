@@ -1,4 +1,4 @@
-"""tests/models/tiny_models.py as `towernmt_tiny_models`: tests are no package."""
+"""Modules of these tests under names of their own: tests are no package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_SPEC = importlib.util.spec_from_file_location("towernmt_tiny_models", Path(__file__).with_name("tiny_models.py"))
-_tiny_models = importlib.util.module_from_spec(_SPEC)
-sys.modules.setdefault(_SPEC.name, _tiny_models)
-_SPEC.loader.exec_module(_tiny_models)
+for _name in ("tiny_models", "overfitting"):
+    _spec = importlib.util.spec_from_file_location(f"towernmt_{_name}", Path(__file__).with_name(f"{_name}.py"))
+    assert _spec is not None and _spec.loader is not None
+    _module = importlib.util.module_from_spec(_spec)
+    sys.modules.setdefault(_spec.name, _module)
+    _spec.loader.exec_module(_module)

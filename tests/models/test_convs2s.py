@@ -6,21 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import towernmt_overfitting as overfitting
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.dataflow.default_corpus import default_corpus
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
-from towernmt.errors import DataError, SettingsError
+from towernmt.errors import SettingsError
 from towernmt.models.convs2s import PRESETS, Convolution, ConvS2S, ConvS2SSettings, convolutions
 from towernmt.models.interface import shift_right
 from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.predict.evaluate import corpus_scores
-from towernmt.predict.search import SearchSettings, build_search_predictor
-from towernmt.predict.stream import translate_lines
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings
 
 SIZES = {"embedding_size": 12, "encoder": "2x16/3,1x20/5", "decoder": "1x16/3,1x10/2,1x10/1", "output_size": 12,
          "source_vocab_size": 19, "target_vocab_size": 19}
@@ -327,51 +320,19 @@ def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
         ConvS2S(ConvS2SSettings(**{**SIZES, **wrong}))
 
 
-def bleu_after_overfitting(sources, targets, vocabulary, steps: int, sentences: int, **sizes) -> float:
-    """Train on the pairs alone, in batches of so many, and translate their sources with a beam."""
-    with tf.Graph().as_default():
-        set_seed(1)
-        model = ConvS2S(ConvS2SSettings(**{"source_vocab_size": len(vocabulary), "target_vocab_size": len(vocabulary),
-                                           "dropout": 0.0, "label_smoothing": 0.0, **sizes}),
-                        OptimizerSettings(learning_rate=2e-3, beta2=0.98), clip_norm=1.0)
-        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
-        with TrainTowerContext(""):
-            cost = model.build_graph(*inputs)
-        train_op = model.optimizer().minimize(cost)
-        predictor = build_search_predictor(model, SearchSettings(beam_size=4))
-        rate = next(v for v in tf1.global_variables() if v.op.name == "learning_rate")
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            sides = [vocabulary.encode_batch(lines) for lines in (sources, targets)]
-            random = np.random.default_rng(0)
-            for step in range(steps):
-                if step == steps // 2:
-                    rate.load(5e-4, session)
-                rows = random.choice(len(sources), sentences, replace=False)
-                arrays = [array for side in sides for array in pad_sentences([side[row] for row in rows])]
-                session.run(train_op, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
-            predictor.set_session(session)
-            found = translate_lines(predictor, vocabulary, vocabulary, sources)
-    return corpus_scores(found, targets).bleu
+def bleu_after_overfitting(pairs, steps: int, sentences: int, **sizes) -> float:
+    return overfitting.bleu_after_overfitting(
+        ConvS2S, lambda words: ConvS2SSettings(**{"source_vocab_size": words, "target_vocab_size": words,
+                                                  "dropout": 0.0, "label_smoothing": 0.0, **sizes}),
+        pairs, steps, sentences, learning_rate=2e-3, lower_rate=5e-4)
 
 
 def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search():
-    random = np.random.default_rng(2)
-    words = [a + b for a in "bdfgk" for b in "aeiou"]
-    sources = [" ".join(random.choice(words, random.integers(4, 9))) for _ in range(20)]
-    targets = [" ".join(word.upper() for word in reversed(line.split())) for line in sources]
-    vocabulary = learn_sentence_piece(sources + targets, "unigram", 90)
-    bleu = bleu_after_overfitting(sources, targets, vocabulary, 150, 20, embedding_size=48, output_size=48,
-                                  encoder="2x48/3", decoder="2x48/3")
-    assert bleu > 95
+    assert bleu_after_overfitting(overfitting.made_up_pairs(20, 4, 8, 90), 150, 20, embedding_size=48, output_size=48,
+                                  encoder="2x48/3", decoder="2x48/3") > 95
 
 
 @pytest.mark.slow
 def test_a_hundred_real_pairs_are_learnt_by_heart():
-    try:
-        corpus = default_corpus("de-en", pip=("false",))
-    except DataError:
-        pytest.skip("The default corpus is not in the cache; `towernmt prepare` without --source fetches it.")
-    lines = [path.read_text(encoding="utf-8").splitlines()[:100] for path in (corpus.train_source, corpus.train_target)]
-    vocabulary = learn_sentence_piece(lines[0] + lines[1], "unigram", 800)
-    assert bleu_after_overfitting(*lines, vocabulary, 400, 50, encoder="3x256/3", decoder="3x256/3") > 95
+    pairs = overfitting.a_hundred_real_pairs()
+    assert bleu_after_overfitting(pairs, 400, 50, encoder="3x256/3", decoder="3x256/3") > 95

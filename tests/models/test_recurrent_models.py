@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import towernmt_overfitting as overfitting
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.dataflow.default_corpus import default_corpus
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
-from towernmt.errors import DataError
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.rnnsearch import RNNSearch, RNNSearchSettings
 from towernmt.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from towernmt.predict.evaluate import corpus_scores
-from towernmt.predict.search import SearchSettings, build_search_predictor
-from towernmt.predict.stream import translate_lines
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings
 
 WORDS = {"source_vocab_size": 19, "target_vocab_size": 19}
 MODELS = {
@@ -151,30 +144,12 @@ def test_bfloat16_stays_close_to_float32(name):
     assert losses["bfloat16"] != losses["float32"]
 
 
-def bleu_after_overfitting(name: str, sources, targets, vocabulary, steps: int, sentences: int, **sizes) -> float:
-    """Train on the pairs alone, in batches of so many, and translate their sources with a beam."""
-    with tf.Graph().as_default():
-        set_seed(1)
-        kind, settings, _ = MODELS[name]
-        model = kind(settings(**{"source_vocab_size": len(vocabulary), "target_vocab_size": len(vocabulary),
-                                 "dropout": 0.0, "embedding_dropout": 0.0, "label_smoothing": 0.0, **sizes}),
-                     OptimizerSettings(learning_rate=3e-3), clip_norm=1.0)
-        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
-        with TrainTowerContext(""):
-            cost = model.build_graph(*inputs)
-        train_op = model.optimizer().minimize(cost)
-        predictor = build_search_predictor(model, SearchSettings(beam_size=4))
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            sides = [vocabulary.encode_batch(lines) for lines in (sources, targets)]
-            random = np.random.default_rng(0)
-            for _ in range(steps):
-                rows = random.choice(len(sources), sentences, replace=False)
-                arrays = [array for side in sides for array in pad_sentences([side[row] for row in rows])]
-                session.run(train_op, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
-            predictor.set_session(session)
-            found = translate_lines(predictor, vocabulary, vocabulary, sources)
-    return corpus_scores(found, targets).bleu
+def bleu_after_overfitting(name: str, pairs, steps: int, sentences: int, **sizes) -> float:
+    kind, settings, _ = MODELS[name]
+    return overfitting.bleu_after_overfitting(
+        kind, lambda words: settings(**{"source_vocab_size": words, "target_vocab_size": words, "dropout": 0.0,
+                                        "embedding_dropout": 0.0, "label_smoothing": 0.0, **sizes}),
+        pairs, steps, sentences, learning_rate=3e-3)
 
 
 @pytest.mark.parametrize("name, sizes", [
@@ -183,12 +158,7 @@ def bleu_after_overfitting(name: str, sources, targets, vocabulary, steps: int, 
     ("seq2seq, fed", {"embedding_size": 32, "hidden_size": 64, "layers": 1, "input_feeding": True}),
 ])
 def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search(name, sizes):
-    random = np.random.default_rng(2)
-    words = [a + b for a in "bdfgk" for b in "aeiou"]
-    sources = [" ".join(random.choice(words, random.integers(3, 6))) for _ in range(10)]
-    targets = [" ".join(word.upper() for word in reversed(line.split())) for line in sources]
-    vocabulary = learn_sentence_piece(sources + targets, "unigram", 80)
-    assert bleu_after_overfitting(name, sources, targets, vocabulary, 200, 10, **sizes) > 95
+    assert bleu_after_overfitting(name, overfitting.made_up_pairs(10, 3, 5, 80), 200, 10, **sizes) > 95
 
 
 @pytest.mark.slow
@@ -199,10 +169,4 @@ def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search(name, sizes):
 ])
 def test_a_hundred_real_pairs_are_learnt_by_heart(name, sizes):
     """The sizes are those of the preset `tiny`."""
-    try:
-        corpus = default_corpus("de-en", pip=("false",))
-    except DataError:
-        pytest.skip("The default corpus is not in the cache; `towernmt prepare` without --source fetches it.")
-    lines = [path.read_text(encoding="utf-8").splitlines()[:100] for path in (corpus.train_source, corpus.train_target)]
-    vocabulary = learn_sentence_piece(lines[0] + lines[1], "unigram", 800)
-    assert bleu_after_overfitting(name, *lines, vocabulary, 400, 50, **sizes) > 95
+    assert bleu_after_overfitting(name, overfitting.a_hundred_real_pairs(), 400, 50, **sizes) > 95
