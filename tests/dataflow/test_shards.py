@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +50,43 @@ def test_a_shard_reads_as_it_was_written(data: st.DataObject, vocabulary: int,
     assert (directory / "s.pairs").stat().st_size == info.bytes
 
 
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), vocabulary=st.sampled_from([10, 65537]), factors=st.integers(0, 3), linked=st.booleans())
+def test_factors_and_links_stay_with_their_pairs(data: st.DataObject, vocabulary: int, factors: int, linked: bool,
+                                                 tmp_path_factory: pytest.TempPathFactory) -> None:
+    ids = st.integers(0, vocabulary - 1)
+    pair = st.tuples(st.lists(st.tuples(*[ids] * (1 + factors)), max_size=5), st.lists(ids, max_size=5),
+                     st.lists(st.tuples(st.integers(0, 65535), st.integers(0, 65535)), max_size=5))
+    chunks = data.draw(st.lists(st.lists(pair, max_size=4), max_size=5))
+    directory = tmp_path_factory.mktemp("shard")
+    info = _write_annotated(directory / "s.pairs", chunks, vocabulary, factors, linked)
+    assert ShardInfo(**json.loads(json.dumps(info.to_json()))) == info
+    assert (directory / "s.pairs").stat().st_size == info.bytes
+    block = read_shard(directory, info)
+    assert (block.source_factors is None) == (not factors) and (block.links is None) == (not linked)
+    assert len(block) == sum(map(len, chunks))
+    for i, (source, target, links) in enumerate(pair for chunk in chunks for pair in chunk):
+        words = slice(*block.source_offsets[i:i + 2])
+        streams = [block.source_ids[words], *(() if block.source_factors is None else block.source_factors[:, words])]
+        assert list(zip(*(stream.tolist() for stream in streams), strict=True)) == source
+        assert block.target_ids[slice(*block.target_offsets[i:i + 2])].tolist() == target
+        if block.links is not None and block.link_offsets is not None:
+            assert block.links[:, slice(*block.link_offsets[i:i + 2])].T.tolist() == [list(link) for link in links]
+
+
+def _write_annotated(path: Path, chunks: list[list[Any]], vocabulary: int, factors: int, linked: bool) -> ShardInfo:
+    dtype = id_dtype(vocabulary)
+    writer = ShardWriter(path, dtype, 64, factors, linked)
+    for chunk in chunks:
+        counts = [np.array([len(pair[part]) for pair in chunk], np.int32) for part in range(3)]
+        source = np.array([piece for pair in chunk for piece in pair[0]], dtype).reshape(-1, 1 + factors).T
+        target = np.array([id for pair in chunk for id in pair[1]], dtype)
+        links = np.array([link for pair in chunk for link in pair[2]], np.uint16).reshape(-1, 2).T
+        writer.append(counts[0], counts[1], source[0], target, source[1:] if factors else None,
+                      *((counts[2], links) if linked else ()))
+    return writer.finish()
+
+
 def test_ids_take_two_bytes_where_they_fit_and_are_mapped_not_read(tmp_path: Path) -> None:
     for vocabulary, dtype in ((65536, np.uint16), (65537, np.int32)):
         info = _write(tmp_path / "s.pairs", [[([vocabulary - 1, 5], [7])]], vocabulary)
@@ -58,8 +97,11 @@ def test_ids_take_two_bytes_where_they_fit_and_are_mapped_not_read(tmp_path: Pat
         np.testing.assert_array_equal(block.source_lengths, [2])
 
 
-@pytest.fixture
-def shard(tmp_path: Path) -> tuple[Path, ShardInfo]:
+@pytest.fixture(params=["plain", "with factors and links"])
+def shard(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, ShardInfo]:
+    if request.param != "plain":
+        rows = [([(n, 5)] * 3, [n] * (n % 4 + 1), [(0, 0), (2, 1)] * (n % 2)) for n in range(4, 60)]
+        return tmp_path / "s.pairs", _write_annotated(tmp_path / "s.pairs", [rows], 100, 1, True)
     pairs = [([n, n + 1, n + 2], [n] * (n % 4 + 1)) for n in range(4, 60)]
     return tmp_path / "s.pairs", _write(tmp_path / "s.pairs", [pairs], 100)
 
@@ -76,7 +118,7 @@ def test_every_truncation_is_refused(shard: tuple[Path, ShardInfo]) -> None:
 def test_every_flipped_bit_is_found(shard: tuple[Path, ShardInfo]) -> None:
     path, info = shard
     content = path.read_bytes()
-    for position in [*range(0, 44), *range(64, len(content), 13)]:
+    for position in [*range(0, 56 if info.annotated else 44), *range(64, len(content), 13)]:
         damaged = bytearray(content)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(bytes(damaged))

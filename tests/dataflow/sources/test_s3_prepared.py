@@ -64,7 +64,8 @@ def keys(s3: Any, uri: str) -> dict[str, int]:
 
 
 def block_bytes(block: PairBlock) -> list[bytes]:
-    return [np.asarray(getattr(block, field.name)).tobytes() for field in dataclasses.fields(block)]
+    columns = [getattr(block, field.name) for field in dataclasses.fields(block)]
+    return [np.asarray(column).tobytes() for column in columns if column is not None]
 
 
 def all_blocks(data: PreparedData) -> list[list[bytes]]:

@@ -38,7 +38,7 @@ class PieceWords:
         words: list[list[int]] = []
         pieces: list[list[str]] | None = None
         for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
-            found = self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
+            found = None if _SPACE in text else self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
             if found is None:
                 pieces = written() if pieces is None else pieces
                 found = _by_characters(text, pieces[index])
