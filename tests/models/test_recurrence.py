@@ -9,7 +9,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed, start_clock
 from towernmt.models.recurrence import Cell, at_end, reverse, run_both_ways, sequence_dropout
-from towernmt.models.scan import Step, scan
+from towernmt.models.scan import Step, apply_now, scan
 from towernmt.tf_compat import tf, tf1
 
 TIME, BATCH, INPUT, DEPTH = 5, 3, 4, 6
@@ -80,7 +80,7 @@ def test_fused_kernels_and_loop_agree_in_outputs_and_all_gradients(graph, kind):
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE):
             cell = Cell(kind, INPUT, DEPTH, "layer", kernels=kernels)
         start = [tf.constant(0.3 * X[i, :, :1].repeat(DEPTH, 1)) for i in range(cell.state_size)]
-        states = cell.run(x, start)
+        states = cell.run(x, start, whole_state=True)
         cost = tf.add_n([tf.reduce_sum(tf.square(state) * weights) for state in states])
         results.append([*states, *tf1.gradients(cost, [x, *start, *tf1.trainable_variables()])])
     with tf1.Session() as session:
@@ -156,7 +156,7 @@ def unrolled(inputs, start, matrices, shared, fixed):
     state, emitted = start, []
     for time in range(TIME):
         state, now = attention_like(Step([x[time] for x in inputs], state,
-                                         lambda a, i: tf.matmul(a, matrices[i]), shared, fixed))
+                                         lambda a, i: tf.matmul(a, matrices[i]), apply_now, shared, fixed))
         emitted.append(now)
     return [tf.stack(parts) for parts in zip(*emitted, strict=True)]
 

@@ -13,9 +13,9 @@ from typing import Any
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.models.fused import block_gru, block_lstm
-from towernmt.models.precision import compute_dtype, matmul, to_float32
+from towernmt.models.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.randomness import StatelessUniform, dropout
-from towernmt.models.scan import Step, scan
+from towernmt.models.scan import Operation, Step, apply_now, scan
 from towernmt.tf_compat import tf, tf1
 
 CELLS = ("gru", "lstm")
@@ -58,6 +58,8 @@ class Cell:
         self._fused = _use_fused(kernels, layer_norm)
         rows = input_depth + extra_depth + depth
         self._kernels: list[Any] = []
+        self._input_kernels: list[Any] = []
+        self._matrices: list[Any] = []
         self._biases: list[Any] = []
         self._input_scales: list[Any] = []
         self._norms: list[Any] = []
@@ -73,6 +75,10 @@ class Cell:
         limit = math.sqrt(6.0 / (rows + self.depth))
         self._kernels.append(tf.convert_to_tensor(tf1.get_variable(
             "kernel", [rows, depth], initializer=StatelessUniform(limit, "kernel"))))
+        # A split, since the gradient of slices would be written in full for each of them.
+        known = tf.split(self._kernels[-1], [self._input_depth, rows - self._input_depth]) if self._input_depth else []
+        self._input_kernels += known[:1]
+        self._matrices.append(known[1] if known else self._kernels[-1])
         self._biases.append(tf.convert_to_tensor(tf1.get_variable("bias", [depth], initializer=self._first_bias)))
         if self._layer_norm:
             if self._input_depth:
@@ -93,7 +99,14 @@ class Cell:
     @property
     def matrices(self) -> list[Any]:
         """What a loop multiplies with: the rows of the kernels for extra input and state."""
-        return [kernel[self._input_depth:] for kernel in self._kernels]
+        return self._matrices
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What `advance` applies."""
+        if self._layer_norm:
+            return []
+        return [_GATES_OF_GRU, _OUTPUT_OF_GRU] if self.kind == "gru" else [_LSTM]
 
     @property
     def norms(self) -> list[Any]:
@@ -107,47 +120,65 @@ class Cell:
         return [zeros] * self.state_size
 
     def project(self, x: Any) -> list[Any]:
-        """The share of the known input in each map, float32 `[..., map depth]`, of `x` `[..., input depth]`."""
+        """The share of the known input in each map `[..., map depth]`, of `x` `[..., input depth]`.
+
+        In the compute dtype; float32 with layer normalisation, or where no input is known.
+        """
         projected = []
-        for i, (kernel, bias) in enumerate(zip(self._kernels, self._biases, strict=True)):
-            if self._input_depth:
-                y = to_float32(matmul(tf.reshape(x, [-1, self._input_depth]), kernel[:self._input_depth]))
+        for i, (matrix, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
+            depth = matrix.shape[1]
+            flat = tf.reshape(x, [-1, self._input_depth])
+            if not self._input_depth:
+                y = tf.zeros([tf.reduce_prod(tf.shape(x)[:-1]), depth]) + bias
+            elif self._layer_norm:
+                y = _standardize(to_float32(matmul(flat, self._input_kernels[i]))) * self._input_scales[i] + bias
             else:
-                y = tf.zeros([tf.reduce_prod(tf.shape(x)[:-1]), kernel.shape[1]])
-            if self._input_scales:
-                y = _standardize(y) * self._input_scales[i]
-            shape = tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], 0)
-            y = tf.reshape(tf.nn.bias_add(y, bias), shape)
-            y.set_shape([*x.shape[:-1], kernel.shape[1]])
+                y = affine(flat, self._input_kernels[i], bias)
+            y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [depth]], 0))
+            y.set_shape([*x.shape[:-1], depth])
             projected.append(y)
         return projected
 
     def advance(self, projected: Sequence[Any], extra: Sequence[Any], state: Sequence[Any],
-                multiply: Callable[[Any, int], Any], norms: Sequence[Any]) -> list[Any]:
+                multiply: Callable[..., Any], norms: Sequence[Any],
+                apply: Callable[..., list[Any]] = apply_now) -> list[Any]:
         """One step.
 
         Args:
             projected: from `project`, for this step.
             extra: no or one tensor `[rows, extra depth]`.
             state: before the step.
-            multiply: `multiply(a, i)` is float32 `a @ matrices[i]`.
+            multiply: `multiply(a, i)` is float32 `a @ matrices[i]`, `multiply(a, i, b)` adds `b`.
             norms: `self.norms`, as the loop sees them.
+            apply: `apply(operation, *args)` is what one of `self.operations` yields.
         Returns:
             the state after it.
         """
-        def share_of_state(h: Any, i: int) -> Any:
-            y = multiply(tf.concat([*extra, h], 1) if extra else h, i)
-            return _standardize(y) * norms[i] if self._layer_norm else y
+        def mapped(h: Any, i: int) -> Any:
+            read = tf.concat([*extra, h], 1) if extra else h
+            if self._layer_norm:
+                return projected[i] + _standardize(multiply(read, i)) * norms[i]
+            return multiply(read, i, projected[i])
 
+        h = state[-1]
+        if self._layer_norm:
+            return self._advance_normalized(mapped, state, norms)
         if self.kind == "gru":
-            h = state[0]
-            reset, update = tf.split(tf.sigmoid(projected[0] + share_of_state(h, 0)), 2, 1)
-            candidate = tf.tanh(projected[1] + share_of_state(reset * h, 1))
+            shown, update = apply(_GATES_OF_GRU, mapped(h, 0), h)
+            return apply(_OUTPUT_OF_GRU, mapped(shown, 1), update, h)
+        return apply(_LSTM, mapped(h, 0), state[0])
+
+    def _advance_normalized(self, mapped: Callable[[Any, int], Any], state: Sequence[Any],
+                            norms: Sequence[Any]) -> list[Any]:
+        """`advance` with layer normalisation; `mapped(h, i)` is the i-th map, normalised."""
+        h = state[-1]
+        if self.kind == "gru":
+            reset, update = tf.split(tf.sigmoid(mapped(h, 0)), 2, 1)
+            candidate = tf.tanh(mapped(reset * h, 1))
             return [candidate + update * (h - candidate)]
-        i, f, g, o = tf.split(projected[0] + share_of_state(state[1], 0), 4, 1)
+        i, f, g, o = tf.split(mapped(h, 0), 4, 1)
         c = tf.sigmoid(f) * state[0] + tf.sigmoid(i) * tf.tanh(g)
-        shown = _standardize(c) * norms[1] + norms[2] if self._layer_norm else c
-        return [c, tf.sigmoid(o) * tf.tanh(shown)]
+        return [c, tf.sigmoid(o) * tf.tanh(_standardize(c) * norms[1] + norms[2])]
 
     def step(self, x: Any, extra: Sequence[Any], state: Sequence[Any]) -> list[Any]:
         """One step by itself, of `x` float32 `[rows, input depth]`; see `advance`."""
@@ -159,29 +190,35 @@ class Cell:
                                            w_c=self._kernels[1], b_c=self._biases[1])
             return [cell.h]
         matrices = self.matrices
-        return self.advance(self.project(x), extra, state, lambda a, i: to_float32(matmul(a, matrices[i])),
-                            self.norms)
 
-    def run(self, x: Any, start: Sequence[Any]) -> list[Any]:
+        def multiply(a: Any, i: int, *added: Any) -> Any:
+            return sum((to_float32(b) for b in added), to_float32(matmul(a, matrices[i])))
+
+        return self.advance(self.project(x), extra, state, multiply, self.norms)
+
+    def run(self, x: Any, start: Sequence[Any], whole_state: bool = False) -> list[Any]:
         """Read whole sequences.
 
         Args:
             x: float32 `[time, batch, input depth]`.
             start: the state before the first step.
+            whole_state: not only the outputs.
         Returns:
-            the state after each step, each tensor `[time, batch, depth]`. Padding at the end of a sequence
-            changes nothing before it.
+            the output after each step, or all of the state, each tensor `[time, batch, depth]`. Padding at the end of
+            a sequence changes nothing before it.
         """
+        first = 0 if whole_state else self.state_size - 1
         if self._fused and self.kind == "lstm":
-            return block_lstm(x, list(start), self._kernels[0], self._biases[0])
+            return block_lstm(x, list(start), self._kernels[0], self._biases[0])[first:]
         if self._fused:
             return block_gru(x, list(start), self._kernels[0], self._biases[0], self._kernels[1], self._biases[1])
 
         def one(step: Step) -> tuple[list[Any], list[Any]]:
-            state = self.advance(step.inputs, [], step.state, step.multiply, step.shared)
-            return state, state
+            state = self.advance(step.inputs, [], step.state, step.multiply, step.shared, step.apply)
+            return state, state[first:]
 
-        return scan(one, self.state_size, self.project(x), start, self.matrices, self.norms)
+        return scan(one, self.state_size - first, self.project(x), start, self.matrices, self.norms,
+                    operations=self.operations)
 
 
 def run_both_ways(forwards: Cell, backwards: Cell, x: Any, length: Any) -> tuple[Any, Any]:
@@ -241,3 +278,58 @@ def _standardize(x: Any) -> Any:
     """(x - mean) / deviation over the last dimension."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + _EPSILON)
+
+
+def _gates_of_gru(z: Any, h: Any) -> tuple[list[Any], list[Any]]:
+    reset, update = tf.split(tf.sigmoid(z), 2, 1)
+    return [reset * h, update], [reset]
+
+
+def _gates_of_gru_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                           d_outputs: Sequence[Any]) -> list[Any]:
+    (_, h), (_, update), (reset,), (d_shown, d_update) = args, outputs, kept, d_outputs
+    d_z = tf.concat([_d_sigmoid(reset, d_shown * h), _d_sigmoid(update, d_update)], 1)
+    return [d_z, d_shown * reset]
+
+
+def _output_of_gru(z: Any, update: Any, h: Any) -> tuple[list[Any], list[Any]]:
+    candidate = tf.tanh(z)
+    change = h - candidate
+    return [candidate + update * change], [candidate, change]
+
+
+def _output_of_gru_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                            d_outputs: Sequence[Any]) -> list[Any]:
+    (_, update, _), (candidate, change), (d,) = args, kept, d_outputs
+    d_h = d * update
+    return [_d_tanh(candidate, d - d_h), d * change, d_h]
+
+
+def _lstm(z: Any, c: Any) -> tuple[list[Any], list[Any]]:
+    i, f, g, o = tf.split(z, 4, 1)
+    i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+    c = f * c + i * g
+    shown = tf.tanh(c)
+    return [c, o * shown], [i, f, g, o, shown]
+
+
+def _lstm_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                   d_outputs: Sequence[Any]) -> list[Any]:
+    (_, c), (i, f, g, o, shown), (d_c, d_h) = args, kept, d_outputs
+    d_c += _d_tanh(shown, d_h * o)
+    d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * shown)]
+    return [tf.concat(d_z, 1), d_c * f]
+
+
+def _d_sigmoid(y: Any, d: Any) -> Any:
+    """The gradient of x from that of y = sigmoid(x)."""
+    return tf.raw_ops.SigmoidGrad(y=y, dy=d)
+
+
+def _d_tanh(y: Any, d: Any) -> Any:
+    return tf.raw_ops.TanhGrad(y=y, dy=d)
+
+
+_GATES_OF_GRU = Operation(2, 1, _gates_of_gru, _gates_of_gru_backward)
+_OUTPUT_OF_GRU = Operation(1, 2, _output_of_gru, _output_of_gru_backward)
+_LSTM = Operation(2, 5, _lstm, _lstm_backward)

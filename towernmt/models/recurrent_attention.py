@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from towernmt.models.layers import linear
 from towernmt.models.precision import matmul, to_float32
 from towernmt.models.randomness import StatelessUniform
+from towernmt.models.scan import Operation, apply_now
 from towernmt.tf_compat import tf, tf1
 
 SCORES = ("additive", "dot", "general")
@@ -108,8 +109,13 @@ class Attention:
         """What else in `attend` has a gradient."""
         return [memory.keys, *self._vectors, *memory.fertility] if self._score == "additive" else []
 
+    @property
+    def operations(self) -> list[Operation]:
+        """What `attend` applies."""
+        return [_ADDITIVE_SCORES] if self._score == "additive" and len(self._vectors) == 1 else []
+
     def attend(self, query: Any, coverage: Sequence[Any], bias: Any, multiply: Callable[[Any, int], Any],
-               shared: Sequence[Any]) -> Attended:
+               shared: Sequence[Any], apply: Callable[..., list[Any]] = apply_now) -> Attended:
         """Attend from `query` `[batch, queries, query depth]`.
 
         Args:
@@ -117,9 +123,10 @@ class Attention:
             bias: of the memory.
             multiply: `multiply(a, i)` is float32 `a @ matrices(memory)[i]`.
             shared: `shared(memory)`, as the loop sees it.
+            apply: `apply(operation, *args)` is what one of `operations` yields.
         """
         if self._score == "additive":
-            scores = self._additive(query, coverage, multiply, shared)
+            scores = self._additive(query, coverage, multiply, shared, apply)
         else:
             scores = multiply(query, 0)
         weights = tf.nn.softmax(scores + bias)                              # [batch, queries, source length]
@@ -127,22 +134,53 @@ class Attention:
         return Attended(multiply(weights, 1), weights, covered)
 
     def _additive(self, query: Any, coverage: Sequence[Any], multiply: Callable[[Any, int], Any],
-                  shared: Sequence[Any]) -> Any:
+                  shared: Sequence[Any], apply: Callable[..., list[Any]]) -> Any:
         keys, vector = shared[0], shared[1]
         shape = tf.shape(query)
         projected = multiply(tf.reshape(query, [-1, self._query_depth]), 0)
-        inner = keys[:, None] + tf.reshape(projected, [shape[0], shape[1], 1, self._depth])
+        projected = tf.reshape(projected, [shape[0], shape[1], 1, self._depth])
+        if not coverage:
+            return apply(_ADDITIVE_SCORES, projected, keys, vector)[0]
+        inner = keys[:, None] + projected
         for seen in coverage:
             inner += seen[..., None] * shared[2]
-        # [batch, queries, source length, depth] -> [batch, queries, source length]
-        scores = tf.matmul(tf.reshape(tf.tanh(inner), [-1, self._depth]), vector[:, None])
-        return tf.reshape(scores, [shape[0], shape[1], -1])
+        return _weighted(tf.tanh(inner), vector)
 
     def attend_once(self, query: Any, coverage: Sequence[Any], memory: AttentionMemory) -> Attended:
         """`attend` outside a loop: all queries of a sentence are there, positions or hypotheses."""
         matrices = self.matrices(memory)
         return self.attend(query, coverage, memory.bias, lambda a, i: to_float32(matmul(a, matrices[i])),
                            self.shared(memory))
+
+
+def _additive_scores(query: Any, keys: Any, vector: Any) -> tuple[list[Any], list[Any]]:
+    """v . tanh(W s + U h), float32 `[batch, queries, source length]`.
+
+    Args:
+        query: W s, float32 `[batch, queries, 1, depth]`.
+        keys: U h, float32 `[batch, source length, depth]`.
+        vector: v, float32 `[depth]`.
+    """
+    return [_weighted(tf.tanh(keys[:, None] + query), vector)], []
+
+
+def _additive_scores_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                              d_outputs: Sequence[Any]) -> list[Any]:
+    """Computes the largest tensor again, `[batch, queries, source length, depth]`, rather than keep it a step."""
+    (query, keys, vector), (d,) = args, d_outputs
+    y = tf.tanh(keys[:, None] + query)
+    depth = tf.shape(vector)[0]
+    d_inner = tf.raw_ops.TanhGrad(y=y, dy=d[..., None] * vector)
+    d_vector = tf.matmul(tf.reshape(d, [1, -1]), tf.reshape(y, [-1, depth]))[0]
+    return [tf.reduce_sum(d_inner, 2, keepdims=True), tf.reduce_sum(d_inner, 1), d_vector]
+
+
+def _weighted(x: Any, vector: Any) -> Any:
+    """`x` `[a, b, c, depth]` times `vector` `[depth]`: `[a, b, c]`."""
+    return tf.reshape(tf.matmul(tf.reshape(x, [-1, vector.shape[0]]), vector[:, None]), tf.shape(x)[:-1])
+
+
+_ADDITIVE_SCORES = Operation(1, 0, _additive_scores, _additive_scores_backward)
 
 
 def by_sentence(x: Any, batch: Any) -> Any:

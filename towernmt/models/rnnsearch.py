@@ -153,14 +153,15 @@ class RNNSearch(ConfiguredModel):
         def one(step: Step) -> tuple[list[Any], list[Any]]:
             state, coverage = step.state[:states], step.state[states:]
             seen = attention.attend(state[-1][:, None], coverage, step.fixed[0],
-                                    lambda a, i: step.multiply(a, cells + i), step.shared[norms:])
+                                    lambda a, i: step.multiply(a, cells + i), step.shared[norms:], step.apply)
             context = seen.context[:, 0]
-            state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms])
+            state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms], step.apply)
             return [*state, *seen.coverage], [state[-1], context, *([seen.weights[:, 0]] if shown else [])]
 
         return scan(one, 2 + shown, cell.project(x), [*memory.start[0], *_no_coverage(memory.attention, 1)],
                     [*cell.matrices, *attention.matrices(memory.attention)],
-                    [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias])
+                    [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias],
+                    [*attention.operations, *cell.operations])
 
     def start_state(self, memory: RNNSearchMemory, beam: int) -> DecoderState:
         start = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]

@@ -114,7 +114,8 @@ class Seq2Seq(ConfiguredModel):
                     x = reverse(x, source_length)
                 for layer in range(s.layers):
                     cell = self._cell(layer, int(x.shape[2]))
-                    states = cell.run(self._layer_input(x, layer), cell.zero_state(tf.shape(source)[0]))
+                    states = cell.run(self._layer_input(x, layer), cell.zero_state(tf.shape(source)[0]),
+                                      whole_state=True)
                     last.append([at_end(state, source_length) for state in states])
                     x = self.adapted(states[-1], f"layer_{layer}")
             if s.attention == "none":
@@ -175,7 +176,7 @@ class Seq2Seq(ConfiguredModel):
             for layer, cell in enumerate(cells):
                 extra = below * step.fixed[layer] if layer else below
                 after.append(cell.advance(projected[layer], [extra], before[layer],
-                                          _from(step.multiply, layer * maps), norm[layer]))
+                                          _from(step.multiply, layer * maps), norm[layer], step.apply))
                 below = after[-1][-1] * step.shared[norms * s.layers + layer] if scales else after[-1][-1]
             seen = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
             hidden = tf.tanh(step.multiply(tf.concat([seen.context[:, 0], below], 1), s.layers * maps + 2))
@@ -185,7 +186,8 @@ class Seq2Seq(ConfiguredModel):
         masks = [sequence_mask(rows, s.hidden_size, s.dropout, f"layer_{layer}_input") for layer in range(1, s.layers)]
         return scan(one, 1 + shown, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
                     [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attended), kernel],
-                    [*chain(*[cell.norms for cell in cells]), *scales], [attended.bias, *masks])
+                    [*chain(*[cell.norms for cell in cells]), *scales], [attended.bias, *masks],
+                    [*chain(*[cell.operations for cell in cells])])
 
     def start_state(self, memory: Seq2SeqMemory, beam: int) -> DecoderState:
         states = [[tf.repeat(x, beam, 0) for x in state] for state in memory.start]
@@ -285,9 +287,9 @@ def _by_layer(flat: Sequence[Any], each: int, layers: int) -> list[Sequence[Any]
     return [flat[layer * each:(layer + 1) * each] for layer in range(layers)]
 
 
-def _from(multiply: Callable[[Any, int], Any], first: int) -> Callable[[Any, int], Any]:
+def _from(multiply: Callable[..., Any], first: int) -> Callable[..., Any]:
     """`multiply` for the matrices from the `first` on."""
-    return lambda a, i: multiply(a, first + i)
+    return lambda a, i, *added: multiply(a, first + i, *added)
 
 
 def _check(s: Seq2SeqSettings) -> None:

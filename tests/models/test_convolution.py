@@ -1,0 +1,48 @@
+"""Convolution as products over windows against TensorFlow's own kernel and its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from towernmt.models.convolution import convolution
+from towernmt.models.precision import set_precision
+from towernmt.tf_compat import tf, tf1
+
+BATCH, TIME, DEPTH, OUTPUT = 3, 7, 5, 4
+
+
+def results(width: int, padding: tuple[int, int], rows: int = BATCH) -> tuple[list, list]:
+    """Outputs and gradients of input, kernel and bias: of the windows, and of TensorFlow's convolution."""
+    random = np.random.default_rng(1)
+    x, kernel, bias = (tf.constant(random.normal(size=shape).astype(np.float32))
+                       for shape in ([rows, TIME, DEPTH], [width, DEPTH, OUTPUT], [OUTPUT]))
+    weights = tf.constant(random.normal(size=[rows, TIME + sum(padding) - width + 1, OUTPUT]).astype(np.float32))
+    own = tf.cast(convolution(x, kernel, bias, padding), tf.float32)
+    theirs = tf.nn.conv1d(tf.pad(x, [[0, 0], list(padding), [0, 0]]), kernel, 1, "VALID") + bias
+    fetches = [[y, *tf1.gradients(tf.reduce_sum(y * weights), [x, kernel, bias])] for y in (own, theirs)]
+    with tf1.Session() as session:
+        return tuple(session.run(fetches))
+
+
+@pytest.mark.parametrize("width, padding", [(3, (1, 1)), (3, (2, 0)), (1, (0, 0)), (4, (3, 0)), (5, (0, 1))])
+def test_outputs_and_gradients_equal_those_of_tensorflows_convolution(graph, width, padding):
+    for own, theirs in zip(*results(width, padding), strict=True):
+        np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_in_bfloat16_they_are_near(graph):
+    set_precision("bfloat16")
+    for own, theirs in zip(*results(3, (1, 1)), strict=True):
+        assert own.dtype == np.float32
+        assert 0 < np.abs(own - theirs).max() < 0.02 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_batch_without_rows_has_gradients_of_zero(graph, precision):
+    set_precision(precision)
+    own = results(3, (2, 0), rows=0)[0]
+    assert own[0].shape == (0, TIME, OUTPUT)
+    assert own[1].shape == (0, TIME, DEPTH)
+    for gradient in own[2:]:
+        np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
