@@ -19,7 +19,7 @@ from towernmt.models.attention import MASKED
 from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.convolution import convolution
-from towernmt.models.embeddings import embed_source
+from towernmt.models.embeddings import embed_source, look_up
 from towernmt.models.interface import DecoderState
 from towernmt.models.loss import Projection
 from towernmt.models.precision import affine, compute_dtype, matmul, to_float32
@@ -186,7 +186,7 @@ class ConvS2S(ConfiguredModel):
         """
         s = self.settings
         with tf1.variable_scope("convs2s"):
-            words = tf.gather(self._table("target"), ids)
+            words = look_up(self._table("target"), ids)
             with tf1.variable_scope("decoder"):
                 embedded = self._embed(words, positions)
                 x = self._affine(embedded, self._decoder[0].depth, "input")

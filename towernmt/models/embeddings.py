@@ -41,17 +41,25 @@ def embed_source(table: Any, source: Any, settings: Any) -> Any:
         float32 `[batch, length, depth]`.
     """
     if not settings.source_factor_vocab_sizes:
-        return tf.gather(table, source)
+        return look_up(table, source)
     depth = int(table.shape[1])
-    streams = [tf.gather(table, source[:, :, 0])]
+    streams = [look_up(table, source[:, :, 0])]
     for factor, size in enumerate(settings.source_factor_vocab_sizes, 1):
         factor_depth = depth if settings.source_factors == "sum" else settings.source_factor_size
         name = f"source_factor_{factor}_embedding"
         own = tf1.get_variable(name, [size, factor_depth], initializer=StatelessNormal(depth ** -0.5, name))
-        streams.append(tf.gather(own, source[:, :, factor]))
+        streams.append(look_up(own, source[:, :, factor]))
     if settings.source_factors == "sum":
         return tf.add_n(streams)
     return to_float32(linear(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
+
+
+def look_up(table: Any, ids: Any) -> Any:
+    """Rows of a table: float32 `[..., depth]` for `ids` int32 `[...]`.
+
+    The table is read first. To gather from the variable itself would have TensorFlow copy it at each other read.
+    """
+    return tf.gather(tf.convert_to_tensor(table), ids)
 
 
 def by_time(ids: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from towernmt.errors import SettingsError
 from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import by_time, embed_source, shared_table
+from towernmt.models.embeddings import by_time, embed_source, look_up, shared_table
 from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
 from towernmt.models.loss import Projection
@@ -131,7 +131,7 @@ class RNNSearch(ConfiguredModel):
         """The last hidden layer, and the attention `[target length, batch, source length]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
-            x = tf.gather(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
+            x = look_up(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 h, context, *weights = self._attending_layer(memory, x, shown)
@@ -173,7 +173,7 @@ class RNNSearch(ConfiguredModel):
         batch = tf.shape(memory.bias)[0]
         first, *upper = state.cache["states"]
         with tf1.variable_scope("rnnsearch"):
-            x = tf.gather(self._table("target"), token)                     # [rows, embedding]
+            x = look_up(self._table("target"), token)                     # [rows, embedding]
             with tf1.variable_scope("decoder"):
                 seen = self._attention().attend_once(
                     by_sentence(first[-1], batch), [by_sentence(c, batch) for c in state.cache["coverage"]], memory)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from towernmt.errors import SettingsError
 from towernmt.models.common_settings import CommonSettings, check_common
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import by_time, embed_source, shared_table
+from towernmt.models.embeddings import by_time, embed_source, look_up, shared_table
 from towernmt.models.interface import DecoderState
 from towernmt.models.layers import linear
 from towernmt.models.lhuc import lhuc_scale
@@ -139,7 +139,7 @@ class Seq2Seq(ConfiguredModel):
         """The last hidden layer, and the attention `[batch, target length, annotations]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("seq2seq"):
-            x = tf.gather(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
+            x = look_up(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 if s.input_feeding:
@@ -199,7 +199,7 @@ class Seq2Seq(ConfiguredModel):
         s = self.settings
         states = []
         with tf1.variable_scope("seq2seq"):
-            x = tf.gather(self._table("target"), token)                     # [rows, embedding]
+            x = look_up(self._table("target"), token)                     # [rows, embedding]
             with tf1.variable_scope("decoder"):
                 for layer, (cell, before) in enumerate(zip(self._decoder_cells(), state.cache["states"],
                                                            strict=True)):

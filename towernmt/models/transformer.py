@@ -21,7 +21,7 @@ from towernmt.models.attention import (
     source_attention_with_weights,
 )
 from towernmt.models.configured import ConfiguredModel
-from towernmt.models.embeddings import embed_source, shared_table
+from towernmt.models.embeddings import embed_source, look_up, shared_table
 from towernmt.models.feed_forward import feed_forward
 from towernmt.models.initialization import Gains, layer_gains
 from towernmt.models.interface import DecoderState
@@ -120,7 +120,7 @@ class Transformer(ConfiguredModel):
             return y
 
         with tf1.variable_scope("transformer"):
-            x = tf.gather(self._table("target"), target_in)
+            x = look_up(self._table("target"), target_in)
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, tf.range(length))                            # [batch, target length, depth]
                 return self._decoder_layers(x, before, source), attention
@@ -155,7 +155,7 @@ class Transformer(ConfiguredModel):
             return tf.reshape(context, [-1, s.hidden_size])
 
         with tf1.variable_scope("transformer"):
-            x = tf.gather(self._table("target"), token[:, None])
+            x = look_up(self._table("target"), token[:, None])
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, before, source)
