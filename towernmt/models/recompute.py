@@ -63,7 +63,9 @@ def recompute(layer: Callable[[Any], Any], x: Any) -> Any:
                 y_again = _with_getter(layer, again, scope, lambda name, get: given[name] if name in given else get())
             wanted = [again, *values, *captured]
             # Partial derivatives: what one of these has to do with another is no matter of this layer.
-            return [None, *map(_dense, tf1.gradients(y_again, wanted, dy, stop_gradients=wanted))]
+            gradients = tf1.gradients(y_again, wanted, dy, stop_gradients=wanted)
+            # All together: the layer below begins when nothing here waits for what was computed again.
+            return [None, *tf1.tuple([None if g is None else tf.convert_to_tensor(g) for g in gradients])]
 
         return tf.identity(y), gradient
 
@@ -97,6 +99,3 @@ def _captured(operations: list[Any], x: Any, variables: dict[str, Any]) -> list[
                 found[tensor.name] = tensor
     return list(found.values())
 
-
-def _dense(gradient: Any) -> Any:
-    return None if gradient is None else tf.convert_to_tensor(gradient)
