@@ -39,6 +39,7 @@ from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.log_filter import keep_logging_without_disk
 from towernmt.train.loss_scale import LossScaling, set_loss_scaling
+from towernmt.train.memory_fit import wants_search, with_fitting_batch
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
@@ -83,6 +84,11 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     """
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
+    if wants_search(settings, run):
+        if parts is not None and (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
+            raise SettingsError(f"train.memory_gb={settings.train.memory_gb:g} cannot measure a model or trainer of "
+                                "one's own: set train.batch_tokens, and train.memory_gb=0.")
+        settings = with_fitting_batch(settings, data, gpus, towers)
     towers = 1 if gpus is None and towers is None else towers
     return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, parts or Parts()))
 
@@ -94,19 +100,24 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
                             trained=TrainedVariables(s.only, s.freeze), skip_out_of_memory=s.skip_out_of_memory)
     check_resumable(run, settings)
     check_vocabularies(run, data)
-    if s.deterministic:
-        make_deterministic()
     with tf.Graph().as_default():
-        set_seed(s.seed)
-        set_precision(s.precision)
-        set_recompute(s.recompute)
-        set_loss_scaling(LossScaling(s.loss_scale, s.loss_scale_growth_steps, s.least_loss_scale))
+        configure_graph(s)
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
         _begin(run, settings, data)
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
+
+
+def configure_graph(settings: TrainSettings) -> None:
+    """Set in the default graph, before it holds anything, what its towers and its optimizer go by."""
+    if settings.deterministic:
+        make_deterministic()
+    set_seed(settings.seed)
+    set_precision(settings.precision)
+    set_recompute(settings.recompute)
+    set_loss_scaling(LossScaling(settings.loss_scale, settings.loss_scale_growth_steps, settings.least_loss_scale))
 
 
 def _begin(run: RunDirectory, settings: Settings, data: TrainingData) -> None:

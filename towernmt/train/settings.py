@@ -30,6 +30,9 @@ class TrainSettings(StreamSettings):
     loss_scale: float = setting(32768.0, "float16: what the loss is multiplied with at first; an overflow halves it")
     loss_scale_growth_steps: int = setting(2000, "float16: so many updates in a row without an overflow double it")
     least_loss_scale: float = setting(1.0, "float16: an overflow at this loss scale ends training")
+    memory_gb: float = setting(
+        0.0, "find the largest batch_tokens whose step takes so many GiB at most, when the run begins; 0: take "
+             "batch_tokens")
     recompute: bool = setting(
         False, "compute each layer again in the backward pass instead of keeping what it computed: less memory, more "
                "time")
