@@ -92,6 +92,7 @@ class Meter(Callback):
         self._data, self._warm, self._last, self._pairs = data, warm, warm + steps, pairs
         self.whole: list[float] = []
         self.bare: list[float] = []
+        self._resumed = 0.0
 
     def _trigger_step(self) -> None:
         now = time.perf_counter()
