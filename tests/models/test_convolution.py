@@ -1,4 +1,4 @@
-"""Convolution as products over windows against TensorFlow's own kernel and its gradient."""
+"""Convolutions, in bfloat16 as products over windows, against TensorFlow's own kernel and its gradient."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def test_outputs_and_gradients_equal_those_of_tensorflows_convolution(graph, wid
         np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_in_bfloat16_they_are_near(graph):
+@pytest.mark.parametrize("width, padding", [(3, (1, 1)), (3, (2, 0)), (1, (0, 0)), (4, (3, 0)), (5, (0, 1))])
+def test_in_bfloat16_they_are_near(graph, width, padding):
     set_precision("bfloat16")
-    for own, theirs in zip(*results(3, (1, 1)), strict=True):
+    for own, theirs in zip(*results(width, padding), strict=True):
         assert own.dtype == np.float32
         assert 0 < np.abs(own - theirs).max() < 0.02 * np.abs(theirs).max()
 

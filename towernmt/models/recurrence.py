@@ -21,8 +21,8 @@ from towernmt.tf_compat import tf, tf1
 CELLS = ("gru", "lstm")
 KERNELS = ("auto", "fused", "loop")
 """`auto`: the fused kernels in towers that do not train; in those that do, the loop, whose gradient is written out.
-(Forwards and back, 96 x 16 tokens, 256 to 512 units, two cores: the loop 169 ms, `BlockLSTMV2` with the gradient
-kernel of `BlockLSTM` 182 to 235 ms; forwards alone, 54 and 55 ms.)"""
+(Training steps of the presets `tiny`, float32, 1,024 tokens, two towers on two cores: with fused kernels 0.70 of the
+loop's speed for Seq2Seq's LSTMs, 0.87 for RNNSearch's GRUs.)"""
 
 _MAPS = {"gru": {"gates": 2, "candidate": 1}, "lstm": {"gates": 4}}
 """The affine maps of a cell, and how many times its depth each one yields."""

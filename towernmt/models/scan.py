@@ -159,8 +159,8 @@ def _forward(step: StepFunction, emits: int, inputs: list[Any], start: list[Any]
     sizes = [emits, len(start), len(matrices), len(matrices), sum(op.outputs + op.kept for op in operations)]
     dtypes = [tf.float32] * sum(sizes[:3]) + [compute_dtype()] * sizes[3] + [tf.float32] * sizes[4]
     arriving, length = _unstack(inputs), tf.shape(inputs[0])[0]
-    emitted, *rest = _Groups(sizes).split(_loop(one, arriving, length, start, dtypes)[1])
-    return _Forward([x.stack() for x in emitted], arriving, *rest, length)
+    emitted, states, products, factors, results = _Groups(sizes).split(_loop(one, arriving, length, start, dtypes)[1])
+    return _Forward([x.stack() for x in emitted], arriving, states, products, factors, results, length)
 
 
 def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed: list[Any], forward: _Forward,
