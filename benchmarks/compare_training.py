@@ -50,7 +50,6 @@ class Job(NamedTuple):
 def main(arguments: list[str] | None = None) -> None:
     """Run the rounds and print the table after each."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # so that the checkouts are removed
     with contextlib.ExitStack() as stack:
         jobs = [commit_job(commit, stack.enter_context(checked_out(commit)), options.train, options.same_program)
                 for commit in options.commits]
@@ -158,4 +157,5 @@ def command_job(text: str) -> Job:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # so that the checkouts are removed
     main()
