@@ -1,0 +1,68 @@
+"""Lines with source factors to translations through a fake predictor: nothing here needs TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from towernmt.callbacks.validation_batches import teacher_forced_batches
+from towernmt.dataflow.factors import FactoredVocabulary
+from towernmt.dataflow.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary import EOS, PAD, SPECIAL_PIECES
+from towernmt.errors import DataError
+from towernmt.predict.pieces import cut_line
+from towernmt.predict.settings import StreamSettings
+from towernmt.predict.stream import translate_stream
+
+WORDS = WordVocabulary([*SPECIAL_PIECES, "a", "b", "c", ".", ",", "。"])
+TAGS = WordVocabulary([*SPECIAL_PIECES, "x", "y", "P."])
+SOURCE = FactoredVocabulary(WORDS, [TAGS])
+BOTH = WordVocabulary([*SPECIAL_PIECES, *(f"{word}/{tag}" for word in "abc.,。" for tag in ("x", "y", "P."))])
+
+
+def spell(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The translation of each piece is the piece with its factor."""
+    assert source.dtype == np.int32 and source.ndim == 3 and source.shape[2] == 2
+    tokens = np.full((len(source), 1, source.shape[1]), PAD)
+    for row, pieces, count in zip(tokens, source, length, strict=True):
+        assert (pieces[count - 1] == EOS).all() and (pieces[count:] == PAD).all()
+        row[0, :count - 1] = [BOTH.piece_to_id(f"{WORDS.id_to_piece(piece)}/{TAGS.id_to_piece(tag)}")
+                              for piece, tag in pieces[:count - 1]]
+    return tokens, np.zeros((len(source), 1), np.float32)
+
+
+def translate(lines: list[str], **settings: int) -> list[str]:
+    stream = translate_stream(spell, SOURCE, BOTH, lines, StreamSettings(**settings), "in.de")
+    return [hypotheses[0].text for hypotheses in stream]
+
+
+def test_lines_are_translated_with_their_factors_in_place() -> None:
+    lines = ["a|x b|y", "", "  ", "a|y b|y  c|x", "a|x b|y"]
+    expected = ["a/x b/y", "", "", "a/y b/y c/x", "a/x b/y"]
+    assert translate(lines) == expected
+    assert translate(lines, window=1, batch_sentences=1) == expected
+
+
+def test_a_word_without_its_factor_is_refused_with_its_line_in_any_window() -> None:
+    lines = ["a|x"] * 6 + ["", "a|x b"]
+    for window in (1, 3, 100):
+        with pytest.raises(DataError, match=r"^in.de line 8: 'b' has not the form word\|factor1: write each word"):
+            translate(lines, window=window)
+
+
+def test_long_lines_are_cut_between_words_behind_punctuation_first() -> None:
+    line = "a|x .|P. b|y c|x ,|y a|x b|x 。|x c|y"
+    ids = SOURCE.encode(line)
+    assert cut_line(line, ids, SOURCE, 6) == [ids[:2], ids[2:8], ids[8:]]
+    for limit in range(1, 10):
+        pieces = cut_line(line, ids, SOURCE, limit)
+        assert [id for piece in pieces for id in piece] == ids
+        assert max(map(len, pieces)) <= limit
+    assert translate([line], max_source_length=3) == [line.replace("|", "/")]
+
+
+def test_pairs_for_the_teacher_forced_tower_have_all_streams_even_where_a_line_is_blank() -> None:
+    batches = list(teacher_forced_batches(["", "a|x b|y", ""], ["a/x", "b/y", "a/y"], SOURCE, BOTH, 2))
+    assert [batch[0].shape[2] for batch in batches] == [2] * len(batches)
+    assert batches[0][0][0].tolist() == [[EOS, EOS]]
+    assert batches[-1][0].tolist() == [[[4, 4], [5, 5], [EOS, EOS]]]
