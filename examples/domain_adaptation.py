@@ -5,8 +5,8 @@
     python examples/domain_adaptation.py mixed --model runs/de-en --data 'medical.{de,en}' --general 'news.{de,en}' \
         --share 0.5 --logdir runs/medical-mixed
 
-lhuc: a scale for each unit of each sublayer's output is learned, and nothing else (Swietojanski & Renals 2014; Vilar
-2018). The general model stays as it is inside: some thousand numbers are the whole adaptation. For the Transformer.
+lhuc: a scale for each unit of each layer's output is learned, and nothing else (Swietojanski & Renals 2014; Vilar
+2018). The general model stays as it is inside: some thousand numbers are the whole adaptation.
 mixed: all parameters are trained on, with a mixture of the new and the old domain, lest the model forget the old one
 (Chu et al. 2017). What is passed as --data and --general are URIs of text; the mixture is written to
 LOGDIR/corpora.yaml.

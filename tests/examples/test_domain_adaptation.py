@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from towernmt.cli.main import main
 from towernmt.predict.translator import Translator
 
 
@@ -31,6 +32,23 @@ def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(place, domain, 
     losses = scalars(tmp_path, "loss")
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
+
+
+@pytest.mark.parametrize("name, sizes, scales", [
+    ("seq2seq", ["embedding_size=16", "hidden_size=24", "input_feeding=true"], 4),
+    ("rnnsearch", ["embedding_size=16", "encoder_size=12", "decoder_size=24", "read_out_size=16"], 2),
+    ("convs2s", ["embedding_size=16", "output_size=16", "encoder=1x16/3", "decoder=2x16/3"], 3),
+])
+def test_lhuc_adapts_the_other_models_too(place, example, weights, tmp_path, name, sizes, scales):
+    arguments = ["train", f"--model={name}", f"--data={place.data}", f"--logdir={tmp_path / 'general'}", "--set",
+                 *[f"model.{size}" for size in sizes], "train.steps=2", "train.validate_steps=0"]
+    assert main(arguments) == 0
+    arguments = ["lhuc", f"--model={tmp_path / 'general'}", f"--data={place.data}", f"--logdir={tmp_path / 'new'}"]
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=3", "train.validate_steps=0"]) == 0
+    before, after = weights(tmp_path / "general"), weights(tmp_path / "new")
+    changed = [key for key in after if key.startswith(f"{name}/") and not key.endswith(("/Adam", "/Adam_1"))
+               and not (key in before and np.array_equal(before[key], after[key]))]
+    assert len(changed) == scales and all(key.endswith("/lhuc") and after[key].any() for key in changed)
 
 
 def test_mixed_fine_tuning_trains_everything_on_both_domains(place, domain, example, weights, scalars, tmp_path):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from towernmt.dataflow.factors import FactoredVocabulary
 from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary import SPECIAL_PIECES, save_vocabularies
+from towernmt.dataflow.vocabulary import SPECIAL_PIECES, Vocabulary, save_vocabularies
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.models import make_model
 from towernmt.settings import apply_overrides
@@ -27,6 +29,11 @@ def vocabulary(words: list[str]) -> WordVocabulary:
     return WordVocabulary([*SPECIAL_PIECES, *words])
 
 
+def with_factors(words: list[str], factors: Sequence[list[str]]) -> Vocabulary:
+    return FactoredVocabulary(vocabulary(words), [vocabulary(values) for values in factors]) if factors else (
+        vocabulary(words))
+
+
 def tensors(checkpoint: str) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(checkpoint)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
@@ -34,14 +41,18 @@ def tensors(checkpoint: str) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
+    return random_run(tmp_path / "run")
+
+
+def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirectory:
     """A run of one checkpoint whose variables are all random, with the moving average of one."""
-    run = RunDirectory(tmp_path / "run")
+    run = RunDirectory(directory)
     settings = apply_overrides(default_settings(), {
         "model.hidden_size": 8, "model.filter_size": 8, "model.heads": 2, "model.encoder_layers": 1,
         "model.decoder_layers": 1, "model.tie_embeddings": "none", "model.source_vocab_size": 7,
-        "model.target_vocab_size": 7})
+        "model.target_vocab_size": 7, "model.source_factor_vocab_sizes": [4 + len(values) for values in factors]})
     run.save_settings(settings)
-    save_vocabularies(vocabulary(SOURCE), vocabulary(TARGET), run.vocabulary)
+    save_vocabularies(with_factors(SOURCE, factors), vocabulary(TARGET), run.vocabulary)
     random = np.random.default_rng(2)
     with tf.Graph().as_default(), tf1.Session() as session:
         model = make_model(settings)
@@ -77,6 +88,23 @@ def test_rows_of_common_pieces_are_kept_wherever_they_stand(run, tmp_path):
                 assert value[row] == 0.0
             else:
                 assert 0.0 < np.abs(value[row]).max() < 4 / np.sqrt(8)
+
+
+def test_rows_of_factors_are_kept_wherever_they_stand(tmp_path):
+    run = random_run(tmp_path / "run", [["NOUN", "VERB"], ["x"]])
+    save_vocabularies(with_factors(SOURCE, [["VERB", "ADJ", "NOUN"], ["x", "y"]]), vocabulary(TARGET), tmp_path / "new")
+    grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    grown = RunDirectory(tmp_path / "grown")
+    assert grown.settings().model.source_factor_vocab_sizes == [7, 6]
+    old, new = (tensors(r.checkpoint()) for r in (run, grown))
+    first, second = "transformer/source_factor_1_embedding", "transformer/source_factor_2_embedding"
+    np.testing.assert_array_equal(new[first][[0, 1, 2, 3, 4, 6]], old[first][[0, 1, 2, 3, 5, 4]])
+    np.testing.assert_array_equal(new[second][:5], old[second])
+    np.testing.assert_array_equal(new["transformer/source_embedding"], old["transformer/source_embedding"])
+    assert new[first][5].any() and new[second][5].any()
+    save_vocabularies(vocabulary(SOURCE), vocabulary(TARGET), tmp_path / "without")
+    with pytest.raises(SettingsError, match="has 0 source factors and the run has 2"):
+        grow_vocabulary(run, tmp_path / "without", tmp_path / "other")
 
 
 def test_what_cannot_be_grown_is_refused(run, tmp_path):

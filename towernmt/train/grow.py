@@ -10,6 +10,7 @@ import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext
 from tensorpack.utils import logger
 
+from towernmt.dataflow.factors import factors_of
 from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, save_vocabularies
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.models import make_model
@@ -22,7 +23,8 @@ from towernmt.train.settings import Settings
 
 TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
           "softmax_embedding": "target", "softmax_bias": "target"}
-"""The last part of the name of each variable with a row a piece, and the side whose pieces they are."""
+"""The last part of the name of each variable with a row a piece, and the side whose pieces they are. (Those of the
+source factors are `source_factor_1_embedding` and so on, and their vocabularies `source_factor_1`.)"""
 
 
 def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,
@@ -52,16 +54,27 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     if settings.model.tie_embeddings == "all" and not shared:
         raise SettingsError(f"{vocabulary}: source and target have vocabularies of their own, but the run has "
                             "model.tie_embeddings=all: prepare the data with --shared-vocab.")
-    model = dataclasses.replace(settings.model, source_vocab_size=source.size, target_vocab_size=target.size)
+    old, new = _by_name(*run.vocabularies()), _by_name(source, target)
+    if len(old) != len(new):
+        raise SettingsError(f"{vocabulary} has {len(new) - 2} source factors and the run has {len(old) - 2}: prepare "
+                            "the data with as many.")
+    factors = [factor.size for factor in factors_of(source)]
+    model = dataclasses.replace(settings.model, source_vocab_size=source.size, target_vocab_size=target.size,
+                                **({"source_factor_vocab_sizes": factors} if factors else {}))
     settings = dataclasses.replace(settings, model=model)
-    old = dict(zip(("source", "target"), run.vocabularies(), strict=True))
-    rows = {side: common_rows(old[side], new) for side, new in (("source", source), ("target", target))}
+    rows = {name: common_rows(old[name], new[name]) for name in new}
     for side, places in rows.items():
         logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
     written = _write(settings, run.checkpoint(checkpoint), rows, grown)
     save_vocabularies(source, target, grown.vocabulary)
     grown.save_settings(settings)
     return written
+
+
+def _by_name(source: Vocabulary, target: Vocabulary) -> dict[str, Vocabulary]:
+    """Both vocabularies, and those of the source factors."""
+    factors = {f"source_factor_{number}": factor for number, factor in enumerate(factors_of(source), 1)}
+    return {"source": source, "target": target, **factors}
 
 
 def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
@@ -103,8 +116,9 @@ def _load(variable: Any, reader: Any, rows: dict[str, np.ndarray], session: Any)
     """Give a variable of the grown model its value."""
     name = variable.op.name
     value = reader.get_tensor(name + SUFFIX if reader.has_tensor(name + SUFFIX) else name)
-    side = TABLES.get(name.split("/")[-1])
-    if side is not None:
+    last = name.split("/")[-1]
+    side = TABLES.get(last, last.removesuffix("_embedding"))
+    if side in rows:
         session.run(variable.initializer)
         places, old = rows[side], value
         value = session.run(variable)
