@@ -97,6 +97,24 @@ def test_data_prepared_to_s3_are_those_prepared_to_a_disk(
     assert "uploaded shard-00004.pairs" in stream.getvalue() and "write-test" not in keys(s3, uri)
 
 
+def test_source_factors_and_alignments_come_back_from_s3(
+        s3: Any, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
+    for name, line in (("source", "das|D Haus|N"), ("target", "the house"), ("links", "0-0 1-1")):
+        (tmp_path / name).write_text(f"{line}\n" * 50)
+    asked = PrepareSettings(
+        source=str(tmp_path / "source"), target=str(tmp_path / "target"), output=str(tmp_path / "out"),
+        source_factors=1, alignments=str(tmp_path / "links"), vocab_kind="word", shard_pairs=20)
+    local = prepare(asked)
+    prepare_to_s3(dataclasses.replace(asked, output=uri))
+    data = open_prepared(uri)
+    assert data.has_alignments and data.source_vocabulary.streams == 2
+    assert all_blocks(data) == all_blocks(local) and len(block_bytes(data.read_block(0))) == 7
+    assert "vocabulary/source_factor_1.words" in keys(s3, uri)
+    prepare_to_s3(dataclasses.replace(asked, output=uri, alignments=None, overwrite=True))
+    assert not open_prepared(uri).has_alignments
+
+
 def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
         s3: Any, settings: PrepareSettings, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
