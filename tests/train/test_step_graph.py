@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.models.precision import set_precision
+from towernmt.models.recompute import set_recompute
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.memory_estimate import MemoryEstimate, estimate_memory
+from towernmt.train.placement import without_gpu_kernel
+
+
+def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1, again: bool = False,
+               **sizes: int) -> list[Any]:
+    """Forward pass, backward pass and update in the default graph; returns what a step fetches."""
+    set_precision(precision)
+    set_recompute(again)
+    model = Transformer(TransformerSettings(**{  # type: ignore[arg-type]
+        "hidden_size": 16, "filter_size": 32, "heads": 2, "source_vocab_size": 30, "target_vocab_size": 30, **sizes},
+        encoder_layers=encoder, decoder_layers=decoder, residual_dropout=dropout, embedding_dropout=dropout))
+    inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
+    with TrainTowerContext(""):
+        optimizer = model.get_optimizer()
+        loss = model.build_graph(*inputs)
+        update = optimizer.apply_gradients(optimizer.compute_gradients(loss))
+    return [loss, update, *tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)]
 
 
 def operations(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1) -> Counter[str]:
     """Kinds of operations of forward pass, backward pass and update."""
     with tf.Graph().as_default() as graph:
-        set_precision(precision)
-        model = Transformer(TransformerSettings(
-            hidden_size=16, filter_size=32, heads=2, encoder_layers=encoder, decoder_layers=decoder,
-            source_vocab_size=30, target_vocab_size=30, residual_dropout=dropout, embedding_dropout=dropout))
-        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
-        with TrainTowerContext(""):
-            optimizer = model.get_optimizer()
-            optimizer.apply_gradients(optimizer.compute_gradients(model.build_graph(*inputs)))
+        build_step(encoder, decoder, precision, dropout)
         return Counter(operation.type for operation in graph.get_operations())
+
+
+def estimate(rows: int, length: int, precision: str = "float32", again: bool = False,
+             layers: int = 2) -> MemoryEstimate:
+    """Of a step of a small model, for a batch without padding."""
+    with tf.Graph().as_default() as graph:
+        fetches = build_step(layers, layers, precision, again=again, hidden_size=64, filter_size=256, heads=4,
+                             source_vocab_size=1000, target_vocab_size=1000)
+        return estimate_memory(graph, fetches, {
+            "source:0": [rows, length], "source_length:0": [rows], "target:0": [rows, length],
+            "target_length:0": [rows], "target_tokens:0": []})
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -31,8 +55,9 @@ def test_a_step_has_the_products_that_the_model_needs_and_no_more(precision: str
     encoder, decoder = 2, 3
     count = operations(encoder, decoder, precision)
     # Queries, keys and values in one product, output, two of the feed-forward; a decoder layer has queries, keys with
-    # values, and output towards the source besides; then the logits. Each has two products in its gradient.
-    assert count["MatMul"] == 3 * (4 * encoder + 7 * decoder + 1)
+    # values, and output towards the source besides; then the logits. Each has two products in its gradient. The loss
+    # takes two thin ones: the mean of the kernel, and the gradient of the bias.
+    assert count["MatMul"] == 3 * (4 * encoder + 7 * decoder + 1) + 2
     # Scores and weighted sums of each attention.
     assert count["BatchMatMulV2"] == 3 * 2 * (encoder + 2 * decoder)
     assert count["Softmax"] == encoder + 2 * decoder + 1
@@ -62,3 +87,37 @@ def test_the_graph_grows_linearly_and_gently_with_depth() -> None:
 def test_a_step_makes_no_dense_one_hot_and_copies_nothing_by_python() -> None:
     count = operations(1, 1)
     assert count["OneHot"] == count["PyFunc"] == count["EagerPyFunc"] == 0
+
+
+@pytest.mark.parametrize(("precision", "again", "most"), [
+    ("float32", False, 16.5), ("bfloat16", False, 14.5), ("float32", True, 6.0)])     # MiB
+def test_a_step_needs_no_more_memory_than_it_did(precision: str, again: bool, most: float) -> None:
+    found = estimate(16, 32, precision, again)
+    assert found.unknown == []
+    # Parameters and Adam's two moments: the shared table, softmax bias, kernels with biases, and norms.
+    parameters = 1000 * 64 + 1000 + 2 * (4 + 8) * 64 * 64 + 4 * (2 * 64 * 256 + 256 + 64) + 2 * 64 * (4 + 6 + 2)
+    assert found.variables == pytest.approx(3 * 4 * parameters, rel=0.001)
+    assert found.peak <= most * 2 ** 20, found
+
+
+def test_memory_grows_with_the_tokens_and_the_depth() -> None:
+    small, wide, deep = estimate(8, 32), estimate(16, 32), estimate(8, 32, layers=4)
+    assert wide.peak == pytest.approx(2 * small.peak, rel=0.15)
+    assert 1.2 * small.peak < deep.peak < 2 * small.peak
+
+
+def test_what_lives_at_once_is_counted_once(graph: Any) -> None:
+    x = tf1.placeholder(tf.float32, [None, None], "x")
+    y = tf.tanh(tf.reshape(x, [-1]) * 2.0)      # the product is written over x, the tangent over the product
+    z = tf.reduce_sum(tf.concat([y, y], 0))
+    found = estimate_memory(graph, [z], {"x:0": [100, 10]})
+    assert found.variables == 0 and found.unknown == [] and found.at == "concat"
+    assert 4000 + 8000 <= found.peak < 12100        # and some constants
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_everything_but_the_two_numbers_of_a_masks_seed_could_be_placed_on_a_gpu(precision: str, graph: Any) -> None:
+    build_step(1, 1, precision)
+    left = without_gpu_kernel(graph.get_operations())
+    assert {(operation.type, operation.inputs[0].dtype) for operation in left} == {("Unpack", tf.uint64)}
+    assert len(left) == 2 + 2 + 3       # one a mask

@@ -1,0 +1,165 @@
+"""The peak memory of a step by arithmetic on its graph, for a batch of a given shape: nothing is run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from towernmt.tf_compat import tf, tf1
+
+
+class MemoryEstimate(NamedTuple):
+    """What a step needs.
+
+    Attributes:
+        variables: bytes of the variables that it touches, slots included.
+        peak: bytes of the most tensors that are there at once, besides variables.
+        at: the operation at which they are.
+        unknown: names of operations of unknown output shapes, which count nothing (those of loops, for one).
+    """
+
+    variables: int
+    peak: int
+    at: str
+    unknown: list[str]
+
+
+def estimate_memory(graph: Any, fetches: Sequence[Any], shapes: Mapping[str, Sequence[int]]) -> MemoryEstimate:
+    """Estimate what a run of `fetches` needs.
+
+    Operations are taken one after the other as they were made, the forward pass before the backward one, and a tensor
+    lives to its last use. Reshapes share memory with their input, and elementwise operations write over an input that
+    nobody else needs, as TensorFlow's do. What depends on the data is as large as it can be: all tokens are real. What
+    kernels need for themselves, what the optimiser fuses, and what runs at the same time are not counted.
+
+    Args:
+        fetches: tensors or operations of the graph.
+        shapes: of input tensors, by name ("source:0"), as they would be fed.
+    """
+    known, given = _with_shapes(graph, shapes)
+    order = _needed(graph, [getattr(f, "op", f) for f in fetches])
+    pinned = {t.name for f in fetches for t in ([f] if isinstance(f, tf.Tensor) else [])}
+    return _Walk(known, given, pinned).over(order)
+
+
+def _with_shapes(graph: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[Any, dict[str, list[int]]]:
+    """A copy of the graph in which TensorFlow has inferred all shapes that follow from those given; and these."""
+    definition = graph.as_graph_def()
+    given: dict[str, list[int]] = {name: list(shape) for name, shape in shapes.items()}
+    while True:
+        with tf.Graph().as_default() as copy:
+            stand_ins = {name: tf1.placeholder(graph.get_tensor_by_name(name).dtype, shape, "given")
+                         for name, shape in given.items()}
+            tf1.import_graph_def(definition, stand_ins, name="")
+        more = {name: shape for name, shape in _bounds(copy) if name not in given}
+        if not more:
+            return copy, given
+        given.update(more)
+
+
+def _bounds(graph: Any) -> Iterable[tuple[str, list[int]]]:
+    """The largest shapes that operations can have whose output depends on the data."""
+    for operation in graph.get_operations():
+        if operation.type in ("Where", "Unique") and not operation.outputs[0].shape.is_fully_defined():
+            shape = operation.inputs[0].shape
+            if shape.is_fully_defined():
+                count = math.prod(shape.as_list())
+                yield operation.outputs[0].name, [count] if operation.type == "Unique" else [count, shape.rank]
+
+
+def _needed(graph: Any, last: Iterable[Any]) -> list[Any]:
+    """The operations that are run for `last`, in the order in which they were made."""
+    seen, waiting = set(), list(last)
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting += [*(t.op for t in operation.inputs), *operation.control_inputs]
+    return [operation for operation in graph.get_operations() if operation.name in seen]
+
+
+class _Walk:
+    """Keeps account of buffers along the operations."""
+
+    def __init__(self, known: Any, given: Mapping[str, Sequence[int]], pinned: set[str]) -> None:
+        self._known, self._given, self._pinned = known, given, pinned
+        self._buffer: dict[str, int] = {}       # of each tensor
+        self._size: list[int] = []              # of each buffer, bytes
+        self._uses: Counter[int] = Counter()    # of each buffer, still to come
+        self._unknown: list[str] = []
+        self._live = self._peak = 0
+        self._at = ""
+
+    def over(self, order: list[Any]) -> MemoryEstimate:
+        """Take the operations one after the other."""
+        consumers = Counter(tensor.name for operation in order for tensor in _read(operation))
+        variables = 0
+        for operation in order:
+            if operation.type == "VarHandleOp":
+                shape = tf.TensorShape(operation.get_attr("shape"))
+                variables += math.prod(shape.as_list()) * tf.as_dtype(operation.get_attr("dtype")).size
+            self._run(operation, consumers)
+        return MemoryEstimate(variables, self._peak, self._at, self._unknown)
+
+    def _run(self, operation: Any, consumers: Counter[str]) -> None:
+        spent = Counter(self._buffer[tensor.name] for tensor in _read(operation) if tensor.name in self._buffer)
+        fresh = []
+        for place, tensor in enumerate(operation.outputs):
+            buffer = self._buffer_of(operation, place, tensor, spent)
+            self._buffer[tensor.name] = buffer
+            self._uses[buffer] += consumers[tensor.name] + (tensor.name in self._pinned)
+            fresh.append(buffer)
+        if self._live > self._peak:
+            self._peak, self._at = self._live, operation.name
+        for buffer, count in spent.items():
+            self._uses[buffer] -= count
+        for buffer in {*spent, *fresh}:
+            if self._uses[buffer] <= 0:
+                self._live -= self._size[buffer]
+                self._size[buffer] = 0
+
+    def _buffer_of(self, operation: Any, place: int, tensor: Any, spent: Counter[int]) -> int:
+        size = self._bytes(operation, tensor)
+        inputs = [self._buffer.get(source.name) for source in operation.inputs]
+        if operation.type in _SHARES and inputs:
+            shared = inputs[place if operation.type == "IdentityN" else 0]
+            if shared is not None:
+                return shared
+        if operation.type in _WRITES_OVER:
+            for buffer in inputs:
+                if buffer is not None and self._size[buffer] == size and self._uses[buffer] == spent[buffer]:
+                    return buffer
+        self._size.append(size)
+        self._live += size
+        return len(self._size) - 1
+
+    def _bytes(self, operation: Any, tensor: Any) -> int:
+        if tensor.dtype.base_dtype in (tf.resource, tf.variant, tf.string) or operation.type in _NO_MEMORY:
+            return 0
+        shape = tf.TensorShape(self._given.get(tensor.name, self._known.get_tensor_by_name(tensor.name).shape))
+        if not shape.is_fully_defined():
+            if operation.name not in self._unknown:
+                self._unknown.append(operation.name)
+            return 0
+        return math.prod(shape.as_list()) * int(tensor.dtype.size)
+
+
+def _read(operation: Any) -> list[Any]:
+    """The inputs whose contents an operation needs; shapes are read at once, wherever the graph asks for them."""
+    return [] if operation.type in ("Shape", "ShapeN", "Size", "Rank") else list(operation.inputs)
+
+
+_NO_MEMORY = frozenset({"BroadcastGradientArgs", "ReadVariableOp"})
+"""Their output is the variable's own memory, or a few numbers."""
+_SHARES = frozenset({
+    "Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "Bitcast", "Unpack",
+    "EnsureShape", "CheckNumerics"})
+"""Their outputs lie in the memory of an input."""
+_WRITES_OVER = frozenset({
+    "Abs", "Add", "AddN", "AddV2", "BiasAdd", "DivNoNan", "Exp", "GreaterEqual", "Log", "LogSoftmax", "Maximum",
+    "Minimum", "Mul", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "ReluGrad", "Rsqrt", "RsqrtGrad", "Select",
+    "SelectV2", "Sigmoid", "SigmoidGrad", "Softmax", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh",
+    "TanhGrad"})
+"""They write over an input of the size of their output, if it is not needed any more."""
