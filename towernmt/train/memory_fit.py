@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tensorpack.utils import logger
 
 from towernmt.dataflow.batches import Batch
 from towernmt.dataflow.training_data import TrainingData, make_batches
-from towernmt.errors import SettingsError, TowerNMTError
+from towernmt.errors import DataError, SettingsError, TowerNMTError
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings
 
@@ -58,7 +59,8 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
             "does not fit." if used[tokens] is None else f"{(used[tokens] or 0) / GIB:.2f} GiB."))
         return used[tokens]
 
-    found = largest_that_fits(measured, int(limit * GIB))
+    first = 64 if settings.train.batch_type == "sentences" else 1024
+    found = largest_that_fits(measured, int(limit * GIB), first)
     if found is None:
         raise SettingsError(f"train.memory_gb={limit:g}: not even train.batch_tokens={min(used)} fits (it takes more "
                             f"than {limit:g} GiB); give more, set train.recompute=true, or choose a smaller model.")
@@ -90,6 +92,7 @@ def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: i
     end = next(i for i in itertools.count() if grid(i) > LARGEST)
     fits, too_large = -1, end                               # indices on the grid
     bytes_at: dict[int, int] = {}
+    count = 0
     index = next(i for i in itertools.count() if grid(i) >= first)
     while too_large - fits > 1:
         used = measure(grid(index))
@@ -99,19 +102,20 @@ def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: i
             fits = index
         else:
             too_large = index
-        index = _next(fits, too_large, end, bytes_at, limit)
+        count += 1
+        # Where lines have missed that often, memory is none: bisection ends in five more.
+        index = _next(fits, too_large, end, bytes_at, limit, straight=count <= 5)
     return grid(fits) if fits >= 0 else None
 
 
-def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int) -> int:
-    """An index strictly between both, where the limit is expected to be."""
+def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, straight: bool) -> int:
+    """An index strictly between both, where the limit is expected to be; `straight`: on a line."""
     guess = (fits + too_large) // 2
     if too_large == end:
         guess = fits + 32                                   # four times the size
     elif fits < 0:
         guess = too_large - 32
-    # Where a line has missed often, memory is no line: halve now and then.
-    if len(bytes_at) >= 2 and (len(bytes_at) < 5 or len(bytes_at) % 2):
+    if straight and len(bytes_at) >= 2:
         (low, low_bytes), (high, high_bytes) = sorted(bytes_at.items())[-2:]
         if high_bytes > low_bytes:
             expected = low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes)
@@ -143,7 +147,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
             finally:
                 process.kill()
                 process.wait()
-            if not stayed or process.returncode == OUT_OF_MEMORY:
+            if not stayed or process.returncode in (OUT_OF_MEMORY, -signal.SIGKILL):    # by the system, for its memory
                 return None
             output.seek(0)
             last = (output.read().strip().splitlines() or ["it said nothing"])[-1]
@@ -175,10 +179,18 @@ def peak_memory(pid: int | str = "self") -> int:
 
 
 def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
-    """Of the first batches of the data, that with the most positions and that with the most pairs of positions."""
+    """Of the first batches of the data, that with the most positions and that with the most pairs of positions.
+
+    Raises:
+        DataError: there is none.
+    """
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
-    batches = [batch for _, batch in itertools.islice(
-        make_batches(data, settings.train, 1, alignments=weight > 0).read(), LOOKED_AT)]
+    stream = make_batches(data, settings.train, 1, alignments=weight > 0).read()
+    batches = [batch for _, batch in itertools.islice(stream, LOOKED_AT)]
+    if isinstance(stream, Generator):
+        stream.close()
+    if not batches:
+        raise DataError(f"{data.directory}: there is no batch to train on; pass data with sentence pairs.")
     return [max(batches, key=_positions), max(batches, key=_position_pairs)]
 
 
