@@ -207,7 +207,7 @@ def save_batches(batches: list[Batch], file: Path) -> None:
     """Write batches for `load_batches`."""
     arrays = {f"{i}.{name}": value for i, batch in enumerate(batches) for name, value in vars(batch).items()
               if value is not None}
-    np.savez(file, **arrays)    # type: ignore[arg-type]
+    np.savez(file, **arrays)
 
 
 def load_batches(file: Path) -> list[Batch]:
@@ -217,4 +217,4 @@ def load_batches(file: Path) -> list[Batch]:
         for key in arrays.files:
             number, name = key.split(".")
             fields.setdefault(int(number), {})[name] = arrays[key]
-    return [Batch(**fields[i]) for i in sorted(fields)]     # type: ignore[arg-type]
+    return [Batch(**fields[i]) for i in sorted(fields)]
