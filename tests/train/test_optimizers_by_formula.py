@@ -7,7 +7,7 @@ import pytest
 
 from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.gradients import average_over_towers
+from towernmt.train.gradients import sum_over_towers
 from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 STEPS = 5
@@ -56,8 +56,8 @@ def train(settings: OptimizerSettings, clip: float = 0.0, towers: int = 1) -> tu
         matrix = tf1.get_variable("matrix", initializer=start()["matrix"])
         rows = tf1.placeholder(tf.float32, [None, 3])
         shares = zip(tf.split(rows, towers), np.split(ROWS, towers), strict=True)
-        gradients = average_over_towers([[(tf.IndexedSlices(part * towers, tf.constant(indices), [5, 3]), matrix)]
-                                         for part, indices in shares])
+        gradients = sum_over_towers([[(tf.IndexedSlices(part, tf.constant(indices), [5, 3]), matrix)]
+                                     for part, indices in shares])
         assert isinstance(gradients[0][0], tf.IndexedSlices)
         train_op = make_optimizer(settings, clip).apply_gradients(gradients)
         with tf1.Session() as session:

@@ -9,24 +9,23 @@ from towernmt.tf_compat import tf, tf1
 GradsAndVars = list[tuple[Any, Any]]
 
 
-def average_over_towers(towers: list[GradsAndVars]) -> GradsAndVars:
-    """The mean of each variable's gradients over the towers; sparse gradients stay sparse.
+def sum_over_towers(towers: list[GradsAndVars]) -> GradsAndVars:
+    """The sum of each variable's gradients over the towers; sparse gradients stay sparse.
 
     Args:
         towers: for each tower its gradients and the shared variables, in the same order.
     """
     if len(towers) == 1:
         return towers[0]
-    with tf1.name_scope("average_over_towers"):
-        return [(_mean([g for g, _ in column]), column[0][1]) for column in zip(*towers, strict=True)]
+    with tf1.name_scope("sum_over_towers"):
+        return [(_sum([g for g, _ in column]), column[0][1]) for column in zip(*towers, strict=True)]
 
 
-def _mean(gradients: list[Any]) -> Any:
-    share = 1.0 / len(gradients)
+def _sum(gradients: list[Any]) -> Any:
     if all(isinstance(g, tf.IndexedSlices) for g in gradients):
-        return tf.IndexedSlices(tf.concat([g.values for g in gradients], 0) * share,
+        return tf.IndexedSlices(tf.concat([g.values for g in gradients], 0),
                                 tf.concat([g.indices for g in gradients], 0), gradients[0].dense_shape)
-    return tf.add_n([tf.convert_to_tensor(g) for g in gradients]) * share
+    return tf.add_n([tf.convert_to_tensor(g) for g in gradients])
 
 
 class Accumulator:

@@ -20,7 +20,7 @@ from towernmt.runs import Run
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.freeze import TrainedVariables
-from towernmt.train.gradients import Accumulator, average_over_towers
+from towernmt.train.gradients import Accumulator, sum_over_towers
 from towernmt.train.log_filter import mend_logger
 from towernmt.train.session import SessionCreator
 
@@ -94,9 +94,9 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self._input = input
         get_global_step_var()
         self.watch.attach(self.tower_func)
-        tower_fn = self._make_get_grad_fn(input, get_cost_fn, get_opt_fn)
+        tower_fn = self._make_get_grad_fn(input, self._share_of(get_cost_fn), get_opt_fn)
         towers = [self._build_tower(i, tower_fn) for i in range(len(self.devices))]
-        gradients = self.trained.choose(average_over_towers(towers))
+        gradients = self.trained.choose(sum_over_towers(towers))
         optimizer = get_opt_fn()
         if self.update_cycle == 1:
             self.train_op = optimizer.apply_gradients(gradients, name="train_op")
@@ -110,6 +110,17 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),
             get_global_step_var().assign_add(1, read_value=False))
         return []
+
+    def _share_of(self, get_cost_fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The cost divided by the number of towers, so that the sum of their gradients is the gradient of the mean.
+
+        To divide the sum instead would be one more pass over all gradients.
+        """
+        def share_of_cost(*inputs: Any) -> Any:
+            cost = get_cost_fn(*inputs)
+            return cost / len(self.devices) if isinstance(cost, tf.Tensor) and len(self.devices) > 1 else cost
+
+        return share_of_cost
 
     def _build_tower(self, index: int, tower_fn: Callable[[], GradsAndVars]) -> GradsAndVars:
         count = len(self.devices)
