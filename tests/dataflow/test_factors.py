@@ -146,6 +146,11 @@ def test_every_piece_has_the_factors_of_its_word_and_unknown_values_are_unknown(
     assert (vocabulary.streams, vocabulary.size) == (3, VOCABULARIES["bpe"].size)
 
 
+def test_a_value_that_reads_like_a_special_piece_is_an_unknown_one() -> None:
+    ids = factored().encode("abc|</s>|x abc|<pad>|<s>")
+    assert [id[1:] for id in ids] == [(UNK, 4), (UNK, UNK)]
+
+
 def test_sampling_keeps_the_factors_and_a_word_vocabulary_refuses_it() -> None:
     vocabulary = FactoredVocabulary(VOCABULARIES["unigram"], factored().factors[:1])
     (ids,) = vocabulary.sample_batch(["abc|N dab|V"], Sampling(), 5)

@@ -131,8 +131,12 @@ def test_two_passes_over_words_with_factors_cost_what_one_does_where_nothing_is_
 @pytest.mark.parametrize("wrong, message", [
     ({"source_factor_vocab_sizes": [7, 3]}, "source_factor_vocab_sizes"),
     ({"source_factor_size": 0}, "model.source_factor_size=0"),
+    ({"word_dropout": 1.0}, "model.word_dropout=1.0"),
+    ({"word_dropout": -0.1}, "model.word_dropout=-0.1"),
+    ({"dropout_divergence": -5.0}, "model.dropout_divergence=-5.0"),
+    ({"guided_alignment_weight": float("nan")}, "model.guided_alignment_weight=nan"),
 ])
 @pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
-def test_factors_that_cannot_work_are_refused_with_their_setting(name, wrong, message):
+def test_settings_of_all_models_that_cannot_work_are_refused_by_name(name, wrong, message):
     with pytest.raises(SettingsError, match=message):
         tiny.make(name, **wrong)

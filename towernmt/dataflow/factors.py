@@ -126,7 +126,8 @@ class FactoredVocabulary(Vocabulary):
     def _joined(self, values: list[list[list[str]]], ids: list[list[int]], words: list[list[int]]) -> FactoredTexts:
         factors = []
         for number, vocabulary in enumerate(self.factors):
-            known = [[vocabulary.piece_to_id(value) for value in text[number]] for text in values]
+            # Not by `piece_to_id`: a value that reads like a special piece, as `</s>`, is no end of the sentence.
+            known = vocabulary.encode_batch([" ".join(text[number]) for text in values])
             factors.append([[text[word] for word in places] for text, places in zip(known, words, strict=True)])
         return FactoredTexts(ids, factors, words)
 

@@ -46,6 +46,11 @@ def check_common(s: Any) -> None:
                             "vocabulary of factors has at least its 4 special tokens.")
     if s.source_factor_size < 1:
         raise SettingsError(f"model.source_factor_size={s.source_factor_size} must be at least 1.")
-    if s.guided_alignment_weight < 0.0:
+    if not 0.0 <= s.word_dropout < 1.0:
+        raise SettingsError(f"model.word_dropout={s.word_dropout} must be from 0 to below 1: it is a share of the words.")
+    if not s.dropout_divergence >= 0.0:
+        raise SettingsError(f"model.dropout_divergence={s.dropout_divergence} must not be negative: 0 is for one pass, "
+                            "5 is usual.")
+    if not s.guided_alignment_weight >= 0.0:
         raise SettingsError(f"model.guided_alignment_weight={s.guided_alignment_weight} must not be negative: 0 is for "
                             "no guidance.")
