@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_a_word_without_its_factor_is_told_with_source_and_place(place: Path) ->
     with pytest.raises(DataError, match=r"pairs.tsv, window 3 of epoch 1, line 11: 'oh' has not the form"):
         batches(open_training_data("corpora.yaml"))
     assert main(["inspect", "corpora.yaml"]) == 1
+
+
+def test_preparing_names_the_source_of_a_word_without_its_factor_and_not_a_temporary_file(place: Path) -> None:
+    settings = PrepareSettings("pairs.tsv", output="again", vocab_kind="word", source_factors=1)
+    with open("pairs.tsv", "a") as file:
+        file.write("ja|A oh\tyes\n")
+    with pytest.raises(DataError, match=r"^pairs.tsv, pair 41: 'oh' has not the form word\|factor1"):
+        prepare(settings)
+    Path("corpora.yaml").write_text("sources: [{uri: pairs.tsv, tag: <a>}]\nsource_factors: 1\n")
+    with pytest.raises(SettingsError, match=r"^corpora.yaml: the tag '<a>' has not the form word\|factor1"):
+        prepare(dataclasses.replace(settings, source="corpora.yaml"))
 
 
 def test_inspection_measures_the_words_and_names_the_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TextIO
 
 from towernmt.dataflow.corpora import Corpora, read_corpora
-from towernmt.dataflow.factors import SEPARATOR
+from towernmt.dataflow.factors import SEPARATOR, FactorError, split_factors
 from towernmt.dataflow.mixture import Mixture
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.progress import Progress
 from towernmt.dataflow.text import clean
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
 
 _PAIRS = 4096  # at a time
 
@@ -42,18 +42,31 @@ def spooled(settings: PrepareSettings, stream: TextIO | None = None) -> Iterator
         return
     corpora = read_corpora(settings.source)
     mixture = corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
+    factors = settings.source_factors or corpora.source_factors or 0
+    _check_tags(corpora, factors)
     with tempfile.TemporaryDirectory(prefix="towernmt-spool-") as directory:
         source, target = Path(directory) / "source", Path(directory) / "target"
-        _write(mixture, source, target, stream)
-        yield _with_text(settings, corpora, source, target), mixture.name
+        _write(mixture, source, target, factors, stream)
+        yield _with_text(settings, corpora, source, target, factors), mixture.name
 
 
-def _write(mixture: Mixture, source: Path, target: Path, stream: TextIO | None) -> None:
+def _check_tags(corpora: Corpora, factors: int) -> None:
+    for entry in corpora.sources:
+        try:
+            split_factors(clean(entry.tag), factors)
+        except FactorError as error:
+            raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
+
+
+def _write(mixture: Mixture, source: Path, target: Path, factors: int, stream: TextIO | None) -> None:
     reader, progress, done = mixture.reader(mixture.begin()), Progress("reading", stream=stream), 0
     with open(source, "w", encoding="utf-8", newline="\n") as sources, \
             open(target, "w", encoding="utf-8", newline="\n") as targets:
         while pairs := reader.take(_PAIRS):
-            sources.writelines(clean(pair.source) + "\n" for pair in pairs)
+            texts = [clean(pair.source) for pair in pairs]
+            if factors:
+                _check_factors(texts, factors, done, mixture.name)
+            sources.writelines(text + "\n" for text in texts)
             targets.writelines(clean(pair.target) + "\n" for pair in pairs)
             done += len(pairs)
             progress.update(done)
@@ -62,11 +75,20 @@ def _write(mixture: Mixture, source: Path, target: Path, stream: TextIO | None) 
         raise DataError(f"{mixture.name}: there is no pair in it, so there is nothing to prepare. Check the source.")
 
 
-def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path) -> PrepareSettings:
+def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
+    """Here, where the source's name is still known: later, it is the temporary file's."""
+    for number, text in enumerate(texts):
+        try:
+            split_factors(text, factors, number)
+        except FactorError as error:
+            raise DataError(f"{name}, pair {before + number + 1}: {error.reason}") from None
+
+
+def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int
+               ) -> PrepareSettings:
     changes: dict[str, object] = {"source": str(source), "target": str(target)}
     if corpora.validation is not None and not settings.valid_source:
         changes |= {"valid_source": corpora.validation.source, "valid_target": corpora.validation.target}
-    factors = settings.source_factors or corpora.source_factors or 0
     if factors:
         changes["source_factors"] = factors
     tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})
