@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from towernmt.cli.main import main
 from towernmt.dataflow.factors import FactoredVocabulary
 from towernmt.dataflow.subword.words import WordVocabulary
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES, Vocabulary, save_vocabularies
@@ -119,3 +120,17 @@ def test_what_cannot_be_grown_is_refused(run, tmp_path):
     with pytest.raises(CheckpointError, match="another model"):
         grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
     assert not RunDirectory(tmp_path / "grown").exists()
+
+
+def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on(run, tmp_path, capsys):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "data" / "vocabulary")
+    arguments = ["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary"]
+    assert main([*arguments, str(tmp_path / "data")]) == 0
+    assert f"train.init_from={tmp_path / 'grown'}" in capsys.readouterr().out
+    assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
+
+
+def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsys):
+    assert main(["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary",
+                 str(tmp_path / "nowhere")]) == 1
+    assert "nowhere: there is no such directory" in capsys.readouterr().err

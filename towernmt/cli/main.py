@@ -23,6 +23,7 @@ COMMANDS = {
     "score": "the log-probability that a model gives to translations",
     "check": "check a model against the rules of tower functions",
     "average": "make one checkpoint from the mean weights of several",
+    "grow": "give a trained run the vocabulary of other data",
 }
 
 
