@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from towernmt.cli.main import main
 from towernmt.dataflow.batches import Batch
 from towernmt.errors import SettingsError, TowerNMTError
+from towernmt.peak_memory import peak_memory
 from towernmt.train import memory_fit
 from towernmt.train.memory_fit import (
     grid,
     largest_that_fits,
     load_batches,
-    peak_memory,
     save_batches,
     wants_search,
     with_fitting_batch,

@@ -14,6 +14,7 @@ from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.status_line import StatusLine
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.errors import SettingsError
+from towernmt.peak_memory import peak_memory
 from towernmt.tf_compat import tf, tf1
 
 
@@ -137,6 +138,9 @@ class Progress(Callback):
         if self._target_total and self._run_seconds:
             text += (f": {self._target_total:,.0f} target tokens, "
                      f"{self._target_total / self._run_seconds:,.0f} a second of training")
+        memory = peak_memory()
+        if memory:
+            text += f"; at most {memory / 1e9:.1f} GB of memory"
         logger.info(f"{text}; the last step is {self.global_step}.")
 
 

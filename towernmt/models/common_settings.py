@@ -47,7 +47,7 @@ def check_common(s: Any) -> None:
     if s.source_factor_size < 1:
         raise SettingsError(f"model.source_factor_size={s.source_factor_size} must be at least 1.")
     if not 0.0 <= s.word_dropout < 1.0:
-        raise SettingsError(f"model.word_dropout={s.word_dropout} must be from 0 to below 1: it is a share of the words.")
+        raise SettingsError(f"model.word_dropout={s.word_dropout} must be from 0 to below 1: it is a share of words.")
     if not s.dropout_divergence >= 0.0:
         raise SettingsError(f"model.dropout_divergence={s.dropout_divergence} must not be negative: 0 is for one pass, "
                             "5 is usual.")

@@ -16,11 +16,12 @@ from towernmt.dataflow.batches import Batch
 from towernmt.dataflow.position import Position
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput
+from towernmt.peak_memory import peak_memory
 from towernmt.tf_compat import tf
 from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.launch import configure_graph
-from towernmt.train.memory_fit import BATCHES, OUT_OF_MEMORY, PEAK, load_batches, peak_memory
+from towernmt.train.memory_fit import BATCHES, OUT_OF_MEMORY, PEAK, load_batches
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.trainer import SyncMultiGPUTrainer
 

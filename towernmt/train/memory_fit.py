@@ -19,6 +19,7 @@ from tensorpack.utils import logger
 from towernmt.dataflow.batches import Batch
 from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import DataError, SettingsError, TowerNMTError
+from towernmt.peak_memory import peak_memory
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings
 
@@ -164,18 +165,6 @@ def _stayed_within(process: subprocess.Popen[bytes], limit: int | None) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def peak_memory(pid: int | str = "self") -> int:
-    """The most bytes that a process had in memory at once; 0 where the system does not tell.
-
-    Not `ru_maxrss`: a process has that from the one which started it.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
