@@ -65,6 +65,14 @@ class Direction(NMTModel):
     def label_smoothing(self) -> float:
         return self.model.label_smoothing
 
+    @property
+    def word_dropout(self) -> float:
+        return self.model.word_dropout
+
+    @property
+    def dropout_divergence(self) -> float:
+        return self.model.dropout_divergence
+
     def encode(self, *arguments: Any) -> Any:
         return self._within("encode", *arguments)
 
@@ -220,6 +228,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
     data = open_training_data(options.data)
+    if data.source_vocabulary.streams > 1:
+        raise SettingsError(f"{data.directory} has source factors, which drawn translations have not: prepare the data "
+                            "without --source-factors.")
     settings = with_vocabulary_sizes(settings_of(options), data)
     text = {"forward": read_ids(options.mono_target, data.target_vocabulary, options.max_length),
             "backward": read_ids(options.mono_source, data.source_vocabulary, options.max_length)}

@@ -129,9 +129,10 @@ def run(options: argparse.Namespace) -> int:
     """Train; the exit status."""
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the student's run shall live in.")
-    teacher = RunDirectory(options.teacher)
+    teacher, settings = RunDirectory(options.teacher), settings_of(options)
     parts = Parts()
     if options.level == "word":
+        check_cost(settings)
         data = open_training_data(options.data, None, teacher.vocabulary)
         parts = Parts(model=partial(make_student, teacher=teacher, weight=options.weight),
                       callbacks=lambda: [LoadTeacher(teacher.checkpoint())])
@@ -140,7 +141,16 @@ def run(options: argparse.Namespace) -> int:
     if differing_vocabulary(teacher, data):
         raise SettingsError(f"{data.directory} has another vocabulary than the teacher {teacher.path}: prepare it with "
                             f"the files in {teacher.vocabulary}.")
-    return train(settings_of(options), data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)
+
+
+def check_cost(settings: Settings) -> None:
+    """Refuse what `Distilled` has no place for in its cost, rather than leave it out."""
+    for name in ("word_dropout", "dropout_divergence", "guided_alignment_weight"):
+        value = getattr(settings.model, name, 0.0)
+        if value:
+            raise SettingsError(f"model.{name}={value} is no part of the cost of learning word by word: set it to 0, "
+                                "or distil by whole translations (sequence).")
 
 
 def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:

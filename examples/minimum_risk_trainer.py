@@ -28,7 +28,7 @@ from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
 from towernmt.dataflow.vocabulary import PAD, Vocabulary
 from towernmt.models import architecture
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.models.likelihood import sentence_log_probabilities
 from towernmt.models.randomness import start_clock
 from towernmt.predict.sampling import SamplingSettings, build_sampler
@@ -40,8 +40,9 @@ from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DEFAULTS = ["train.steps=500", "train.batch_tokens=512", "train.validate_steps=100", "train.checkpoint_steps=100",
-            "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001"]
-"""A small rate: the model is good already, and the risk of a few samples is a noisy thing."""
+            "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001",
+            "model.guided_alignment_weight=0"]
+"""A small rate: the model is good already, and the risk of a few samples is a noisy thing. It is the whole cost."""
 
 
 class ExpectedRisk(NMTModel):
@@ -50,7 +51,7 @@ class ExpectedRisk(NMTModel):
     alpha: float
 
     def inputs(self) -> list[Any]:
-        return [tf.TensorSpec([None, None], tf.int32, "source"), tf.TensorSpec([None], tf.int32, "source_length"),
+        return [*batch_signature(self.source_factor_count)[:2],                 # source, source_length
                 tf.TensorSpec([None, None, None], tf.int32, "candidates"),      # [batch, candidates, length]
                 tf.TensorSpec([None, None], tf.int32, "candidates_length"),     # 0 where there is none
                 tf.TensorSpec([None, None], tf.float32, "risks"),               # 1 - score

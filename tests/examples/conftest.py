@@ -62,6 +62,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="session")
+def factored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data prepared of the same text with a source factor."""
+    from towernmt.cli.main import main
+
+    directory = tmp_path_factory.mktemp("factored")
+    lines = (place.text / "source").read_text().splitlines()
+    (directory / "source").write_text("".join(" ".join(f"{word}|{word[0]}" for word in line.split()) + "\n"
+                                              for line in lines))
+    assert main(["prepare", f"--source={directory / 'source'}", f"--target={place.text / 'target'}", "--vocab-kind",
+                 "word", "--source-factors=1", f"--output={directory / 'data'}"]) == 0
+    return directory / "data"
+
+
+@pytest.fixture(scope="session")
 def tiny() -> list[str]:
     """Settings of a model and a training that take a second."""
     return TINY

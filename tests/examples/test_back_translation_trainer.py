@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from towernmt.predict.translator import Translator
+from towernmt.train.settings import default_settings
 
 
 @pytest.fixture
@@ -61,3 +64,20 @@ def test_text_without_a_usable_sentence_is_refused(arguments, example, tmp_path,
     wrong = [a for a in arguments if not a.startswith("--mono-target")]
     assert example("back_translation_trainer").main([f"--mono-target={tmp_path}/empty", *wrong]) == 1
     assert "no sentence of 1 to 100 tokens" in capfd.readouterr().err
+
+
+def test_text_with_factors_is_refused(arguments, factored, example, capfd):
+    assert example("back_translation_trainer").main([f"--data={factored}", *arguments[1:]]) == 1
+    assert "has source factors, which drawn translations have not" in capfd.readouterr().err
+
+
+def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(arguments, example, capfd):
+    program = example("back_translation_trainer")
+    settings = default_settings("transformer")
+    model = dataclasses.replace(settings.model, source_vocab_size=9, target_vocab_size=9, word_dropout=0.2,
+                                dropout_divergence=3.0)
+    both = program.BothDirections(dataclasses.replace(settings, model=model))
+    assert [(one.word_dropout, one.dropout_divergence) for one in both.directions.values()] == [(0.2, 3.0)] * 2
+    assert program.main([*arguments, "train.steps=1", "model.guided_alignment_weight=0.1"]) == 1
+    assert "model.guided_alignment_weight=0.1 would do nothing here: the training towers of BothDirections" in (
+        capfd.readouterr().err)

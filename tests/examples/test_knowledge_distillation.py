@@ -70,3 +70,11 @@ def test_a_student_learns_the_teachers_translations(place, example, weights, tmp
     assert (tmp_path / "distilled.source").read_text().splitlines() == lines and len(written) == len(lines)
     assert written[:3] == Translator(place.run, beam_size=1).translate(lines[:3])
     assert weights(tmp_path)["global_step"] == 5
+
+
+@pytest.mark.parametrize("setting", ["model.word_dropout=0.1", "model.dropout_divergence=5.0",
+                                     "model.guided_alignment_weight=0.1"])
+def test_what_has_no_place_in_the_cost_of_words_is_refused(place, example, tmp_path, capfd, setting):
+    arguments = ["word", f"--teacher={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--set", setting]
+    assert example("knowledge_distillation").main(arguments) == 1
+    assert f"{setting} is no part of the cost" in capfd.readouterr().err

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
+from towernmt.cli.main import main
 from towernmt.predict.translator import Translator
 from towernmt.tf_compat import tf1
 from towernmt.train.run_directory import RunDirectory
@@ -25,6 +26,16 @@ def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scala
     assert np.mean(losses[-6:]) < np.mean(losses[:6])
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
     assert RunDirectory(tmp_path).settings().train.init_from == str(place.run)
+
+
+def test_words_with_factors_are_drawn_for_and_learned_from(factored, tiny, example, scalars, tmp_path):
+    run = tmp_path / "run"
+    assert main(["train", f"--data={factored}", f"--logdir={run}", "--set", *tiny, "train.steps=1"]) == 0
+    assert example("minimum_risk_trainer").main([
+        f"--model={run}", f"--data={factored}", f"--logdir={tmp_path / 'risk'}", "--samples=2", "--set",
+        "train.steps=1", "train.validate_steps=0"]) == 0
+    (loss,) = scalars(tmp_path / "risk", "loss")
+    assert 0.0 <= loss <= 1.0
 
 
 def test_the_cost_is_the_expected_risk_of_the_candidates(place, example):

@@ -28,7 +28,7 @@ from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import ALIGNMENT, NMTModel
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import set_recompute
@@ -225,10 +225,9 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
                 parts: Parts) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
-    guided = getattr(settings.model, "guided_alignment_weight", 0.0) > 0
-    batches = make_batches(data, s, s.epochs or None, logger.info, alignments=guided)
-    source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     model = parts.model(settings)
+    batches = make_batches(data, s, s.epochs or None, logger.info, alignments=_wants_alignments(model, settings))
+    source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
     first = first_values(s, data) if latest_checkpoint(run.checkpoints) is None else None
     config = TrainConfig(
@@ -236,6 +235,20 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
         callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
         monitors=[EventWriter(run.log), StatsWriter(run.log)], **({"session_init": first} if first else {}))
     return config, stop
+
+
+def _wants_alignments(model: Any, settings: Settings) -> bool:
+    """Whether the towers read them.
+
+    Raises:
+        SettingsError: they do not, but the settings ask for guided alignment.
+    """
+    wants = any(spec.name == ALIGNMENT for spec in model.inputs())
+    weight = getattr(settings.model, "guided_alignment_weight", 0.0)
+    if weight > 0 and not wants:
+        raise SettingsError(f"model.guided_alignment_weight={weight:g} would do nothing here: the training towers of "
+                            f"{type(model).__name__} do not read alignments; set it to 0.")
+    return wants
 
 
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
