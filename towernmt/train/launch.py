@@ -148,6 +148,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 
 FIXED_GROUPS = ("architecture", "model.")
+FREE_PARTS = ("dropout", "smoothing", "guided_alignment")     # of the model, but no part of its variables
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
 
@@ -162,7 +163,7 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     old, new = flatten(run.settings()), flatten(settings)
     for key in old:
         fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
-        if fixed and "dropout" not in key and "smoothing" not in key and old[key] != new.get(key):
+        if fixed and not any(part in key for part in FREE_PARTS) and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
                                 "as it was to go on with it, or pass another --logdir to begin another.")
 
