@@ -88,10 +88,10 @@ def _random_bits16(shape: Any, seed: Any) -> Any:
     draw: a clock there would make each draw the last one, moved on by a few elements.
     """
     size = tf.reduce_prod(shape)
-    place, clock = tf.unstack(tf.bitcast(seed, tf.uint64))
+    words = tf.bitcast(seed, tf.uint64)     # taken apart by slices: to unstack uint64 there is no kernel for a GPU
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(size + 1) // 2], key=place[None], counter=tf.stack([tf.zeros_like(clock), clock]), alg=_PHILOX,
-        dtype=tf.uint32)
+        shape=[(size + 1) // 2], key=words[:1], counter=tf.concat([tf.zeros([1], tf.uint64), words[1:]], 0),
+        alg=_PHILOX, dtype=tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)
 
 
