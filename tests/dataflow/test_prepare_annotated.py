@@ -196,6 +196,14 @@ def test_the_vocabularies_of_a_run_are_used_with_their_factors(text: dict[str, s
         prepare(settings(short, source_vocab=str(tmp_path / "run" / "source.model"), output=str(tmp_path / "3")))
 
 
+def test_a_vocabulary_with_factors_for_text_without_them_is_told(text: dict[str, str], tmp_path: Path) -> None:
+    prepare(settings(text))
+    again = prepare(settings(text, output=str(tmp_path / "again"), source_factors=0, alignments=None,
+                             source_vocab=f"{tmp_path}/out/vocabulary/source.model"))
+    assert again.source_vocabulary.streams == 1
+    assert "2 source factors have their word lists beside " in " ".join(again.manifest["notes"])
+
+
 def spoil(path: str, line: int, text: str) -> None:
     lines = Path(path).read_text().splitlines()
     lines[line - 1] = text

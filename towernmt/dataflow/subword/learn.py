@@ -86,6 +86,10 @@ class VocabularyMaker:
                 name = "shared" if settings.shared_vocab else side
                 notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} "
                              "asked for: the text has no more pieces than that")
+        given = self._files["source"]
+        if given and not settings.factors and (beside := len([*Path(given).parent.glob("source_factor_*.words")])):
+            notes.append(f"{beside} source factors have their word lists beside {given}, but the text was read without: "
+                         f"if its words have them behind them, pass --source-factors {beside}")
         factors = self._factors or [learn_words(values, settings.vocab_size) for values in self._factor_samples(lines)]
         return factored(vocabularies["source"], factors), vocabularies["target"], notes
 
