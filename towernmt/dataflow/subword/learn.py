@@ -88,8 +88,8 @@ class VocabularyMaker:
                              "asked for: the text has no more pieces than that")
         given = self._files["source"]
         if given and not settings.factors and (beside := len([*Path(given).parent.glob("source_factor_*.words")])):
-            notes.append(f"{beside} source factors have their word lists beside {given}, but the text was read without: "
-                         f"if its words have them behind them, pass --source-factors {beside}")
+            notes.append(f"{beside} source factors have their word lists beside {given}, but the text was read "
+                         f"without: if its words have them behind them, pass --source-factors {beside}")
         factors = self._factors or [learn_words(values, settings.vocab_size) for values in self._factor_samples(lines)]
         return factored(vocabularies["source"], factors), vocabularies["target"], notes
 
