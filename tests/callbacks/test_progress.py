@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+from tensorpack.callbacks import Callback
 from tensorpack.dataflow import DataFromList
 from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
@@ -16,6 +17,7 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.nan_guard import forgive
 from towernmt.callbacks.progress import Progress, duration, perplexity
 from towernmt.callbacks.schedule_callbacks import ConstantSchedule
 from towernmt.callbacks.status_line import StatusLine
@@ -107,6 +109,33 @@ def test_an_update_cycle_counts_the_tokens_of_all_its_batches(recorder):
 
     run([Ticking(1, clock), StopAtStep(1)], recorder, 1, BATCHES)
     assert recorder.of("target_tokens_per_second") == [(1, pytest.approx(15.0))]
+
+
+class Overflowing(Callback):
+    """As if updates of a loss of 4 were skipped for a gradient that is not finite."""
+
+    def _setup_graph(self):
+        loss = self.trainer.towers.training()[0].get_tensor("loss")
+        tf.where(loss > 3.0, float("inf"), loss + 0.5, name="gradient_norm")
+        forgive(loss > 3.0)
+
+
+def test_skipped_updates_count_for_the_speed_alone(recorder, caplog):
+    batches = [(1.0, [5], 30.0), (4.0, [3, 2], 10.0), (4.0, [1], 10.0), (4.0, [1], 10.0)]
+    clock = Clock()
+
+    class Ticking(Overflowing):
+        def _after_run(self, _, __):
+            clock.now += 1.0
+
+    with caplog.at_level(logging.INFO):
+        run([Ticking(), Progress(2, clock), StopAtStep(4)], recorder, 10, batches)
+    assert recorder.of("loss") == [(2, 1.0)] and recorder.of("gradient_norm") == [(2, 1.5)]
+    assert recorder.of("perplexity") == [(2, pytest.approx(math.exp(0.5)))]
+    assert recorder.of("target_tokens_per_second") == [(2, pytest.approx(20.0)), (4, pytest.approx(10.0))]
+    assert [step for step, _ in recorder.of("learning_rate")] == [2, 4]
+    line = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 4"))
+    assert "loss" not in line and "inf" not in line
 
 
 def test_a_trainer_without_tokens_gets_steps_per_second(train, caplog):

@@ -11,6 +11,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.nan_guard import FORGIVEN
 from towernmt.callbacks.status_line import StatusLine
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.errors import SettingsError
@@ -27,7 +28,8 @@ class Progress(Callback):
     and `learning_rate`; what the graph does not have is left out, so that it serves any tensorpack trainer.
 
     With an update cycle of K the hooked run of a step holds the last of its K batches: loss and perplexity
-    are those of that batch, and tokens are counted as K times its tokens.
+    are those of that batch, and tokens are counted as K times its tokens. Loss, perplexity and gradient norm leave out
+    updates that were skipped (in float16, where they overflow), which may have had none.
 
     The speed leaves out the time that the callbacks before this one take after a step. Stand behind the
     validator and the saver, and tokens/s is the speed of training itself.
@@ -161,13 +163,14 @@ class _Interval:
         """Count one update; returns its target tokens (0 if they are not known)."""
         target = float(values.get("target_tokens", 0.0)) * cycle
         weight = target or 1.0
+        made = not values.get("skipped", False)
         for name in ("loss", "nll"):
-            if name in values:
+            if name in values and made:
                 self._sums[name] = self._sums.get(name, 0.0) + float(values[name]) * weight
         for name in ("learning_rate", "gradient_norm"):
-            if name in values:
+            if name in values and (made or name == "learning_rate"):
                 self._last[name] = float(values[name])
-        self._weight += weight
+        self._weight += weight * made
         self._seconds += seconds
         self._target += target
         self._source += float(values.get("source_tokens", 0.0)) * cycle
@@ -228,6 +231,8 @@ def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
         if operation.name.split("/")[-1] == "gradient_norm" and operation.outputs:
             found["gradient_norm"] = operation.outputs[0]
             break
+    for skipped in graph.get_collection(FORGIVEN)[:1]:
+        found["skipped"] = skipped
     return found
 
 
