@@ -19,6 +19,7 @@ from towernmt.errors import SettingsError
 from towernmt.input_source.feeding import FeederRun
 from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_runner import GeneralQueueRunner
+from towernmt.input_source.staging import Staging
 from towernmt.input_source.statistics import InputStatistics
 from towernmt.tf_compat import tf, tf1
 
@@ -64,6 +65,7 @@ class GeneralQueueInput(FeedfreeInput):
         last_position: JSON of the position after the last batch that a training step consumed; before the
             first one, the position to begin at (None for the beginning).
         runner: the `GeneralQueueRunner`; None before `setup`.
+        staging: where the next batch waits on the towers' devices; None where it does not.
 
     Raises:
         SettingsError: a number is too small, or the position cannot be read.
@@ -81,9 +83,11 @@ class GeneralQueueInput(FeedfreeInput):
         self.name = name
         self.runner: GeneralQueueRunner | None = None
         self.last_position: str | None = None
+        self.staging: Staging | None = None
         self._parse_position = parse_position
         self._position: Any = None
         self._started = False
+        self._session: Any = None
         self._callback = InputCallback(self)
         if position is not None:
             self.start_from(position if isinstance(position, str) else position.to_json())
@@ -99,21 +103,33 @@ class GeneralQueueInput(FeedfreeInput):
         self._position = self._parse_position(position)
         self.last_position = position
 
+    def stage(self) -> None:
+        """Copy each batch to the towers' devices while the one before is trained on (see `Staging`).
+
+        To be called before the towers are built, by the trainer.
+        """
+        self.staging = Staging()
+
     def start(self, sess: Any) -> None:
         """Start the feeders in a session (the input's callback does it before training)."""
         if self.runner is None:
             raise SettingsError("The input was not set up: give it to a trainer, or call setup(signature).")
         logger.info("Feeding %s with %d thread(s) from %s.", self.name, self.feeders,
                     self.last_position or "the beginning")
-        self._started = True
+        self._started, self._session = True, sess
         self._readers = [self.batches.read(self._position, index, self.feeders)
                          for index in range(self.feeders)]
         self.runner.allow_empty = self._position is not None
         self.runner.create_threads(sess, daemon=True, start=True)
 
-    def stop(self, sess: Any) -> None:
-        """Stop the feeders; see `GeneralQueueRunner.stop`."""
-        if self.runner is not None:
+    def stop(self, sess: Any = None) -> None:
+        """Stop the feeders; see `GeneralQueueRunner.stop`.
+
+        Args:
+            sess: the session; None for that of `start`.
+        """
+        sess = sess or self._session
+        if self.runner is not None and sess is not None:
             self.runner.stop(sess)
 
     def raise_feeder_error(self) -> None:
@@ -183,9 +199,11 @@ class GeneralQueueInput(FeedfreeInput):
         context = get_current_tower_context()
         index, total = (context.index, context.total) if context and context.is_training else (0, 1)
         # beside the queue, not inside the tower: what is fed is no part of a tower
-        with tf.device("/cpu:0"), tf1.name_scope(None), self.cached_name_scope():
-            with tf1.name_scope(f"share_{index}"):
-                return self._share(index, total)
+        with tf1.name_scope(None), self.cached_name_scope(), tf1.name_scope(f"share_{index}"):
+            with tf.device("/cpu:0"):
+                share = self._share(index, total)
+            trains = context is not None and context.is_training
+            return self.staging.through(share) if self.staging is not None and trains else share
 
     def _share(self, index: int, total: int) -> list[Any]:
         """The tensors of tower `index` of `total`: `[batch, ...]` -> `[share, ...]`, scalars as they are."""

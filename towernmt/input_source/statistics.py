@@ -15,12 +15,13 @@ class InputStatistics:
     Attributes:
         begin: `time.perf_counter()` at the start of the feeders, in seconds.
         seconds: time since then.
-        batches: global batches that training steps dequeued.
+        batches: global batches that training steps took.
         target_tokens: target tokens in them; None if the towers have no input called `target_tokens`.
-        queue_depth: global batches waiting in the queue now (a level, not a count).
-        wait_seconds: time the training thread stood still before a step because the queue was empty. It is
-            measured where the step would begin, so it is the time lost, not an estimate. Not in it:
-            the copying out of the queue, which is part of the step.
+        queue_depth: global batches waiting in the queue, or staged, now (a level, not a count).
+        wait_seconds: time the training thread stood still before a step because the queue was empty (with staging:
+            because the next batch was not yet on the towers' devices). It is measured where the step would begin,
+            so it is the time lost, not an estimate. Not in it: the copying out of the queue, which is part of the
+            step (with staging, it goes on beside it).
         feeder_blocked_seconds: time all feeders together spent in the enqueue operation: on a full queue,
             but for the copying. Much of it means that the feeders are ahead of training.
         feeder_reading_seconds: time all feeders together spent in their sources, making batches.

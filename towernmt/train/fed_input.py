@@ -33,6 +33,9 @@ class FedInput(GeneralQueueInput):
             self._global = [tf1.placeholder(spec.dtype, global_shape(spec), f"fed_{spec.name}") for spec in signature]
         self._signature = signature
 
+    def stage(self) -> None:
+        """Nothing: what is fed to a step is made right before it."""
+
     def take(self, hooked_session: Any) -> list[Any]:
         """The next batch: source, source_length, target, target_length, target_tokens (see `NMTModel`).
 

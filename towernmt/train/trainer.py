@@ -62,6 +62,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         trained: which variables an update changes; None for all that are trainable.
         skip_out_of_memory: skip so many batches at most that run out of memory; what an update had changed by then
             stays. 0 stops at the first.
+        staging: copy each batch of a `GeneralQueueInput` to the towers' devices while the one before is trained on;
+            None: on GPUs, not on the CPU. Nothing but the time depends on it.
     Attributes:
         model: whose tower function is trained, where `towernmt.train.train` made it; for a `run_step` of your own.
         skipped_batches: how many ran out of memory.
@@ -71,7 +73,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
     """
 
     def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1,
-                 trained: TrainedVariables | None = None, skip_out_of_memory: int = 0) -> None:
+                 trained: TrainedVariables | None = None, skip_out_of_memory: int = 0,
+                 staging: bool | None = None) -> None:
         super().__init__()
         mend_logger()
         self.tower_devices = tower_devices(gpus, towers)
@@ -80,6 +83,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             raise SettingsError(f"train.update_cycle={update_cycle} must be at least 1.")
         self.update_cycle = update_cycle
         self.trained = trained or TrainedVariables()
+        self.staging = gpus is not None if staging is None else staging
         self.model: Any = None
         self.skip_out_of_memory, self.skipped_batches = skip_out_of_memory, 0
         self._lost = ("", 0)
@@ -92,6 +96,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
         self._input = input
+        if self.staging and isinstance(input, GeneralQueueInput):
+            input.stage()
         get_global_step_var()
         self.watch.attach(self.tower_func)
         tower_fn = self._make_get_grad_fn(input, self._share_of(get_cost_fn), get_opt_fn)
@@ -257,8 +263,11 @@ _VARIABLE_OPS = ("VarHandleOp", "VariableV2")
 
 
 def _place(device: str, variable_device: str) -> Callable[[Any], str]:
-    """Operations on the tower's device; variables, which all towers share, on the first tower's."""
-    return lambda operation: variable_device if operation.type in _VARIABLE_OPS else device
+    """Operations on the tower's device; variables, which all towers share, on the first tower's.
+
+    What has a device by a `tf.device` inside the tower (the input's shares, the clock: the CPU) keeps it.
+    """
+    return lambda operation: operation.device or (variable_device if operation.type in _VARIABLE_OPS else device)
 
 
 def _weight(tower_func: Any) -> Any:
