@@ -25,15 +25,19 @@ def dense_reference(hidden, kernel, bias, target, length, smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("length", [[5, 2, 1], [0, 0, 0], [0, 5, 3]])
-def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, smoothing, length):
+@pytest.mark.parametrize(("of_nll", "device"), [(0.0, "/cpu:0"), (-0.7, "/cpu:0"), (0.0, "/gpu:0")])
+def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, smoothing, length, of_nll, device):
     random = np.random.default_rng(0)
     hidden, kernel, bias = random.normal(size=(3, 5, 4)), random.normal(size=(11, 4)), random.normal(size=11)
     target = random.integers(3, 11, (3, 5)).astype(np.int32)
     inputs = [tf.constant(a, tf.float32) for a in (hidden, kernel, bias)]
-    loss, nll = smoothed_cross_entropy(inputs[0], Projection(inputs[1], inputs[2]), tf.constant(target),
-                                       tf.constant(length), smoothing)
-    gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(loss, inputs)]
-    with tf1.Session() as session:
+    with tf1.device(device):
+        loss, nll = smoothed_cross_entropy(inputs[0], Projection(inputs[1], inputs[2]), tf.constant(target),
+                                           tf.constant(length), smoothing)
+        gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(1.5 * loss + of_nll * nll, inputs)]
+    scattered = any(operation.type == "TensorScatterAdd" for operation in graph.get_operations())
+    assert scattered == (device == "/cpu:0")        # on a GPU it would go by the CPU
+    with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
         got_loss, got_nll, got = session.run([loss, nll, gradients])
     arguments = [hidden, kernel, bias]
     assert got_loss == pytest.approx(dense_reference(*arguments, target, length, smoothing), rel=1e-5, abs=1e-6)
@@ -43,8 +47,9 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
         step = 1e-5
         moved = [[a + sign * step * direction if i == which else a for i, a in enumerate(arguments)]
                  for sign in (1, -1)]
-        slope = (dense_reference(*moved[0], target, length, smoothing)
-                 - dense_reference(*moved[1], target, length, smoothing)) / (2 * step)
+        ahead, behind = (1.5 * dense_reference(*a, target, length, smoothing)
+                         + of_nll * dense_reference(*a, target, length, 0.0) for a in moved)
+        slope = (ahead - behind) / (2 * step)
         assert np.sum(got[which] * direction) == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 

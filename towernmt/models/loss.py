@@ -88,6 +88,7 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
         right = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))
         mean = tf.reduce_sum(tokens * mean_kernel) + tf.reduce_mean(bias) * count
         loss = nll + smoothing * (right - mean)
+        add_rows = _add_rows_on_gpu if "GPU" in logits.device.upper() else _add_rows
 
         def gradient(d_loss: Any, d_nll: Any) -> tuple[Any, Any, Any]:
             of_softmax = d_loss + d_nll
@@ -95,12 +96,12 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
             ones = tf.ones([1, tf.shape(labels)[0]], probabilities.dtype)
             d_tokens = (to_float32(matmul(probabilities, kernel)) * of_softmax + kernel_of_label * of_label
                         + mean_kernel * of_mean)
-            d_kernel = tf.tensor_scatter_nd_add(
+            d_kernel = add_rows(
                 to_float32(matmul(probabilities, tokens * of_softmax, transpose_a=True)),           # [V, depth]
-                labels[:, None], tokens * of_label)
-            d_bias = tf.tensor_scatter_nd_add(
+                labels, tokens * of_label)
+            d_bias = add_rows(
                 to_float32(matmul(ones, probabilities))[0] * of_softmax,                            # [V]
-                labels[:, None], tf.fill([tf.shape(labels)[0]], of_label))
+                labels, tf.fill([tf.shape(labels)[0]], of_label))
             if smoothing:
                 d_kernel += tf.reduce_sum(tokens, 0) * (of_mean / vocabulary)
                 d_bias += count * of_mean / vocabulary
@@ -110,6 +111,16 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
 
     loss, nll = losses(tokens, *[tf.convert_to_tensor(weights) for weights in projection])
     return loss, nll
+
+
+def _add_rows(x: Any, ids: Any, rows: Any) -> Any:
+    """`x` `[V, ...]`, with `rows` `[tokens, ...]` added to its rows `ids` `[tokens]`."""
+    return tf.tensor_scatter_nd_add(x, ids[:, None], rows)
+
+
+def _add_rows_on_gpu(x: Any, ids: Any, rows: Any) -> Any:
+    """`_add_rows`, in one pass more: under op determinism TensorFlow scatters on the CPU, copying there and back."""
+    return x + tf.math.unsorted_segment_sum(rows, ids, tf.shape(x)[0])
 
 
 _LEAST = 1e-37
