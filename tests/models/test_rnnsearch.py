@@ -135,7 +135,7 @@ class Reference:
             return query @ word
         key = word @ self.v["decoder/attention/memory/kernel"]
         if self.s.attention == "general":
-            return query @ key
+            return query @ key / np.sqrt(len(query))
         inner = query @ self.v["decoder/attention/query/kernel"] + key
         if self.s.coverage != "none":
             inner = inner + seen * self.v["decoder/attention/coverage"]

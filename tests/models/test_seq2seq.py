@@ -116,7 +116,7 @@ class Reference:
             return h if same else h @ self.v["decoder/hidden/kernel"] + self.v["decoder/hidden/bias"]
         keys = annotations
         if self.s.attention == "general":
-            keys = [word @ self.v["decoder/attention/memory/kernel"] for word in annotations]
+            keys = [word @ self.v["decoder/attention/memory/kernel"] / np.sqrt(len(h)) for word in annotations]
         weights = np.exp(np.array([h @ key for key in keys]))
         self.attention.append(weights / weights.sum())
         context = sum(weight * word for weight, word in zip(self.attention[-1], annotations, strict=True))

@@ -65,6 +65,8 @@ def attention_memory(annotations: Any, length: Any, score: str, query_depth: int
         if score != "dot":
             size = depth if score == "additive" else query_depth
             keys = to_float32(linear(annotations, size, "memory", use_bias=False))
+            if score == "general":
+                keys *= size ** -0.5
         if coverage != "none":
             words = to_float32(linear(annotations, 1, "fertility", use_bias=False))
             fertility = (MAX_FERTILITY * tf.sigmoid(words[:, :, 0]),)
@@ -76,7 +78,9 @@ class Attention:
     """Scores of a query s and an annotation h; the decoder's side of it.
 
     additive (Bahdanau et al. 2015): v . tanh(W s + U h), and with coverage C (Tu et al. 2016)
-    v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h); dot: s . h.
+    v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h) / sqrt(depth of s); dot: s . h. The paper's W holds
+    the root, but Adam changes each weight by as much whatever the depth: without it a few updates saturate the softmax,
+    and attention stays at one word.
 
     Linguistic coverage is the attention that a source word got so far, divided by its fertility
     N sigmoid(u . h).
