@@ -44,7 +44,7 @@ class Accumulator:
             self._weighted = [tf.convert_to_tensor(g) * weight for g, _ in gradients] + [weight]
             with tf1.variable_scope("update_cycle"):
                 self._sums = [_sum_variable(v.op.name.replace("/", "."), v.shape) for v in self._variables]
-                self._sums.append(_sum_variable("weight", []))
+                self._sums.append(_sum_variable("total_weight", []))
             pairs = list(zip(self._sums, self._weighted, strict=True))
             self.assign = tf.group(*[s.assign(w, read_value=False) for s, w in pairs])
             """Begin the sums with the present batch."""
