@@ -81,6 +81,34 @@ def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(mo
         with_fitting_batch(with_limit(0.5), None, None, 1)
     with pytest.raises(SettingsError, match="must be 0"):
         with_fitting_batch(with_limit(-1.0), None, None, 1)
+    recomputing = with_limit(0.5)
+    recomputing.train.recompute = True
+    with pytest.raises(SettingsError, match="give more, or choose"):
+        with_fitting_batch(recomputing, None, None, 1)
+
+
+def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):
+    asked = measured_by(monkeypatch, lambda n: 0)
+    monkeypatch.setattr(memory_fit, "peak_memory", lambda *_: 0)
+    with pytest.raises(SettingsError, match="train.memory_gb=1: this system does not tell"):
+        with_fitting_batch(with_limit(1.0), None, None, 1)
+    assert asked == []
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, wrapped):
+    from towernmt.tf_compat import tf
+    from towernmt.train import measure_step
+
+    def measure(*_):
+        lack = tf.errors.ResourceExhaustedError(None, None, "OOM")
+        if wrapped:
+            raise SettingsError("a step ran out of memory") from lack
+        raise lack      # before the first step, when variables get their first values
+
+    monkeypatch.setattr(measure_step, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["measure_step", "directory"])
+    assert measure_step.main() == memory_fit.OUT_OF_MEMORY
 
 
 def test_a_run_keeps_what_it_found_until_it_is_given_another_limit(tmp_path):

@@ -77,8 +77,8 @@ def main() -> int:
     gpus = [int(gpu) for gpu in options.gpu.split(",")] if options.gpu else None
     try:
         peak = measure(options.directory, gpus, options.towers)
-    except (SettingsError, MemoryError) as error:
-        if isinstance(error, MemoryError) or isinstance(error.__cause__, tf.errors.ResourceExhaustedError):
+    except (SettingsError, MemoryError, tf.errors.ResourceExhaustedError) as error:
+        if not isinstance(error, SettingsError) or isinstance(error.__cause__, tf.errors.ResourceExhaustedError):
             return OUT_OF_MEMORY
         raise
     (options.directory / PEAK).write_text(json.dumps(peak), encoding="utf-8")

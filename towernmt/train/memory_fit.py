@@ -46,11 +46,15 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     """The settings with the largest `train.batch_tokens` whose step takes no more than `train.memory_gb`.
 
     Raises:
-        SettingsError: the limit is negative, or even the smallest batch takes more.
+        SettingsError: the limit is negative, the system tells no process's memory, or even the smallest batch takes
+            more.
     """
     limit = settings.train.memory_gb
     if limit < 0:
         raise SettingsError(f"train.memory_gb={limit:g} must be 0 (take train.batch_tokens) or a limit in GiB.")
+    if gpus is None and not peak_memory():
+        raise SettingsError(f"train.memory_gb={limit:g}: this system does not tell how much memory a process takes (it "
+                            "has no /proc/self/status): set train.memory_gb=0, and train.batch_tokens.")
     logger.info(f"Looking for the largest train.batch_tokens whose step fits into train.memory_gb={limit:g} ...")
     used: dict[int, int | None] = {}
 
@@ -63,8 +67,10 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     first = 64 if settings.train.batch_type == "sentences" else 1024
     found = largest_that_fits(measured, int(limit * GIB), first)
     if found is None:
+        can_recompute = settings.architecture == "transformer" and not settings.train.recompute
         raise SettingsError(f"train.memory_gb={limit:g}: not even train.batch_tokens={min(used)} fits (it takes more "
-                            f"than {limit:g} GiB); give more, set train.recompute=true, or choose a smaller model.")
+                            f"than {limit:g} GiB); give more, {'set train.recompute=true, ' if can_recompute else ''}"
+                            "or choose a smaller model.")
     logger.info(f"train.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
     return with_batch_tokens(settings, found)
 
