@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.errors import TowerRuleError
+from towernmt.errors import SettingsError, TowerRuleError
+from towernmt.models import architecture
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import recompute, set_recompute
 from towernmt.models.transformer import Transformer, TransformerSettings
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.launch import check_recompute
+from towernmt.train.settings import TrainSettings
 
 
 def batch(rows: int, length: int, words: int) -> list[np.ndarray]:
@@ -19,7 +22,8 @@ def batch(rows: int, length: int, words: int) -> list[np.ndarray]:
     lengths = random.integers(length // 2, length + 1, rows).astype(np.int32)
     lengths[0] = length
     side = random.integers(4, words, (rows, length)).astype(np.int32)
-    return [side, lengths, side[:, ::-1].copy(), lengths, np.float32(lengths.sum())]
+    links = (random.random((rows, length, length)) < 0.2).astype(np.uint8)
+    return [side, lengths, side[:, ::-1].copy(), lengths, np.float32(lengths.sum()), links]
 
 
 def build(again: bool, precision: str = "float32", **settings):
@@ -43,7 +47,7 @@ def values(again: bool, precision: str = "float32", **settings):
         inputs, loss, gradients = build(again, precision, **settings)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            feed = dict(zip(inputs, batch(4, 6, 20), strict=True))
+            feed = dict(zip(inputs, batch(4, 6, 20), strict=False))     # links for guided alignment alone
             return session.run([loss, gradients], feed), len(graph.get_operations())
 
 
@@ -53,6 +57,8 @@ def values(again: bool, precision: str = "float32", **settings):
     {"decoder_cell": "ssru", "lhuc": True},
     {"positions": "relative", "norm": "rms", "feed_forward": "swiglu"},
     {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm", "dropout_divergence": 1.0},
+    {"guided_alignment_weight": 0.5, "attention_dropout": 0.2},
+    {"guided_alignment_weight": 0.5, "guided_alignment_layer": 2, "dropout_divergence": 1.0},
 ], ids=str)
 def test_loss_and_gradients_are_the_same(settings):
     (loss, gradients), size = values(False, **settings)
@@ -88,7 +94,7 @@ def traced(again: bool) -> tuple[int, int]:
         with tf1.Session(config=config) as session:
             session.run(tf1.global_variables_initializer())
             trace = tf1.RunMetadata()
-            feed = dict(zip(inputs, batch(16, 32, 20), strict=True))
+            feed = dict(zip(inputs, batch(16, 32, 20), strict=False))
             session.run([loss, update], feed)       # the first run keeps more than later ones
             session.run([loss, update], feed, tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), trace)
     nodes = [node for device in trace.step_stats.dev_stats for node in device.node_stats]
@@ -102,6 +108,18 @@ def test_tensorflow_keeps_both_computations_apart_and_needs_less_memory():
     recomputed, softmaxes_again = traced(True)
     assert softmaxes_again > softmaxes + 10
     assert recomputed < 0.5 * kept, (recomputed, kept)
+
+
+def test_models_without_such_layers_refuse_the_setting():
+    words = {"source_vocab_size": 9, "target_vocab_size": 9}
+    on, off = TrainSettings(recompute=True), TrainSettings()
+    for name in ("seq2seq", "rnnsearch", "convs2s"):
+        kind = architecture(name)
+        model = kind.model(kind.settings(**words))
+        check_recompute(model, off)
+        with pytest.raises(SettingsError, match=rf"train.recompute=true would do nothing here: {kind.model.__name__}"):
+            check_recompute(model, on)
+    check_recompute(Transformer(TransformerSettings(**words)), on)
 
 
 def test_a_variable_from_elsewhere_is_refused_by_name(graph):

@@ -100,6 +100,7 @@ class ConvS2S(ConfiguredModel):
     """
 
     architecture: ClassVar[str] = "convs2s"
+    recomputes: ClassVar[bool] = False
     settings: ConvS2SSettings
 
     def __post_init__(self) -> None:

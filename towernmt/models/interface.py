@@ -55,6 +55,8 @@ class NMTModel(ModelDesc):
 
     architecture: ClassVar[str]
     """The name by which `towernmt.models.architecture` finds the class."""
+    recomputes: ClassVar[bool] = True
+    """Whether it can have layers that `recompute` computes again; a model without any refuses `train.recompute`."""
     source_vocab_size: int
     target_vocab_size: int
 

@@ -96,6 +96,7 @@ class RNNSearch(ConfiguredModel):
     """
 
     architecture: ClassVar[str] = "rnnsearch"
+    recomputes: ClassVar[bool] = False
     settings: RNNSearchSettings
 
     def __post_init__(self) -> None:

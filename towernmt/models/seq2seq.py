@@ -97,6 +97,7 @@ class Seq2Seq(ConfiguredModel):
     """
 
     architecture: ClassVar[str] = "seq2seq"
+    recomputes: ClassVar[bool] = False
     settings: Seq2SeqSettings
 
     def __post_init__(self) -> None:

@@ -227,6 +227,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
     model = parts.model(settings)
+    check_recompute(model, s)
     batches = make_batches(data, s, s.epochs or None, logger.info, alignments=_wants_alignments(model, settings))
     source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
@@ -236,6 +237,17 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
         callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
         monitors=[EventWriter(run.log), StatsWriter(run.log)], **({"session_init": first} if first else {}))
     return config, stop
+
+
+def check_recompute(model: Any, settings: TrainSettings) -> None:
+    """Refuse `train.recompute` for a model on which it has no effect.
+
+    Raises:
+        SettingsError: the model has no layers that could be computed again.
+    """
+    if settings.recompute and not getattr(model, "recomputes", True):
+        raise SettingsError(f"train.recompute=true would do nothing here: {type(model).__name__} has no layers that "
+                            "are computed again, as the Transformer has; set it to false.")
 
 
 def _wants_alignments(model: Any, settings: Settings) -> bool:
