@@ -127,10 +127,15 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         text: sentences in the language that each direction translates into.
         start: steps on the parallel text alone.
         others: as those of `SyncMultiGPUTrainer`.
+    Raises:
+        SettingsError: an update cycle, which `run_step` here has not.
     """
 
     def __init__(self, text: dict[str, Ids], start: int, **others: Any) -> None:
         super().__init__(**others)
+        if self.update_cycle > 1:
+            raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
+                                "an update: set it to 1, and train.batch_tokens higher.")
         self.text, self.start = text, start
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:

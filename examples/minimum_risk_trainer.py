@@ -27,6 +27,7 @@ from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_ru
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
 from towernmt.dataflow.vocabulary import PAD, Vocabulary
+from towernmt.errors import SettingsError
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.models.likelihood import sentence_log_probabilities
@@ -41,7 +42,7 @@ from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DEFAULTS = ["train.steps=500", "train.batch_tokens=512", "train.validate_steps=100", "train.checkpoint_steps=100",
             "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001",
-            "model.guided_alignment_weight=0"]
+            "model.guided_alignment_weight=0", "train.memory_gb=0", "train.update_cycle=1"]
 """A small rate: the model is good already, and the risk of a few samples is a noisy thing. It is the whole cost."""
 
 
@@ -80,11 +81,16 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
         vocabulary: of the target.
         reference: whether the reference is one of the candidates, as with Shen et al.
         others: as those of `SyncMultiGPUTrainer`.
+    Raises:
+        SettingsError: an update cycle, which `run_step` here has not.
     """
 
     def __init__(self, sampling: SamplingSettings, score: Any, vocabulary: Vocabulary, reference: bool,
                  **others: Any) -> None:
         super().__init__(**others)
+        if self.update_cycle > 1:
+            raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
+                                "an update: set it to 1, and train.batch_tokens higher.")
         self.sampling, self.score, self.vocabulary, self.reference = sampling, score, vocabulary, reference
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.cli.main import main
+from towernmt.errors import SettingsError
 from towernmt.predict.translator import Translator
 from towernmt.tf_compat import tf1
 from towernmt.train.run_directory import RunDirectory
@@ -36,6 +37,13 @@ def test_words_with_factors_are_drawn_for_and_learned_from(factored, tiny, examp
         "train.steps=1", "train.validate_steps=0"]) == 0
     (loss,) = scalars(tmp_path / "risk", "loss")
     assert 0.0 <= loss <= 1.0
+
+
+def test_an_update_cycle_is_refused_rather_than_left_out(example):
+    with pytest.raises(SettingsError, match="train.update_cycle=2 would do nothing"):
+        example("minimum_risk_trainer").MinimumRiskTrainer(None, None, None, False, towers=1, update_cycle=2)
+    with pytest.raises(SettingsError, match="train.update_cycle=2 would do nothing"):
+        example("back_translation_trainer").BackTranslationTrainer({}, 0, towers=1, update_cycle=2)
 
 
 def test_the_cost_is_the_expected_risk_of_the_candidates(place, example):
