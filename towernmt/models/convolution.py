@@ -21,7 +21,8 @@ def convolution(x: Any, kernel: Any, bias: Any, padding: tuple[int, int]) -> Any
         bias: float32 `[output]`.
         padding: zeros before and behind each sequence.
     Returns:
-        `[batch, length + sum(padding) - width + 1, output]` in the compute dtype.
+        `[batch, length + sum(padding) - width + 1, output]`, bfloat16 where products are; float32 otherwise (in
+        float16, too, which convolutions do without).
     """
     if compute_dtype() == tf.bfloat16:
         return _over_windows(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), padding)
