@@ -11,6 +11,7 @@ from tensorpack.callbacks import Callback
 from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
+from towernmt.callbacks.nan_guard import GRADIENTS
 from towernmt.callbacks.surroundings import find_saver
 from towernmt.dataflow.batches import Batch
 from towernmt.input_source import GeneralQueueInput
@@ -66,13 +67,16 @@ class Stepper:
 
 
 def optimizer_gradients(graph: Any) -> list[Any]:
-    """The gradient that each of the optimizer's operations in the graph applies."""
+    """The gradient that each of the optimizer's operations in the graph applies.
+
+    Where those are in a function, as float16 updates under a condition, the gradients as they are before clipping.
+    """
     found = []
     for operation in graph.get_operations():
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
         if "var" in names and "grad" in names:
             found.append(operation.inputs[names.index("grad")])
-    return found
+    return found or [gradient for gradient, _ in graph.get_collection(GRADIENTS)]
 
 
 def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: Sequence[int],

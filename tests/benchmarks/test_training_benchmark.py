@@ -108,6 +108,16 @@ def test_forward_and_backward_passes_compute_every_product_and_change_nothing() 
     stepper.close()
 
 
+def test_gradients_are_found_in_float16_too() -> None:
+    found = []
+    for precision in ("float32", "float16"):
+        model = make_model("transformer", "tiny", source_vocab_size=50, target_vocab_size=50, **SMALL)
+        stepper = Stepper(model, draw(50, 100, pairs=20), Plan(precision))
+        found.append(len(stepper.gradients))
+        stepper.close()
+    assert found[0] == found[1] > 0
+
+
 def test_phases_end_at_their_lines() -> None:
     log = [(2.0, "[1] Building training tower 1 of 1 on /cpu:0 ...\n"), (3.5, "Setup callbacks graph ...\n"),
            (4.0, "Creating the session ...\n"), (4.5, "Graph Finalized.\n"), (5.5, "Start Epoch 1 ...\n"),
