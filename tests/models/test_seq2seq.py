@@ -60,15 +60,18 @@ class Reference:
         states = [(np.zeros(s.hidden_size), np.zeros(s.hidden_size))] * s.layers
         annotations, logits = [], []
         for token in source[::-1] if s.reverse_source else source:
-            states, top = self.stack("encoder", v[self.table("source")][token], [], states)
+            states, top = self.stack("encoder", self.embedding("source", token), [], states)
             annotations.append(top)
         hidden = np.zeros(s.embedding_size)
         for token in target_in:
-            states, top = self.stack("decoder", v[self.table("target")][token], [hidden] if s.input_feeding else [],
+            states, top = self.stack("decoder", self.embedding("target", token), [hidden] if s.input_feeding else [],
                                      states)
             hidden = self.last_hidden(top, annotations)
             logits.append(v[self.table("softmax")] @ hidden + v["softmax_bias"])
         return np.array(logits)
+
+    def embedding(self, side: str, token: int) -> np.ndarray:
+        return self.v[self.table(side)][token] * np.sqrt(self.s.embedding_size)
 
     def table(self, role: str) -> str:
         if self.s.tie_embeddings == "all":
