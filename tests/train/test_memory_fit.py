@@ -22,7 +22,9 @@ from towernmt.train.memory_fit import (
     load_batches,
     save_batches,
     wants_search,
+    with_batch_tokens,
     with_fitting_batch,
+    with_found_batch,
 )
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import TrainSettings, default_settings
@@ -116,6 +118,16 @@ def test_a_run_keeps_what_it_found_until_it_is_given_another_limit(tmp_path):
     assert wants_search(with_limit(2.0), run) and not wants_search(with_limit(0.0), run)
     run.save_settings(with_limit(2.0))
     assert not wants_search(with_limit(2.0), run) and wants_search(with_limit(3.0), run)
+
+
+def test_a_program_that_goes_on_with_settings_of_its_own_gets_what_the_run_found(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    assert with_found_batch(with_limit(2.0), run) == with_limit(2.0)
+    run.save_settings(with_batch_tokens(with_limit(2.0), 1664))
+    assert with_found_batch(with_limit(2.0), run).train.batch_tokens == 1664
+    assert with_found_batch(with_limit(0.0), run) == with_limit(0.0)
+    asked = with_batch_tokens(with_limit(2.0), 512)
+    assert with_found_batch(asked, run) == asked
 
 
 def test_batches_come_back_as_they_were_saved(tmp_path):

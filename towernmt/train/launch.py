@@ -39,7 +39,7 @@ from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.log_filter import keep_logging_without_disk
 from towernmt.train.loss_scale import LossScaling, set_loss_scaling
-from towernmt.train.memory_fit import wants_search, with_fitting_batch
+from towernmt.train.memory_fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
@@ -84,11 +84,15 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     """
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
+    check_resumable(run, settings)
+    check_vocabularies(run, data)
     if wants_search(settings, run):
         if parts is not None and (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
             raise SettingsError(f"train.memory_gb={settings.train.memory_gb:g} cannot measure a model or trainer of "
                                 "one's own: set train.batch_tokens, and train.memory_gb=0.")
         settings = with_fitting_batch(settings, data, gpus, towers)
+    else:
+        settings = with_found_batch(settings, run)
     towers = 1 if gpus is None and towers is None else towers
     return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, parts or Parts()))
 
@@ -98,8 +102,6 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
     s = settings.train
     trainer = parts.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
                             trained=TrainedVariables(s.only, s.freeze), skip_out_of_memory=s.skip_out_of_memory)
-    check_resumable(run, settings)
-    check_vocabularies(run, data)
     with tf.Graph().as_default():
         configure_graph(s)
         config, stop = make_config(settings, data, run, parts)

@@ -21,7 +21,7 @@ from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import DataError, SettingsError, TowerNMTError
 from towernmt.peak_memory import peak_memory
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import Settings
+from towernmt.train.settings import Settings, TrainSettings
 
 LOOKED_AT = 300
 """Batches among which the largest are looked for."""
@@ -39,6 +39,20 @@ def wants_search(settings: Settings, run: RunDirectory) -> bool:
     if not settings.train.memory_gb:
         return False
     return not run.exists() or run.settings().train.memory_gb != settings.train.memory_gb
+
+
+def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
+    """The settings with the batch that the run has found for its limit, where they ask for none (are at the default).
+
+    The command line takes what it does not set from the run; a program may make its settings anew.
+    """
+    if not settings.train.memory_gb or not run.exists():
+        return settings
+    found = run.settings().train.batch_tokens
+    if settings.train.batch_tokens != TrainSettings().batch_tokens or found == settings.train.batch_tokens:
+        return settings
+    logger.info(f"train.batch_tokens={found}: the run has found it for train.memory_gb={settings.train.memory_gb:g}.")
+    return with_batch_tokens(settings, found)
 
 
 def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[int] | None,
