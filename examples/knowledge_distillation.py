@@ -55,7 +55,7 @@ class Distilled(NMTModel):
     """Of the teacher; the reference has the rest."""
 
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
-                    target_tokens: Any) -> Any:
+                    target_tokens: Any, alignment: Any = None) -> Any:
         context = get_current_tower_context()
         if not context.is_training:
             return super().build_graph(source, source_length, target, target_length, target_tokens)

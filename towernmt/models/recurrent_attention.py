@@ -78,9 +78,9 @@ class Attention:
     """Scores of a query s and an annotation h; the decoder's side of it.
 
     additive (Bahdanau et al. 2015): v . tanh(W s + U h), and with coverage C (Tu et al. 2016)
-    v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h) / sqrt(depth of s); dot: s . h. The paper's W holds
-    the root, but Adam changes each weight by as much whatever the depth: without it a few updates saturate the softmax,
-    and attention stays at one word.
+    v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h) / sqrt(depth of s); dot: s . h. In the paper W
+    holds the root, but Adam changes each weight by as much whatever the depth: without it a few updates saturate the
+    softmax.
 
     Linguistic coverage is the attention that a source word got so far, divided by its fertility
     N sigmoid(u . h).
