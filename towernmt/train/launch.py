@@ -28,7 +28,7 @@ from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
-from towernmt.models.interface import ALIGNMENT, NMTModel
+from towernmt.models.interface import ALIGNMENT, batch_signature
 from towernmt.models.precision import set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import set_recompute
@@ -266,6 +266,12 @@ def _wants_alignments(model: Any, settings: Settings) -> bool:
     return wants
 
 
+def _takes_batches(model: Any) -> bool:
+    """Whether the tower takes what `Batch` holds, and nothing else."""
+    names = [spec.name for spec in model.inputs() if spec.name != ALIGNMENT]
+    return names == [spec.name for spec in batch_signature()]
+
+
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
@@ -277,7 +283,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         callbacks.append(BleuValidator(
             model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
             data.target_vocabulary, s.validate_steps, settings.search,
-            loss=[spec.name for spec in model.inputs()] == [spec.name for spec in NMTModel.inputs(model)]))
+            loss=_takes_batches(model)))
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))

@@ -19,7 +19,7 @@ from tensorpack.train.model_desc import ModelDesc
 
 from towernmt import models
 from towernmt.dataflow.position import Position
-from towernmt.models.interface import NMTModel
+from towernmt.models.interface import batch_signature
 from towernmt.tf_compat import tf, tf1
 from towernmt.train import launch
 from towernmt.train.checkpoint import latest_checkpoint
@@ -39,7 +39,7 @@ class CountingTower(ModelDesc):
         self.vocabulary = vocabulary
 
     def inputs(self) -> list[Any]:
-        return [*NMTModel.inputs(self), tf.TensorSpec([], tf.int32, "epoch")]   # type: ignore[arg-type]
+        return [*batch_signature(), tf.TensorSpec([], tf.int32, "epoch")]
 
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any, target_tokens: Any,
                     epoch: Any) -> Any:
@@ -100,7 +100,7 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
     architecture, make_batches, make_callbacks = models.architecture, launch.make_batches, launch.make_callbacks
     change(models, "architecture", lambda name: architecture(name)._replace(
         model=lambda settings, *_: CountingTower(settings.target_vocab_size)))
-    change(launch, "make_batches", lambda *how: BatchesWithEpochs(make_batches(*how)))
+    change(launch, "make_batches", lambda *how, **more: BatchesWithEpochs(make_batches(*how, **more)))
     change(launch, "make_callbacks", lambda settings, data, run, model, source: [
         *more_callbacks(source), AfterSteps(actions), *make_callbacks(settings, data, run, model, source)])
 
