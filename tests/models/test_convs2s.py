@@ -266,7 +266,7 @@ def test_bfloat16_stays_close_to_float32_and_keeps_parameters_in_it():
                 cost = make().build_graph(*map(tf.constant, INPUTS))
                 gradients = tf1.gradients(cost, tf1.trainable_variables())
             products = {op.get_attr("T") for op in graph.get_operations()
-                        if op.type in ("MatMul", "BatchMatMulV2", "Conv2D")}
+                        if op.type in ("MatMul", "BatchMatMulV2", "Conv2D") and op.inputs[0].shape[0] != 1}
             assert products == {tf.as_dtype(precision)}
             assert {g.dtype for g in gradients} == {tf.float32} and cost.dtype == tf.float32
             with tf1.Session() as session:
