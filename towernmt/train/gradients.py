@@ -28,6 +28,13 @@ def _sum(gradients: list[Any]) -> Any:
     return tf.add_n([tf.convert_to_tensor(g) for g in gradients])
 
 
+def scaled(gradient: Any, factor: Any) -> Any:
+    """A gradient times a number; a sparse one stays sparse."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
 class Accumulator:
     """Sums of weighted gradients over the batches of an update cycle (THUMT's `update_cycle`).
 

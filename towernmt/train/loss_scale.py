@@ -16,6 +16,7 @@ from tensorpack.tfutils.optimizer import ProxyOptimizer
 from towernmt.callbacks.nan_guard import forgive
 from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.gradients import scaled
 
 SCOPE = "loss_scale"
 """Variable scope of the state, which is saved with the model."""
@@ -103,7 +104,7 @@ class LossScaleOptimizer(ProxyOptimizer):
         pairs = self._opt.compute_gradients(loss * self._now, *arguments, **options)
         with tf1.name_scope("without_loss_scale"):
             share = 1.0 / self._now
-            return [(None if g is None else _scaled(g, share), v) for g, v in pairs]
+            return [(None if g is None else scaled(g, share), v) for g, v in pairs]
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """The update, or nothing where a gradient is not finite; then the scale's change."""
@@ -135,10 +136,3 @@ class LossScaleOptimizer(ProxyOptimizer):
 def _state(name: str, dtype: Any, value: float) -> Any:
     return tf1.get_variable(name, [], dtype, initializer=tf1.constant_initializer(value, dtype), trainable=False,
                             use_resource=True)
-
-
-def _scaled(gradient: Any, share: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * share, gradient.indices, gradient.dense_shape)
-    return gradient * share
-

@@ -14,6 +14,7 @@ from towernmt.models.precision import compute_dtype
 from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import AveragingOptimizer
+from towernmt.train.gradients import scaled
 from towernmt.train.loss_scale import LossScaleOptimizer
 from towernmt.train.optimizers.adafactor import Adafactor
 from towernmt.train.optimizers.adam import AdamW, LazyAdam
@@ -89,7 +90,7 @@ class GlobalNorm(GradientProcessor):
         if not self.clip_norm:
             return grads
         scale = self.clip_norm / tf.maximum(norm, self.clip_norm)
-        return [(_scaled(g, scale), v) for g, v in grads]
+        return [(scaled(g, scale), v) for g, v in grads]
 
 
 def _with_distinct_rows(gradient: Any) -> Any:
@@ -99,9 +100,3 @@ def _with_distinct_rows(gradient: Any) -> Any:
     rows, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.shape(rows)[0])
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def _scaled(gradient: Any, scale: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
-    return gradient * scale
