@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import towernmt_overfitting as overfitting
+import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.errors import SettingsError
@@ -24,10 +25,7 @@ STYLES = {
     "few positions": {"max_positions": 3},
     "adapted": {"lhuc": True},
 }
-SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
-SOURCE_LENGTH = np.array([4, 6], np.int32)
-TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
-TARGET_LENGTH = np.array([3, 5], np.int32)
+SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 INPUTS = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8)]
 
 
@@ -133,10 +131,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 
 def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):
     model = make()
-    with PredictTowerContext(""):
-        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
-        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
-        model.output_projection().logits(hidden)
+    attention = tiny.guided_attention(model)
     with tf1.Session() as session:
         values = scrambled_variables(session)
         got = session.run(attention)

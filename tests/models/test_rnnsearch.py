@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.errors import SettingsError
@@ -26,10 +27,7 @@ STYLES = {
     "lstm, layer norm": {"layer_norm": True, "cell": "lstm", "decoder_layers": 2},
     "adapted": {"lhuc": True, "encoder_layers": 2, "decoder_layers": 2},
 }
-SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
-SOURCE_LENGTH = np.array([4, 6], np.int32)
-TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
-TARGET_LENGTH = np.array([3, 5], np.int32)
+SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 
 
 def make(style: str, **more) -> RNNSearch:
@@ -166,10 +164,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 @pytest.mark.parametrize("style", ["coverage", "lstm, layer norm"])
 def test_the_attention_that_is_guided_is_that_of_the_search(graph, style):
     model = make(style)
-    with PredictTowerContext(""):
-        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
-        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
-        model.output_projection().logits(hidden)
+    attention = tiny.guided_attention(model)
     with tf1.Session() as session:
         values = scrambled_variables(session)
         got = session.run(attention)
@@ -184,15 +179,7 @@ def test_the_attention_that_is_guided_is_that_of_the_search(graph, style):
 @pytest.mark.parametrize("beam, kernels", [(1, "loop"), (3, "fused")])
 def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam, kernels):
     model = make(style, kernels=kernels)
-    with PredictTowerContext(""):
-        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
-        target_in = shift_right(tf.constant(TARGET))
-        forced, steps = model.decode(memory, target_in), []
-        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
-            state = model.start_state(memory, beam)
-            for t in range(TARGET.shape[1]):
-                logits, state = model.decode_step(tf.repeat(target_in[:, t], beam), state)
-                steps.append(logits)
+    forced, steps, state = tiny.forced_and_stepwise(model, SOURCE, beam)
     with tf1.Session() as session:
         scrambled_variables(session)
         expected, got, memory, cache = session.run([forced, steps, state.memory, state.cache])

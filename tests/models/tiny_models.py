@@ -83,7 +83,9 @@ def loss_and_gradients(model, inputs, scope: str = "", training: bool = True, re
 
 
 def forced_and_stepwise(model, source, beam: int = 2) -> tuple:
-    """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, and those of each step of decoding."""
+    """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, those of each step of decoding, and the
+    last state.
+    """
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(source), tf.constant(SOURCE_LENGTH))
         target_in = shift_right(tf.constant(TARGET))
@@ -93,7 +95,16 @@ def forced_and_stepwise(model, source, beam: int = 2) -> tuple:
             for t in range(TARGET.shape[1]):
                 logits, state = model.decode_step(tf.repeat(target_in[:, t], beam), state)
                 steps.append(logits)
-    return forced, steps
+    return forced, steps, state
+
+
+def guided_attention(model) -> object:
+    """The tensor of the attention that is guided, `[batch, target length, source length]`; all variables are made."""
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+        hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
+        model.output_projection().logits(hidden)
+    return attention
 
 
 def slopes_by_differences(session, cost, variables, values, gradients, shift: float = 5e-3):
