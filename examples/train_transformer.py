@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from towernmt.allocator import restart_with_tunables
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.dataflow.default_corpus import default_corpus
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def use_default_corpus(options: argparse.Namespace) -> None:
     """Point the options at the default corpus, and at settings that suit it."""
-    from towernmt.train.session import has_fast_bfloat16
+    from towernmt.processor import has_fast_bfloat16
 
     print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
           flush=True)
@@ -102,4 +103,5 @@ def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
 
 
 if __name__ == "__main__":
+    restart_with_tunables()
     sys.exit(main())

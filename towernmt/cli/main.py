@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from towernmt import __version__
+from towernmt.allocator import restart_with_tunables
 from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.errors import TowerNMTError
 
@@ -25,6 +26,12 @@ COMMANDS = {
     "average": "make one checkpoint from the mean weights of several",
     "grow": "give a trained run the vocabulary of other data",
 }
+
+
+def program() -> int:
+    """`main`, as a program of its own."""
+    restart_with_tunables()
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,4 +77,4 @@ def _sentence(error: TowerNMTError | OSError) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

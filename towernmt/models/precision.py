@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.processor import processor_flags
 from towernmt.tf_compat import tf, tf1
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -78,8 +79,8 @@ def _affine_bfloat16(x: Any, kernel: Any, bias: Any, transpose_kernel: bool) -> 
     return product(x, kernel, bias)
 
 
-_ONES = 32
-"""Columns added for the bias; all but the first meet zeros. A multiple of AMX's tile keeps its kernels whole."""
+_ONES = 32 if "amx_bf16" in processor_flags() else 2
+"""Columns added for the bias; all but the first meet zeros. AMX takes depths in tiles of 32, AVX512_BF16 in pairs."""
 
 
 def with_ones(x: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from towernmt.tf_compat import tf, tf1
@@ -51,12 +50,3 @@ def processors() -> int:
 def make_deterministic() -> None:
     """Let TensorFlow use only kernels that add in a fixed order: the same run gives the same bits."""
     tf.config.experimental.enable_op_determinism()
-
-
-def has_fast_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 in hardware (AVX512_BF16 or AMX); False where unknown."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
