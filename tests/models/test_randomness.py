@@ -29,6 +29,22 @@ def test_dropout_drops_the_rate_and_keeps_the_mean(rate):
     assert x.max() == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gradient_passes_where_elements_are_kept_with_their_scale(dtype):
+    with tf.Graph().as_default(), TrainTowerContext(""):
+        start_clock(tf.constant(0))
+        x = tf.ones((40, 50), dtype)
+        y = dropout(x, 0.25, "place")
+        dy = np.arange(2000, dtype=np.float32).reshape(40, 50) % 128
+        (dx,) = tf1.gradients(y, x, grad_ys=tf.constant(dy))
+        assert y.dtype == tf.float32 and dx.dtype == dtype
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            y, dx = session.run([y, tf.cast(dx, tf.float32)])
+    assert 0.6 < (y != 0).mean() < 0.9
+    np.testing.assert_allclose(dx, y * dy, rtol=2 ** -8)
+
+
 def test_neighbouring_draws_are_independent():
     """Two draws share 32 random bits: rows, columns and lags show no trace of it."""
     (x,) = draw(0.5, (600, 600))

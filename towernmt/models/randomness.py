@@ -77,8 +77,24 @@ def dropout(x: Any, rate: float, name: str) -> Any:
         return x
     with tf1.name_scope(name):
         dropped = round(rate * 65536)
-        keep = tf.cast(_random_bits16(tf.shape(x), _seed_of_place(name)) >= dropped, tf.float32)
-        return tf.cast(x, tf.float32) * (keep * (65536.0 / (65536 - dropped)))
+        keep = _random_bits16(tf.shape(x), _seed_of_place(name)) >= dropped
+        return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
+
+
+def _masked(x: Any, keep: Any, scale: float) -> Any:
+    """`x` times `scale` where `keep`, 0 elsewhere; what waits for the gradient is a byte an element."""
+
+    @tf.custom_gradient
+    def masked(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            # Without the dependency TensorFlow finds that the mask as float32 was there already, and keeps it.
+            with tf1.control_dependencies([dy]):
+                mask = tf.cast(keep, tf.float32)
+            return dy * (mask * scale)
+
+        return x * (tf.cast(keep, tf.float32) * scale), gradient
+
+    return masked(x)
 
 
 def _random_bits16(shape: Any, seed: Any) -> Any:
