@@ -56,8 +56,10 @@ def test_a_product_in_bfloat16_equals_the_product_of_rounded_factors(graph):
     assert np.abs(got - exact).max() <= np.abs(exact).max() * 2 ** -7
 
 
+@pytest.mark.parametrize("ones", [2, 32])       # without AMX and with it
 @pytest.mark.parametrize("transpose", [False, True])
-def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(graph, transpose):
+def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(graph, monkeypatch, transpose, ones):
+    monkeypatch.setattr("towernmt.models.precision._ONES", ones)
     random = np.random.default_rng(1)
     x, kernel, bias, dy = (rounded(random.normal(size=size)) for size in ((9, 40), (40, 6), (6,), (9, 6)))
     set_precision("bfloat16")
