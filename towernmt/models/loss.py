@@ -79,10 +79,10 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
         vocabulary = int(kernel.shape[0])
         count = tf.cast(tf.shape(labels)[0], tf.float32)
         kernel_of_label = tf.gather(kernel, labels)                                                 # [tokens, depth]
-        # As a product, since a mean over the first dimension takes 3 to 6 times as long.
-        mean_kernel = tf.matmul(tf.fill([1, vocabulary], 1.0 / vocabulary), kernel)                 # [1, depth]
         nll = loss = -tf.reduce_sum(tf.math.log(tf.maximum(likelihood, _LEAST)))
         if smoothing:
+            # As a product, since a mean over the first dimension takes 3 to 6 times as long.
+            mean_kernel = tf.matmul(tf.fill([1, vocabulary], 1.0 / vocabulary), kernel)             # [1, depth]
             right = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))
             mean = tf.reduce_sum(tokens * mean_kernel) + tf.reduce_mean(bias) * count
             loss = nll + smoothing * (right - mean)
