@@ -24,6 +24,7 @@ from overheads_steps import callbacks_cost, towers_cost, update_cycle_cost  # no
 from tensorpack.utils import logger  # noqa: E402
 from train_work import VOCABULARY, draw, load  # noqa: E402
 
+from towernmt.allocator import restart_with_allocator  # noqa: E402
 from towernmt.cli.quiet import quiet_tensorflow  # noqa: E402
 from towernmt.models.precision import PRECISIONS  # noqa: E402
 from towernmt.train.session import make_deterministic  # noqa: E402
@@ -69,4 +70,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    restart_with_allocator()
     main()

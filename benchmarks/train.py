@@ -24,7 +24,7 @@ from typing import Any
 from train_run import Plan, measure
 from train_work import PRESETS, VOCABULARY, FixedBatches, draw, load, make_model, twice_each
 
-from towernmt.allocator import restart_with_tunables
+from towernmt.allocator import restart_with_allocator
 from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.dataflow.batches import Batches, BatchSettings
 from towernmt.dataflow.prepared import PreparedData
@@ -93,5 +93,5 @@ def record(options: argparse.Namespace, figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    restart_with_tunables()
+    restart_with_allocator()
     main()

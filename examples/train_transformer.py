@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from towernmt.allocator import restart_with_tunables
+from towernmt.allocator import restart_with_allocator
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.dataflow.default_corpus import default_corpus
@@ -103,5 +103,5 @@ def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
 
 
 if __name__ == "__main__":
-    restart_with_tunables()
+    restart_with_allocator()
     sys.exit(main())

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from towernmt import __version__
-from towernmt.allocator import restart_with_tunables
+from towernmt.allocator import restart_with_allocator
 from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.errors import TowerNMTError
 
@@ -30,7 +30,7 @@ COMMANDS = {
 
 def program() -> int:
     """`main`, as a program of its own."""
-    restart_with_tunables()
+    restart_with_allocator()
     return main()
 
 
