@@ -14,8 +14,10 @@ import sys
 from importlib import metadata
 
 _PRELOAD, _TUNABLES = "LD_PRELOAD", "GLIBC_TUNABLES"
+_KEPT_FROM = 1 << 20
+"""Bytes: oneTBB keeps freed blocks of this size and more, however long nobody asks for such a one."""
 _KEEP = 2_000_000_000
-"""Bytes: below it freed memory stays with the process."""
+"""Bytes: below it freed memory stays with the process, where glibc hands it out."""
 TUNABLES = {
     "hugetlb": 1,               # huge pages, where the system gives them to those that ask (madvise)
     "mmap_threshold": _KEEP,
@@ -42,7 +44,7 @@ def restart_with_allocator() -> None:
 def _environment() -> dict[str, str]:
     libraries = _tbb_malloc()
     if libraries:
-        return {_PRELOAD: ":".join(libraries)}
+        return {_PRELOAD: ":".join(libraries), "TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD": str(_KEPT_FROM)}
     return {_TUNABLES: ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())}
 
 
