@@ -24,8 +24,7 @@ print("start", os.getpid(), *sys.argv[1:], flush=True)
 {before}
 from towernmt.allocator import restart_with_allocator
 restart_with_allocator()
-print("end", os.environ.get("GLIBC_TUNABLES"), flush=True)
-
+print("end", os.environ.get("GLIBC_TUNABLES"), os.environ.get("TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD"), flush=True)
 print("tbbmalloc_proxy" in open("/proc/self/maps").read())
 """
 WITHOUT_TBB = """
@@ -49,14 +48,14 @@ def lines_of(path, *arguments, before="", **environment):
 def test_a_program_starts_anew_once_with_its_arguments_in_the_same_process_on_onetbb(tmp_path):
     first, second, end, loaded = lines_of(tmp_path / "program.py", "--set", "a b")
     assert first == second and first.endswith("--set a b")
-    assert (end, loaded) == ("end None", "True")
+    assert (end, loaded) == ("end None 1048576", "True")
 
 
 @on_glibc
 def test_without_onetbb_glibc_is_told_to_keep_memory(tmp_path):
     first, second, end, loaded = lines_of(tmp_path / "program.py", before=WITHOUT_TBB)
     assert first == second and loaded == "False"
-    assert end == "end " + ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())
+    assert end == "end " + ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items()) + " None"
 
 
 @on_glibc
@@ -81,7 +80,7 @@ metadata.files = lambda name: [File(path) for path in Path({str(library)!r}).ite
                          ids=["tunables", "preload"])
 def test_a_choice_of_the_users_own_stays(tmp_path, choice):
     start, end, loaded = lines_of(tmp_path / "program.py", **choice)
-    assert start.startswith("start") and end == f"end {choice.get('GLIBC_TUNABLES')}" and loaded == "False"
+    assert start.startswith("start") and end == f"end {choice.get('GLIBC_TUNABLES')} None" and loaded == "False"
 
 
 @on_glibc
