@@ -82,15 +82,16 @@ class Blocked(Trainer):                    # its step waits for ever: nobody fil
     pass
 
 class Say(Callback):
-    def _before_run(self, _):
-        print("blocked", flush=True)
     def _after_train(self):
         print("saved", flush=True)
 
+# Said from inside the step: from then on the main thread waits in TensorFlow, and runs no handler.
+say = tf1.py_func(lambda: print("blocked", flush=True), [], [])
 queue = tf1.FIFOQueue(1, tf.float32)
 close = queue.close(cancel_pending_enqueues=True)
 trainer = Blocked()
-trainer.train_op = queue.dequeue()
+with tf1.control_dependencies([say]):
+    trainer.train_op = queue.dequeue()
 stop = StopOnSignal(interrupt={interrupt}, grace={grace})
 trainer.setup_callbacks([Say(), stop], [])
 trainer.initialize(NewSessionCreator(), JustCurrentSession())
