@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from towernmt.processor import processor_flags
 from towernmt.stderr_noise import NOISE
 
 
@@ -41,6 +42,9 @@ def _without_startup_noise() -> Iterator[None]:
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# TensorFlow takes oneDNN's operations by itself on newer processors only; where there is no AVX-512 they pay as well.
+if "avx2" in processor_flags():
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # oneDNN compiles a kernel for each new shape and keeps 1,024 of them; the batches of a corpus need some thousands.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 with _without_startup_noise():
