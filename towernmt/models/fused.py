@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.models.products import product_over_rows
 from towernmt.models.scan import loop_over_time
 from towernmt.tf_compat import tf
 
@@ -93,7 +94,7 @@ def block_gru(x: Any, start: list[Any], gates_kernel: Any, gates_bias: Any, cand
 
 def _product_over_time(a: Any, b: Any) -> Any:
     """The sum over time and batch of the outer products of `a` and `b`, each `[time, batch, depth]`."""
-    return tf.matmul(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)), transpose_a=True)
+    return product_over_rows(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)))
 
 
 def _only_if(condition: Any, x: Any) -> Any:

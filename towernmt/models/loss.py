@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from towernmt.models.precision import affine, matmul, to_float32
+from towernmt.models.products import on_gpu, product_over_rows
 from towernmt.tf_compat import tf
 
 
@@ -86,15 +87,16 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
             right = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))
             mean = tf.reduce_sum(tokens * mean_kernel) + tf.reduce_mean(bias) * count
             loss = nll + smoothing * (right - mean)
-        add_rows = _add_rows_on_gpu if "GPU" in logits.device.upper() else _add_rows
+        add_rows = _add_rows_on_gpu if on_gpu(logits) else _add_rows
 
         def gradient(d_loss: Any, d_nll: Any) -> tuple[Any, Any, Any]:
             of_softmax = d_loss + d_nll
             of_label, of_mean = smoothing * d_loss - of_softmax, -smoothing * d_loss
             ones = tf.ones([1, tf.shape(labels)[0]], probabilities.dtype)
             d_tokens = to_float32(matmul(probabilities, kernel)) * of_softmax + kernel_of_label * of_label
+            scaled = tf.cast(tokens * of_softmax, probabilities.dtype)
             d_kernel = add_rows(
-                to_float32(matmul(probabilities, tokens * of_softmax, transpose_a=True)),           # [V, depth]
+                to_float32(product_over_rows(probabilities, scaled)),                               # [V, depth]
                 labels, tokens * of_label)
             d_bias = add_rows(
                 to_float32(matmul(ones, probabilities))[0] * of_softmax,                            # [V]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from towernmt.models.precision import compute_dtype, matmul, to_float32
+from towernmt.models.products import product_over_rows
 from towernmt.tf_compat import tf, tf1
 
 
@@ -240,7 +241,7 @@ def _gradient_of_matrix(a: Any, d_product: Any, matrix: Any) -> Any:
                                                                      strict=True))
     else:
         a, d_product = (_time_into_rows(x) for x in (a, d_product))
-    return to_float32(matmul(a, d_product, transpose_a=True))
+    return to_float32(product_over_rows(tf.cast(a, d_product.dtype), d_product))
 
 
 def _time_into_rows(x: Any) -> Any:
