@@ -185,3 +185,10 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
     assert first >= 1
     assert train()[0] == 0      # the minutes before count
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == first
+
+
+def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("towernmt.models.precision.has_fast_bfloat16", lambda: False)
+    assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
+    assert "train.precision=bfloat16: this processor multiplies float32 faster." in caplog.text
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 1

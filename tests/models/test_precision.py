@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.models.precision import affine, matmul, relu, set_precision
+from towernmt.models.precision import affine, is_slow_on_cpu, matmul, relu, set_precision
 from towernmt.models.transformer import Transformer, TransformerSettings
 from towernmt.tf_compat import tf, tf1
 
@@ -85,6 +85,13 @@ def test_relu_and_its_gradient_are_exact_for_every_kind_of_number(graph, precisi
         x, y, dx = session.run([tf.cast(t, tf.float32) for t in (x, y, dx)])
     assert y.tolist() == np.maximum(x, 0).tolist()
     assert dx.tolist() == np.where(x > 0, dy, 0).tolist()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_narrow_precision_is_slow_where_the_processor_does_not_know_it(monkeypatch, fast):
+    monkeypatch.setattr("towernmt.models.precision.has_fast_bfloat16", lambda: fast)
+    slow = {name: is_slow_on_cpu(name) for name in ("float32", "bfloat16", "float16")}
+    assert slow == {"float32": False, "bfloat16": not fast, "float16": True}
 
 
 def rounded(values):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from towernmt.models.products import gradients_over_rows, on_gpu, product_over_rows
-from towernmt.processor import processor_flags
+from towernmt.processor import has_fast_bfloat16, processor_flags
 from towernmt.tf_compat import tf, tf1
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -22,6 +22,11 @@ _PRECISION = "towernmt/precision"
 def set_precision(name: str) -> None:
     """Set the precision of the default graph's matrix products: one of `PRECISIONS`."""
     tf1.get_collection_ref(_PRECISION)[:] = [name]
+
+
+def is_slow_on_cpu(name: str) -> bool:
+    """Whether this processor multiplies float32 faster than in the precision of that name, as far as is known."""
+    return name == "float16" or (name == "bfloat16" and not has_fast_bfloat16())
 
 
 def compute_dtype() -> Any:

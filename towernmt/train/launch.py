@@ -29,7 +29,7 @@ from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models import make_model
 from towernmt.models.interface import ALIGNMENT, batch_signature
-from towernmt.models.precision import set_precision
+from towernmt.models.precision import is_slow_on_cpu, set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import set_recompute
 from towernmt.settings import flatten
@@ -108,6 +108,8 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
         _begin(run, settings, data)
+        if gpus is None and is_slow_on_cpu(s.precision):
+            logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
 
