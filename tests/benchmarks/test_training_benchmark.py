@@ -77,7 +77,7 @@ def test_a_run_prints_one_line_with_every_figure(update_cycle: int, monkeypatch:
     assert record["tgt_tok_s"] < record["src_tgt_tok_s"]
     used = [b for _, b in islice(FixedBatches(draw(50, 100)).read(), update_cycle, 3 * update_cycle)]
     target = sum(int(b.target_length.sum()) for b in used)
-    assert record["tgt_tok_s"] * record["wall_s"] == pytest.approx(target, rel=1e-2)
+    assert record["tgt_tok_s"] * record["wall_s"] == pytest.approx(target, rel=1e-4)
     assert record["mfu"] == pytest.approx(record["gflops"] / record["matmul_gflops"], rel=1e-2, abs=1e-3)
 
 
