@@ -89,7 +89,8 @@ def record(options: argparse.Namespace, figures: dict[str, Any]) -> str:
             "batch_tokens": options.batch_tokens, "dtype": options.precision,
             "towers": options.towers, "gpu": options.gpu, "update_cycle": options.update_cycle, **figures,
             "load1": os.getloadavg()[0], "when": time.strftime("%H:%M:%S")}
-    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in line.items()})
+    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value
+                       for key, value in line.items()})
 
 
 if __name__ == "__main__":
