@@ -78,6 +78,17 @@ def test_a_step_draws_one_mask_for_each_dropout_and_none_without() -> None:
     assert operations(encoder, decoder, dropout=0.0)[masks] == 0
 
 
+@pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (2 + 3)), (False, 0)])
+def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
+        monkeypatch: pytest.MonkeyPatch, alone: bool, fills: int) -> None:
+    monkeypatch.setattr("towernmt.models.products._AVX2_ONLY", alone)
+    with tf.Graph().as_default() as graph:
+        build_step(2, 3, filter_size=1024)
+        filled = [op for op in graph.get_operations() if op.type == "MatMul" and op.get_attr("transpose_a")
+                  and any(x.op.type in ("Pad", "PadV2") for x in op.inputs)]
+    assert len(filled) == fills
+
+
 def test_the_graph_grows_linearly_and_gently_with_depth() -> None:
     one, two, four = (operations(layers, layers).total() for layers in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.01)

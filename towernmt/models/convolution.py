@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from towernmt.models.precision import compute_dtype, to_float32, with_ones, zeros_like_rows
-from towernmt.models.products import product_over_rows
 from towernmt.tf_compat import tf
 
 
@@ -52,7 +51,7 @@ def _over_windows(x: Any, kernel: Any, bias: Any, padding: tuple[int, int]) -> A
             over = _side_by_side(dy, (width - 1, width - 1), begins, length)    # [batch * length, width * output]
             turned = tf.reshape(tf.transpose(narrow, [1, 0, 2]), [depth, width * output])
             d_x = tf.matmul(over, turned, transpose_b=True)
-            joint = product_over_rows(windows, tf.reshape(dy, [-1, output]))
+            joint = tf.matmul(windows, tf.reshape(dy, [-1, output]), transpose_a=True)
             d_kernel = tf.reshape(to_float32(joint[:width * depth]), [width, depth, output])
             return [tf.reshape(d_x, tf.shape(x)), d_kernel, to_float32(joint[width * depth])]
 

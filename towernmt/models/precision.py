@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from towernmt.models.products import gradients_over_rows, on_gpu, product_over_rows
+from towernmt.models.products import gradients_over_rows, on_gpu
 from towernmt.processor import has_fast_bfloat16, processor_flags
 from towernmt.tf_compat import tf, tf1
 
@@ -76,9 +76,9 @@ def _affine_bfloat16(x: Any, kernel: Any, bias: Any, transpose_kernel: bool) -> 
 
         def gradient(dy: Any) -> Any:
             if transpose_kernel:
-                joint = to_float32(product_over_rows(dy, augmented))
+                joint = to_float32(tf.matmul(dy, augmented, transpose_a=True))
                 return tf.matmul(dy, narrow), joint[:, :depth], joint[:, depth]
-            joint = to_float32(product_over_rows(augmented, dy))
+            joint = to_float32(tf.matmul(augmented, dy, transpose_a=True))
             return tf.matmul(dy, narrow, transpose_b=True), joint[:depth], joint[depth]
 
         return y, gradient

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from towernmt.processor import processor_flags
@@ -53,11 +52,11 @@ def _filled(x: Any) -> Any:
     return tf.pad(x, [[0, 0], [0, _FILL]]) if x.shape[1] % _COLLIDES == 0 else x
 
 
-@contextmanager
-def gradients_over_rows() -> Iterator[None]:
+def gradients_over_rows() -> AbstractContextManager[None]:
     """Products `a @ b` and `a @ transpose(b)` that are made inside take `product_over_rows` for their gradients."""
-    with tf1.get_default_graph().gradient_override_map({"MatMul": _GRADIENT} if _AVX2_ONLY else {}):
-        yield
+    overridden: AbstractContextManager[None] = tf1.get_default_graph().gradient_override_map(
+        {"MatMul": _GRADIENT} if _AVX2_ONLY else {})
+    return overridden
 
 
 @tf.RegisterGradient(_GRADIENT)
