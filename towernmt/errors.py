@@ -32,3 +32,7 @@ class DivergenceError(TowerNMTError):
 
 class TowerRuleError(TowerNMTError):
     """A tower function breaks a rule in a way that would spoil the training; see docs/tower-rules.md."""
+
+
+class DirectoryInUseError(TowerNMTError):
+    """Another process writes into this directory; the message says which."""
