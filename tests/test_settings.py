@@ -75,11 +75,12 @@ def test_overriding_leaves_the_given_settings_as_they_were() -> None:
     assert settings == Outer()
 
 
-INNER = st.builds(Inner, st.integers(), st.floats(allow_nan=False), st.sampled_from(["adam", "sgd"]),
-                  st.booleans(), st.none() | st.integers(), st.lists(st.integers()))
+INTEGERS = st.integers(1 - 2**63, 2**63 - 1)
+INNER = st.builds(Inner, INTEGERS, st.floats(-1e38, 1e38), st.sampled_from(["adam", "sgd"]),
+                  st.booleans(), st.none() | INTEGERS, st.lists(INTEGERS))
 
 
-@given(settings=st.builds(Outer, INNER, st.integers()))
+@given(settings=st.builds(Outer, INNER, INTEGERS))
 def test_saved_settings_come_back(tmp_path_factory: pytest.TempPathFactory, settings: Outer) -> None:
     path = tmp_path_factory.mktemp("settings") / "settings.yaml"
     save_yaml(settings, path)

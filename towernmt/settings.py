@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,15 +25,42 @@ from towernmt.errors import SettingsError
 T = TypeVar("T")
 
 
-def setting(default: Any, help: str, choices: Sequence[str] = ()) -> Any:
-    """A dataclass field with its meaning (and unit) beside it.
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting takes. A number that is not finite is in no range."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` is one of them."""
+        return (math.isfinite(value)
+                and (self.at_least is None or value >= self.at_least) and (self.above is None or value > self.above)
+                and (self.at_most is None or value <= self.at_most) and (self.below is None or value < self.below))
+
+    def __str__(self) -> str:
+        bounds = (("at least", self.at_least), ("above", self.above), ("at most", self.at_most), ("below", self.below))
+        return " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None) or "finite"
+
+
+LARGEST_INTEGER = 2**63 - 1
+LARGEST_NUMBER = 3.4e38
+"""Of float32, in which the graph computes."""
+
+
+def setting(default: Any, help: str, choices: Sequence[str] = (), *, at_least: float | None = None,
+            above: float | None = None, at_most: float | None = None, below: float | None = None) -> Any:
+    """A dataclass field with its meaning, unit and range beside it.
 
     Args:
         default: the default value; lists are copied for each instance.
         help: one sentence with the meaning and the unit; `towernmt train --help-settings` prints it.
         choices: for a string, the values that are accepted.
+        at_least, above, at_most, below: the range of a number, of each number of a list, or of a number that is given.
     """
-    metadata = {"help": help, "choices": tuple(choices)}
+    metadata = {"help": help, "choices": tuple(choices), "range": Range(at_least, above, at_most, below)}
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -45,11 +74,58 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
         overrides: dotted key to value; a string value is read as the field's type.
         origin: where the values come from, for the error message.
     Raises:
-        SettingsError: unknown key, wrong type, or a value that is not one of the choices.
+        SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
     """
     for key, value in overrides.items():
         settings = _replace(settings, key, key.split("."), value, origin, all_keys(settings))
     return settings
+
+
+def _assignment(key: str, value: Any) -> str:
+    return f"{key}={value}"
+
+
+def check_ranges(settings: Any, prefix: str = "", shown: Callable[[str, Any], str] = _assignment) -> None:
+    """Refuse values that a nest of dataclasses of `setting` fields does not take; all of them are told at once.
+
+    `apply_overrides` checks what it sets; this is for settings that a program has put together.
+
+    Args:
+        prefix: of the settings' names in the message, such as "model.".
+        shown: how the message writes a setting: from its name and its value.
+    Raises:
+        SettingsError: a number out of its range, or a text that is not one of the choices.
+    """
+    breaches = list(_breaches(settings, prefix, shown))
+    if breaches:
+        raise SettingsError(f"{'; '.join(breaches)}.")
+
+
+def _breaches(settings: Any, prefix: str, shown: Callable[[str, Any], str]) -> Iterator[str]:
+    for field in dataclasses.fields(settings):
+        value, key = getattr(settings, field.name), prefix + field.name
+        if dataclasses.is_dataclass(value):
+            yield from _breaches(value, f"{key}.", shown)
+        elif breach := _breach(field, value):
+            yield f"{shown(key, value)} {breach}"
+
+
+def _breach(field: dataclasses.Field[Any], value: Any) -> str:
+    """What is wrong with a value of the right type; "" for nothing."""
+    choices = field.metadata.get("choices")
+    if choices and value is not None and value not in choices:
+        return f"is not one of {', '.join(choices)}"
+    limits = field.metadata.get("range", Range())
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            continue
+        if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
+            return f"must be at most {LARGEST_INTEGER}"
+        if math.isfinite(number) and abs(number) > LARGEST_NUMBER:
+            return f"must be at most {LARGEST_NUMBER:g}"
+        if not limits.holds(number):
+            return f"must be {limits}"
+    return ""
 
 
 def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
@@ -102,6 +178,8 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
             text = field.metadata.get("help", "")
             if field.metadata.get("choices"):
                 text = f"{text.removesuffix('.')}. One of: {', '.join(field.metadata['choices'])}."
+            elif field.metadata.get("range", Range()) != Range():
+                text = f"{text.removesuffix('.')}. Range: {field.metadata['range']}."
             rows.append((prefix + field.name, value, text))
     return rows
 
@@ -171,9 +249,9 @@ def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, o
     if converted is _WRONG:
         raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} "
                             f"(default: {_default(field)}).")
-    choices = field.metadata.get("choices")
-    if choices and converted is not None and converted not in choices:
-        raise SettingsError(f"{origin}: {key}={value} is not one of {', '.join(choices)}.")
+    breach = _breach(field, converted)
+    if breach:
+        raise SettingsError(f"{origin}: {key}={value} {breach}.")
     return converted
 
 
@@ -206,7 +284,7 @@ def _as_type(kind: Any, value: Any) -> Any:
             return _WRONG
         converted = kind(value)
         return _WRONG if converted != converted else converted      # NaN
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return _WRONG
 
 

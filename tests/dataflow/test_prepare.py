@@ -311,7 +311,7 @@ def test_text_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     ({"source": ""}, "--source is missing"),
     ({"valid_source": "x"}, "--valid-source and --valid-target belong together"),
     ({"vocab_kind": "wordpiece"}, "--vocab-kind wordpiece is not one of unigram"),
-    ({"vocab_size": 4}, "--vocab-size 4: at least 5"),
+    ({"vocab_size": 4}, "--vocab-size 4 must be at least 5"),
     ({"vocab_size": -1}, "--vocab-size -1"),
     ({"max_length_ratio": float("nan")}, "--max-length-ratio nan"),
     ({"shard_pairs": 0}, "--shard-pairs 0"),

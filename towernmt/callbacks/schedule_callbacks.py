@@ -19,6 +19,7 @@ from towernmt.callbacks.patience import Patience
 from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.callbacks.score_watcher import ScoreWatcher
 from towernmt.errors import SettingsError
+from towernmt.settings import check_ranges
 from towernmt.tf_compat import tf, tf1
 
 
@@ -36,6 +37,7 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
     Raises:
         SettingsError: the settings contradict each other.
     """
+    check_ranges(settings, "schedule.")
     s = settings
     if s.name == "constant":
         return ConstantSchedule(learning_rate, s.warmup_steps)

@@ -38,7 +38,7 @@ class SourceEntry:
     """One entry of `sources`."""
 
     uri: str = setting("", "Where the pairs are.")
-    weight: float = setting(1.0, "Its share, in proportion to the others' weights.")
+    weight: float = setting(1.0, "Its share, in proportion to the others' weights.", above=0)
     tag: str = setting("", "A token that is put before the source text.")
     on_end: str | None = setting(None, "What happens when it ends before the epoch does.", ON_END)
 
@@ -154,8 +154,8 @@ def _corpora(content: Any, name: str) -> Corpora:
 
 @dataclass(frozen=True)
 class _Limits:
-    max_length: int = setting(200, "Most tokens of either side; longer pairs are dropped.")
-    max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter.")
+    max_length: int = setting(200, "Most tokens of either side; longer pairs are dropped.", at_least=1)
+    max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter.", at_least=1)
 
 
 def _entry(content: Any, origin: str) -> SourceEntry:

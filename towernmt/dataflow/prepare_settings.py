@@ -8,7 +8,7 @@ from typing import Any
 from towernmt.dataflow.alignment import LONGEST
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
 from towernmt.errors import SettingsError
-from towernmt.settings import setting
+from towernmt.settings import check_ranges, setting
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
 LEAST_COVERAGE = 0.98  # SentencePiece takes no less
@@ -27,7 +27,7 @@ class PrepareSettings:
     valid_target: str | None = setting(None, "Its reference translation, line by line, kept untouched.")
     source_factors: int = setting(
         0, "Source factors: of each word of the source, the last so many fields between | are what is known of it, "
-        "such as its part of speech (Haus|NOUN).")
+        "such as its part of speech (Haus|NOUN).", at_least=0, at_most=100)
     source_factor_files: list[str] = setting(
         [], "Source factors in files of their own, line by line, one for each word; instead of --source-factors. "
         "Validation text and text to translate have them behind the words all the same.")
@@ -37,29 +37,32 @@ class PrepareSettings:
     vocab_kind: str = setting(
         "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
         VOCABULARY_KINDS)
-    vocab_size: int = setting(8000, "Ids of each vocabulary, the four special ones included.")
+    vocab_size: int = setting(
+        8000, "Ids of each vocabulary, the four special ones included.",
+        at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
     shared_vocab: bool = setting(False, "One vocabulary for both languages, learned from both.")
     source_vocab: str | None = setting(
         None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
     target_vocab: str | None = setting(None, "The same for the target.")
     character_coverage: float | None = setting(
         None, "SentencePiece: share of the text's characters with a piece of their own; none: every "
-        "character, but at most as many as fill half of the vocabulary.")
+        "character, but at most as many as fill half of the vocabulary.", at_least=LEAST_COVERAGE, at_most=1)
     byte_fallback: bool = setting(
         False, "SentencePiece: write other characters as bytes (256 pieces) rather than as unknown.")
     vocab_symbols: str | None = setting(
         None, "SentencePiece: tokens that are pieces of their own whatever the text, separated by commas; none: "
         "the tags of a corpora.yaml.")
     vocab_sentences: int = setting(
-        1_000_000, "Sentences that a vocabulary is learned from, drawn at random from a larger text.")
+        1_000_000, "Sentences that a vocabulary is learned from, drawn at random from a larger text.", at_least=1)
     max_length: int = setting(
-        200, "Most tokens of either side, after segmentation; longer pairs are dropped.")
+        200, "Most tokens of either side, after segmentation; longer pairs are dropped.", at_least=1)
     max_length_ratio: float = setting(
-        9.0, "Most tokens of the longer side for each of the shorter; other pairs are dropped.")
+        9.0, "Most tokens of the longer side for each of the shorter; other pairs are dropped.", at_least=1)
     shard_pairs: int = setting(
-        1_000_000, "Lines for each shard; training shuffles whole shards, and pairs within a shard.")
-    seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.")
-    workers: int = setting(0, "Processes that encode; 0: one a processor. The result does not depend on it.")
+        1_000_000, "Lines for each shard; training shuffles whole shards, and pairs within a shard.", at_least=1)
+    seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.", at_least=0)
+    workers: int = setting(
+        0, "Processes that encode; 0: one a processor. The result does not depend on it.", at_least=0, at_most=1000)
     overwrite: bool = setting(False, "Replace another preparation in the output directory.")
 
     def identity(self) -> dict[str, Any]:
@@ -84,27 +87,14 @@ class PrepareSettings:
                                     "URI) and --output.")
         if bool(self.valid_source) != bool(self.valid_target):
             raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
-        if self.vocab_kind not in VOCABULARY_KINDS:
-            kinds = ", ".join(VOCABULARY_KINDS)
-            raise SettingsError(f"--vocab-kind {self.vocab_kind} is not one of {kinds}.")
+        check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(given) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
                                 "--shared-vocab out.")
-        for name, least in (("vocab_size", len(SPECIAL_PIECES) + 1), ("vocab_sentences", 1),
-                            ("max_length", 1), ("max_length_ratio", 1), ("shard_pairs", 1), ("workers", 0)):
-            if not getattr(self, name) >= least:
-                raise SettingsError(f"--{name.replace('_', '-')} {getattr(self, name)}: at least {least} is "
-                                    "needed.")
-        coverage = self.character_coverage
-        if coverage is not None and not LEAST_COVERAGE <= coverage <= 1:
-            raise SettingsError(f"--character-coverage {coverage}: SentencePiece takes a share from "
-                                f"{LEAST_COVERAGE} to 1.")
 
     def _check_annotations(self) -> None:
-        if self.source_factors < 0:
-            raise SettingsError(f"--source-factors {self.source_factors}: expected the number of factors of each word.")
         if self.source_factors and self.source_factor_files:
             raise SettingsError("--source-factors says that the source text holds the factors, --source-factor-files "
                                 "that other files do: give one of them.")

@@ -23,7 +23,7 @@ from towernmt.dataflow.position import Position
 from towernmt.dataflow.sources.source import Cursor
 from towernmt.dataflow.vocabulary import Vocabulary
 from towernmt.dataflow.window import StreamSettings, Window, WindowMaker
-from towernmt.errors import DataError, SettingsError
+from towernmt.errors import DataError
 
 
 class StreamBatches:
@@ -44,8 +44,6 @@ class StreamBatches:
                  settings: StreamSettings, pair_filter: PairFilter | None = None, epochs: int | None = None,
                  report: Callable[[str], None] | None = None) -> None:
         check_batch_settings(settings, epochs)
-        if settings.window < 1:
-            raise SettingsError(f"window={settings.window}: expected at least 1 pair (default: 100000).")
         sampling = settings.sampling()
         if sampling is not None:  # what a vocabulary cannot do is said now, not in a feeder
             source_vocabulary.sample_batch([""], sampling, 0)

@@ -35,13 +35,17 @@ HALF = 0.5 ** 0.5
 class ConvS2SSettings(CommonSettings):
     """Sizes and regularisation of a ConvS2S; the defaults are the preset `tiny`."""
 
-    embedding_size: int = setting(256, "depth of the embeddings of words and positions, and of the attention")
+    embedding_size: int = setting(
+        256, "depth of the embeddings of words and positions, and of the attention", at_least=1, at_most=65536)
     encoder: str = setting("6x256/3", "the encoder's convolutions, LAYERSxDEPTH/WIDTH, more of them after commas; "
                                       "an odd kernel width")
     decoder: str = setting("6x256/3", "the decoder's convolutions, as those of the encoder, of any width")
-    output_size: int = setting(256, "depth of the last hidden layer, before the softmax")
-    dropout: float = setting(0.1, "dropout on embeddings, on the input of each convolution and before the softmax")
-    max_positions: int = setting(1024, "rows of each table of position embeddings; later positions use its last row")
+    output_size: int = setting(256, "depth of the last hidden layer, before the softmax", at_least=1, at_most=65536)
+    dropout: float = setting(
+        0.1, "dropout on embeddings, on the input of each convolution and before the softmax", at_least=0, below=1)
+    max_positions: int = setting(
+        1024, "rows of each table of position embeddings; later positions use its last row",
+        at_least=1, at_most=1_000_000)
     scale_encoder_gradients: bool = setting(
         True, "divide the gradients into the encoder by the decoder's number of attentions")
 

@@ -34,13 +34,14 @@ from towernmt.tf_compat import tf, tf1
 class RNNSearchSettings(CommonSettings):
     """Sizes and regularisation of an RNNSearch; the defaults are the preset `tiny`."""
 
-    embedding_size: int = setting(256, "depth of the embeddings")
-    encoder_size: int = setting(384, "units of each direction of the encoder")
-    decoder_size: int = setting(512, "units of the decoder")
-    attention_size: int = setting(384, "depth inside additive attention")
-    read_out_size: int = setting(256, "depth of the last hidden layer; the embeddings' where they are the softmax's")
-    encoder_layers: int = setting(1, "bidirectional layers of the encoder")
-    decoder_layers: int = setting(1, "layers of the decoder; the first one attends")
+    embedding_size: int = setting(256, "depth of the embeddings", at_least=1, at_most=65536)
+    encoder_size: int = setting(384, "units of each direction of the encoder", at_least=1, at_most=65536)
+    decoder_size: int = setting(512, "units of the decoder", at_least=1, at_most=65536)
+    attention_size: int = setting(384, "depth inside additive attention", at_least=1, at_most=65536)
+    read_out_size: int = setting(
+        256, "depth of the last hidden layer; the embeddings' where they are the softmax's", at_least=1, at_most=65536)
+    encoder_layers: int = setting(1, "bidirectional layers of the encoder", at_least=1, at_most=1000)
+    decoder_layers: int = setting(1, "layers of the decoder; the first one attends", at_least=1, at_most=1000)
     cell: str = setting("gru", "recurrent cell", choices=CELLS)
     attention: str = setting("additive", "score of attention; dot needs decoder_size = 2 * encoder_size",
                              choices=SCORES)
@@ -48,8 +49,10 @@ class RNNSearchSettings(CommonSettings):
     read_out: str = setting("maxout", "from state, embedding and context to the last hidden layer",
                             choices=("maxout", "tanh", "linear"))
     layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
-    embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
-    dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and on the read-out")
+    embedding_dropout: float = setting(
+        0.1, "dropout on the embeddings, the same at all steps of a sentence", at_least=0, below=1)
+    dropout: float = setting(
+        0.1, "dropout between layers, the same at all steps of a sentence, and on the read-out", at_least=0, below=1)
     kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
                            choices=KERNELS)
 
@@ -243,9 +246,6 @@ def _no_coverage(memory: AttentionMemory, beam: int) -> list[Any]:
 
 def _check(s: RNNSearchSettings) -> None:
     check_common(s)
-    for name in ("encoder_layers", "decoder_layers"):
-        if getattr(s, name) < 1:
-            raise SettingsError(f"model.{name}={getattr(s, name)} must be at least 1.")
     if s.tie_embeddings != "none" and s.read_out_size != s.embedding_size:
         raise SettingsError(f"model.read_out_size={s.read_out_size} must be model.embedding_size="
                             f"{s.embedding_size} where the softmax has the embeddings: set them equal, or "

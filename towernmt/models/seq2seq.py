@@ -43,17 +43,22 @@ from towernmt.tf_compat import tf, tf1
 class Seq2SeqSettings(CommonSettings):
     """Sizes and regularisation of a Seq2Seq; the defaults are the preset `tiny`."""
 
-    embedding_size: int = setting(256, "depth of the embeddings and of the last hidden layer")
-    hidden_size: int = setting(448, "units of each layer")
-    layers: int = setting(2, "layers of the encoder, and of the decoder, which starts from the encoder's last state")
+    embedding_size: int = setting(
+        256, "depth of the embeddings and of the last hidden layer", at_least=1, at_most=65536)
+    hidden_size: int = setting(448, "units of each layer", at_least=1, at_most=65536)
+    layers: int = setting(
+        2, "layers of the encoder, and of the decoder, which starts from the encoder's last state",
+        at_least=1, at_most=1000)
     cell: str = setting("lstm", "recurrent cell", choices=CELLS)
     reverse_source: bool = setting(True, "read the source backwards, so that its beginning is fresh")
     attention: str = setting("general", "score of attention (Luong et al. 2015); none for Sutskever et al. (2014)",
                              choices=("none", "dot", "general"))
     input_feeding: bool = setting(False, "the decoder's first layer also reads the step before's last hidden layer")
     layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
-    embedding_dropout: float = setting(0.1, "dropout on the embeddings, the same at all steps of a sentence")
-    dropout: float = setting(0.1, "dropout between layers, the same at all steps of a sentence, and before the softmax")
+    embedding_dropout: float = setting(
+        0.1, "dropout on the embeddings, the same at all steps of a sentence", at_least=0, below=1)
+    dropout: float = setting(
+        0.1, "dropout between layers, the same at all steps of a sentence, and before the softmax", at_least=0, below=1)
     kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
                            choices=KERNELS)
 
@@ -304,8 +309,6 @@ def _from(multiply: Callable[..., Any], first: int) -> Callable[..., Any]:
 
 def _check(s: Seq2SeqSettings) -> None:
     check_common(s)
-    if s.layers < 1:
-        raise SettingsError(f"model.layers={s.layers} must be at least 1.")
     if s.input_feeding and s.attention == "none":
         raise SettingsError("model.input_feeding=true needs attention to feed: set model.attention=general or dot.")
     if s.guided_alignment_weight and s.attention == "none":

@@ -19,23 +19,27 @@ DECODER_CELLS = ("attention", "ssru")
 class TransformerSettings(CommonSettings):
     """Sizes and regularisation of a Transformer; the defaults are the preset `tiny`."""
 
-    hidden_size: int = setting(256, "depth of embeddings and hidden layers")
-    filter_size: int = setting(1024, "depth inside the feed-forward layers")
-    heads: int = setting(4, "attention heads; divides hidden_size")
-    encoder_layers: int = setting(3, "layers of the encoder")
-    decoder_layers: int = setting(3, "layers of the decoder")
-    residual_dropout: float = setting(0.1, "dropout on the output of each sublayer ('d' in the sequences)")
-    attention_dropout: float = setting(0.0, "dropout on the attention weights")
-    activation_dropout: float = setting(0.0, "dropout inside the feed-forward layers")
-    embedding_dropout: float = setting(0.1, "dropout on embeddings plus positions")
+    hidden_size: int = setting(256, "depth of embeddings and hidden layers", at_least=1, at_most=65536)
+    filter_size: int = setting(1024, "depth inside the feed-forward layers", at_least=1, at_most=1_000_000)
+    heads: int = setting(4, "attention heads; divides hidden_size", at_least=1, at_most=65536)
+    encoder_layers: int = setting(3, "layers of the encoder", at_least=1, at_most=1000)
+    decoder_layers: int = setting(3, "layers of the decoder", at_least=1, at_most=1000)
+    residual_dropout: float = setting(
+        0.1, "dropout on the output of each sublayer ('d' in the sequences)", at_least=0, below=1)
+    attention_dropout: float = setting(0.0, "dropout on the attention weights", at_least=0, below=1)
+    activation_dropout: float = setting(0.0, "dropout inside the feed-forward layers", at_least=0, below=1)
+    embedding_dropout: float = setting(0.1, "dropout on embeddings plus positions", at_least=0, below=1)
     preprocess: str = setting("n", "before each sublayer: n(ormalise), d(ropout), in this order; '' for none")
     postprocess: str = setting("dr", "after each sublayer: d(ropout), r(esidual), n(ormalise); 'drn' is post-norm")
     norm: str = setting("layer", "what 'n' is: layer normalisation, or RMSNorm", choices=("layer", "rms"))
     positions: str = setting(
         "sinusoidal", "position signal: added to the embeddings (sinusoidal, learned), or in self-attention (relative, "
                       "rotary)", choices=POSITIONS)
-    max_positions: int = setting(1024, "rows of the learned position table; later positions use its last row")
-    max_distance: int = setting(16, "the largest distance between two words that a relative position tells apart")
+    max_positions: int = setting(
+        1024, "rows of the learned position table; later positions use its last row", at_least=1, at_most=1_000_000)
+    max_distance: int = setting(
+        16, "the largest distance between two words that a relative position tells apart",
+        at_least=1, at_most=1_000_000)
     feed_forward: str = setting(
         "relu", "inside the feed-forward layers: relu, or a gate; at two thirds of filter_size a gated layer has as "
                 "many parameters as one with relu", choices=FEED_FORWARDS)
@@ -47,7 +51,7 @@ class TransformerSettings(CommonSettings):
                   "postprocess=drn", choices=INITIALIZATIONS)
     guided_alignment_layer: int = setting(
         0, "the decoder layer, from 1, whose first head of source attention learns the alignments of the data; 0 for "
-           "the last but one")
+           "the last but one", at_least=0)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -84,9 +88,7 @@ def check_settings(s: TransformerSettings) -> None:
     if s.positions == "rotary" and s.hidden_size // s.heads % 2:
         raise SettingsError(f"model.positions=rotary turns pairs of dimensions: model.hidden_size={s.hidden_size} "
                             f"divided by model.heads={s.heads} must be even.")
-    if s.positions == "relative" and s.max_distance < 1:
-        raise SettingsError(f"model.max_distance={s.max_distance} must be at least 1.")
-    if not 0 <= s.guided_alignment_layer <= s.decoder_layers:
+    if s.guided_alignment_layer > s.decoder_layers:
         raise SettingsError(f"model.guided_alignment_layer={s.guided_alignment_layer} must be one of the "
                             f"model.decoder_layers={s.decoder_layers}, counted from 1, or 0 for the last but one.")
     residual, norm = s.postprocess.find("r"), s.postprocess.find("n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from towernmt.errors import SettingsError
-from towernmt.settings import setting
+from towernmt.settings import check_ranges, setting
 
 
 @dataclass(frozen=True)
@@ -16,29 +16,26 @@ class SearchSettings:
         SettingsError: a value that cannot work.
     """
 
-    beam_size: int = setting(5, "Hypotheses kept for each sentence; 1 is greedy search.")
-    n_best: int = setting(1, "Translations returned for each sentence, at most beam_size.")
+    beam_size: int = setting(5, "Hypotheses kept for each sentence; 1 is greedy search.", at_least=1, at_most=10000)
+    n_best: int = setting(1, "Translations returned for each sentence, at most beam_size.", at_least=1)
     length_penalty: float = setting(
-        0.6, "Alpha of the length normalisation ((5 + tokens) / 6) ** alpha (Wu et al. 2016); 0 is none.")
+        0.6, "Alpha of the length normalisation ((5 + tokens) / 6) ** alpha (Wu et al. 2016); 0 is none.", at_least=0)
     max_length_factor: float = setting(
-        2.0, "A translation has at most source tokens * factor + constant tokens (EOS counts on both sides).")
-    max_length_constant: int = setting(10, "See max_length_factor (tokens).")
-    min_length: int = setting(0, "Tokens a translation has at least, EOS not counted; 0 allows an empty one.")
+        2.0, "A translation has at most source tokens * factor + constant tokens (EOS counts on both sides).",
+        at_least=0)
+    max_length_constant: int = setting(10, "See max_length_factor (tokens).", at_least=0)
+    min_length: int = setting(
+        0, "Tokens a translation has at least, EOS not counted; 0 allows an empty one.", at_least=0)
     stop_early: bool = setting(
         True, "Stop as soon as no unfinished hypothesis can win. Off, the same result takes longer.")
     averaged: bool = setting(
         True, "Use the moving average of the weights, where the run keeps one (optimizer.ema_decay).")
 
     def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise SettingsError(f"beam_size={self.beam_size}: a beam holds at least 1 hypothesis.")
+        check_ranges(self)
         if not 1 <= self.n_best <= self.beam_size:
             raise SettingsError(
                 f"n_best={self.n_best}: choose 1 to beam_size ({self.beam_size}), or a larger beam.")
-        if self.length_penalty < 0:
-            raise SettingsError(f"length_penalty={self.length_penalty}: choose 0 (none) or more.")
-        if self.max_length_factor < 0 or self.max_length_constant < 0 or self.min_length < 0:
-            raise SettingsError("max_length_factor, max_length_constant and min_length are 0 or more.")
 
 
 @dataclass(frozen=True)
@@ -50,14 +47,12 @@ class StreamSettings:
     """
 
     batch_tokens: int = setting(
-        4096, "Source tokens in a batch, padding included, at most (one line at least).")
-    batch_sentences: int = setting(64, "Sentences in a batch, at most; a GPU likes more.")
+        4096, "Source tokens in a batch, padding included, at most (one line at least).", at_least=1)
+    batch_sentences: int = setting(64, "Sentences in a batch, at most; a GPU likes more.", at_least=1)
     window: int = setting(
-        2000, "Lines read before the first is written: they are sorted by length. 1 answers line by line.")
+        2000, "Lines read before the first is written: they are sorted by length. 1 answers line by line.", at_least=1)
     max_source_length: int = setting(
-        256, "Longer lines (tokens) are cut at punctuation or spaces and translated in pieces.")
+        256, "Longer lines (tokens) are cut at punctuation or spaces and translated in pieces.", at_least=1)
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "batch_sentences", "window", "max_source_length"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name}={getattr(self, name)}: choose 1 or more.")
+        check_ranges(self)

@@ -32,7 +32,7 @@ from towernmt.models.interface import ALIGNMENT, batch_signature
 from towernmt.models.precision import is_slow_on_cpu, set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import set_recompute
-from towernmt.settings import flatten
+from towernmt.settings import check_ranges, flatten
 from towernmt.tf_compat import tf
 from towernmt.train.checkpoint import latest_checkpoint
 from towernmt.train.config import TrainConfig
@@ -82,6 +82,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     Raises:
         TowerNMTError: what the user can mend.
     """
+    check_ranges(settings)
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
     check_resumable(run, settings)

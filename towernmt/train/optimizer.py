@@ -11,7 +11,7 @@ from tensorpack.tfutils.optimizer import apply_grad_processors
 
 from towernmt.callbacks.nan_guard import watch_gradients
 from towernmt.models.precision import compute_dtype
-from towernmt.settings import setting
+from towernmt.settings import check_ranges, setting
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import AveragingOptimizer
 from towernmt.train.gradients import scaled
@@ -27,19 +27,23 @@ class OptimizerSettings:
 
     name: str = setting("adam", "optimizer; lazyadam is Adam that leaves rows of an embedding without a gradient alone",
                         choices=("adam", "adamw", "lazyadam", "adafactor", "lamb", "sgd"))
-    learning_rate: float = setting(0.001, "peak learning rate; the schedule scales it over the steps")
-    beta1: float = setting(0.9, "Adam and its kin, LAMB: decay of the mean of the gradients")
-    beta2: float = setting(0.98, "Adam and its kin, LAMB: decay of the mean of their squares")
-    epsilon: float = setting(1e-9, "Adam and its kin, LAMB: added to the root of the mean square")
-    weight_decay: float = setting(0.01, "AdamW, LAMB: the share of each matrix that is taken off at a rate of 1")
-    momentum: float = setting(0.9, "SGD: momentum")
+    learning_rate: float = setting(0.001, "peak learning rate; the schedule scales it over the steps", above=0)
+    beta1: float = setting(0.9, "Adam and its kin, LAMB: decay of the mean of the gradients", at_least=0, below=1)
+    beta2: float = setting(0.98, "Adam and its kin, LAMB: decay of the mean of their squares", at_least=0, below=1)
+    epsilon: float = setting(1e-9, "Adam and its kin, LAMB: added to the root of the mean square", above=0)
+    weight_decay: float = setting(
+        0.01, "AdamW, LAMB: the share of each matrix that is taken off at a rate of 1", at_least=0)
+    momentum: float = setting(0.9, "SGD: momentum", at_least=0, below=1)
     nesterov: bool = setting(False, "SGD: Nesterov's momentum")
     adafactor_relative: bool = setting(True, "Adafactor: scale a variable's step by its root mean square")
-    adafactor_epsilon: float = setting(1e-3, "Adafactor: the least such scale")
-    adafactor_decay_exponent: float = setting(0.8, "Adafactor: mean squares of update t decay by 1 - t ** -exponent")
-    adafactor_clip: float = setting(1.0, "Adafactor: longest root mean square of a step; 0 for no limit")
-    adafactor_momentum: float = setting(0.0, "Adafactor: decay of the mean of the steps; 0 for none")
-    ema_decay: float = setting(0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average")
+    adafactor_epsilon: float = setting(1e-3, "Adafactor: the least such scale", above=0)
+    adafactor_decay_exponent: float = setting(
+        0.8, "Adafactor: mean squares of update t decay by 1 - t ** -exponent", above=0)
+    adafactor_clip: float = setting(1.0, "Adafactor: longest root mean square of a step; 0 for no limit", at_least=0)
+    adafactor_momentum: float = setting(
+        0.0, "Adafactor: decay of the mean of the steps; 0 for none", at_least=0, below=1)
+    ema_decay: float = setting(
+        0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average", at_least=0, below=1)
 
 
 MAKERS: dict[str, Callable[[OptimizerSettings, Any], Any]] = {
@@ -63,6 +67,7 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     Raises:
         SettingsError: a value that cannot work.
     """
+    check_ranges(settings, "optimizer.")
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
                             trainable=False)
     optimizer = MAKERS[settings.name](settings, rate)

@@ -20,34 +20,38 @@ from towernmt.train.optimizer import OptimizerSettings
 class TrainSettings(StreamSettings):
     """How long to train, on what batches, and what happens on the way."""
 
-    steps: int = setting(0, "stop after so many updates; 0 for no limit")
-    epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit")
-    minutes: float = setting(0.0, "stop after so many minutes of training, resumes included; 0 for no limit")
-    update_cycle: int = setting(1, "batches an update (gradient accumulation)")
+    steps: int = setting(0, "stop after so many updates; 0 for no limit", at_least=0)
+    epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit", at_least=0)
+    minutes: float = setting(
+        0.0, "stop after so many minutes of training, resumes included; 0 for no limit", at_least=0)
+    update_cycle: int = setting(1, "batches an update (gradient accumulation)", at_least=1)
     precision: str = setting(
         "float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX; float16 is "
         "for GPUs without bfloat16", choices=PRECISIONS)
-    loss_scale: float = setting(32768.0, "float16: what the loss is multiplied with at first; an overflow halves it")
-    loss_scale_growth_steps: int = setting(2000, "float16: so many updates in a row without an overflow double it")
-    least_loss_scale: float = setting(1.0, "float16: an overflow at this loss scale ends training")
+    loss_scale: float = setting(
+        32768.0, "float16: what the loss is multiplied with at first; an overflow halves it", above=0)
+    loss_scale_growth_steps: int = setting(
+        2000, "float16: so many updates in a row without an overflow double it", at_least=1)
+    least_loss_scale: float = setting(1.0, "float16: an overflow at this loss scale ends training", above=0)
     memory_gb: float = setting(
         0.0, "find the largest batch_tokens whose step takes so many GiB at most, when the run begins; 0: take "
-             "batch_tokens")
+             "batch_tokens", at_least=0)
     recompute: bool = setting(
         False, "compute each layer again in the backward pass instead of keeping what it computed: less memory, more "
                "time")
-    clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping")
+    clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping", at_least=0)
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
-    feeders: int = setting(2, "threads that fill the input queue")
-    queue_capacity: int = setting(32, "batches the input queue holds")
-    checkpoint_steps: int = setting(1000, "save a checkpoint every so many updates; 0 for none")
-    checkpoint_minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none")
-    keep_checkpoints: int = setting(5, "how many of the last checkpoints stay")
-    validate_steps: int = setting(1000, "translate the validation set and compute BLEU every so many updates")
-    validate_sentences: int = setting(0, "use the first so many validation sentences; 0 for all")
-    keep_best: int = setting(1, "how many of the best checkpoints by validation BLEU are kept apart")
-    stop_patience: int = setting(0, "stop after so many validations without a better BLEU; 0 for never")
-    log_steps: int = setting(50, "a progress line every so many updates")
+    feeders: int = setting(2, "threads that fill the input queue", at_least=1, at_most=1000)
+    queue_capacity: int = setting(32, "batches the input queue holds", at_least=1, at_most=1_000_000)
+    checkpoint_steps: int = setting(1000, "save a checkpoint every so many updates; 0 for none", at_least=0)
+    checkpoint_minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none", at_least=0)
+    keep_checkpoints: int = setting(5, "how many of the last checkpoints stay", at_least=1)
+    validate_steps: int = setting(
+        1000, "translate the validation set and compute BLEU every so many updates", at_least=0)
+    validate_sentences: int = setting(0, "use the first so many validation sentences; 0 for all", at_least=0)
+    keep_best: int = setting(1, "how many of the best checkpoints by validation BLEU are kept apart", at_least=0)
+    stop_patience: int = setting(0, "stop after so many validations without a better BLEU; 0 for never", at_least=0)
+    log_steps: int = setting(50, "a progress line every so many updates", at_least=1)
     init_from: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
     init_new: list[str] = setting(
         ["/lhuc$"], "regular expressions on names: variables that init_from may lack, and that begin anew")
@@ -58,10 +62,10 @@ class TrainSettings(StreamSettings):
     on_divergence: str = setting(
         "stop", "what a loss or gradient that is not finite does: stop, or rollback to the last checkpoint and go on "
         "with a lower rate", choices=("stop", "rollback"))
-    rollbacks: int = setting(3, "so many rollbacks at most")
-    rollback_rate: float = setting(0.5, "a rollback multiplies the learning rate by this")
+    rollbacks: int = setting(3, "so many rollbacks at most", at_least=0)
+    rollback_rate: float = setting(0.5, "a rollback multiplies the learning rate by this", above=0, below=1)
     skip_out_of_memory: int = setting(
-        10, "skip so many batches at most that run out of memory; 0 stops at the first")
+        10, "skip so many batches at most that run out of memory; 0 stops at the first", at_least=0)
 
 
 @dataclass
