@@ -34,8 +34,8 @@ def is_number(field: dataclasses.Field[Any]) -> bool:
     return any(kind in str(field.type) for kind in ("int", "float"))
 
 
-GROUPS = {"run": default_settings(), **{name: default_settings(name).model for name in ARCHITECTURES}, "prepare": PrepareSettings(),
-          "translate": StreamSettings(), "source": SourceEntry()}
+GROUPS = {"run": default_settings(), **{name: default_settings(name).model for name in ARCHITECTURES},
+          "prepare": PrepareSettings(), "translate": StreamSettings(), "source": SourceEntry()}
 NUMBERS = [(group, key) for group, settings in GROUPS.items() for key, field in fields_of(settings).items()
            if is_number(field)]
 
