@@ -86,3 +86,10 @@ def test_every_exported_name_is_there() -> None:
         module = importlib.import_module(f"towernmt.{package}")
         for name in dir(module):
             getattr(module, name)
+
+
+def test_a_star_imports_what_a_package_exports() -> None:
+    for package in ("callbacks", "dataflow", "input_source", "models", "predict", "train"):
+        found: dict[str, object] = {}
+        exec(f"from towernmt.{package} import *", found)
+        assert len(found) > 4 and set(importlib.import_module(f"towernmt.{package}").__all__) <= set(found)

@@ -12,8 +12,8 @@ from typing import Any
 
 
 def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
-                 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package (PEP 562).
+                 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__` and `__dir__` of a package (PEP 562), and its `__all__`, which is the names alone.
 
     Args:
         package: its `__name__`.
@@ -29,4 +29,4 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
     def names() -> list[str]:
         return sorted([*vars(sys.modules[package]), *home])
 
-    return get, names
+    return get, names, sorted(home)

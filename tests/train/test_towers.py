@@ -142,7 +142,13 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_sentence():
         tower_devices([0, 1], None)
 
 
-@pytest.mark.parametrize("gpus, towers", [(None, None), (None, 0), ([], None), ([0], 1)])
+def test_a_number_of_gpus_means_the_first_ones_as_in_tensorpack(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * 4)
+    assert SyncMultiGPUTrainer(4).tower_devices == ["/gpu:0", "/gpu:1", "/gpu:2", "/gpu:3"]
+    assert SyncMultiGPUTrainer(2).devices == [0, 1]
+
+
+@pytest.mark.parametrize("gpus, towers", [(0, None), (-1, None), (None, None), (None, 0), ([], None), ([0], 1)])
 def test_a_trainer_without_clear_towers_is_refused(gpus, towers):
     with pytest.raises(SettingsError):
         SyncMultiGPUTrainer(gpus, towers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from towernmt.lazy_exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "best_checkpoints": ["BestCheckpoints"],
     "bleu_validator": ["BleuValidator"],
     "checkpoint": ["CheckpointSaver"],

@@ -12,6 +12,7 @@ from tensorpack.train.base import Trainer
 from tensorpack.utils import logger
 
 from towernmt.tf_compat import tf1
+from towernmt.train.loop import ResumableLoop
 
 _NO_END = 9999999
 """tensorpack's `max_epoch` for a training without an end."""
@@ -31,6 +32,7 @@ class HookTrainer(Trainer):
         self.monitors = Monitors(monitors)
         self.callbacks: list[Any] = [*callbacks, *monitors, self.monitors]
         self._callbacks = Callbacks(self.callbacks)
+        self.loop = ResumableLoop()
         self._epoch_steps = steps_per_epoch
         self._running = False
         self.diverged = False
@@ -50,10 +52,9 @@ class HookTrainer(Trainer):
             self._running = True
             steps = self._epoch_steps or _NO_END
             self.loop.config(steps, self.loop._global_step // steps + 1, _NO_END)
-            self.loop._epoch_num, self.loop._local_step = self.loop.starting_epoch, -1
             self._callbacks.before_train()
             self.loop._global_step = int(session.run(self._step))
-            self._begin_epoch()
+            self._begin_epoch(self.loop.starting_epoch)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -69,16 +70,15 @@ class HookTrainer(Trainer):
 
     def after_step(self) -> None:
         """What the loop does after a step, and after an epoch's last one."""
-        self.loop._local_step += 1
         self._callbacks.trigger_step()
         if self._epoch_steps and self.loop._global_step % self._epoch_steps == 0:
             self._callbacks.after_epoch()
             logger.info(f"Epoch {self.loop.epoch_num} (global_step {self.loop.global_step}) finished, time:"
                         f"{time.monotonic() - self._epoch_began:.3g} seconds.")
             self._callbacks.trigger_epoch()
-            self.loop._epoch_num += 1
-            self.loop._local_step = -1
-            self._begin_epoch()
+            self._begin_epoch(self.loop.epoch_num + 1)
+        else:
+            self.loop._local_step += 1
 
     def leave(self) -> None:
         """The callbacks' `after_train`.
@@ -101,6 +101,8 @@ class HookTrainer(Trainer):
         if errors:
             raise errors[0]
 
-    def _begin_epoch(self) -> None:
+    def _begin_epoch(self, number: int) -> None:
         self._epoch_began = time.monotonic()
+        self.loop._epoch_num = number
         self._callbacks.before_epoch()
+        self.loop._local_step = 0       # of the step to come, which its callbacks are asked before it is made

@@ -21,11 +21,12 @@ _CLASSES = {
 """For each name of an architecture: its module, and its class; the settings are `<class>Settings`."""
 ARCHITECTURES = tuple(_CLASSES)
 
-__getattr__, __dir__ = lazy_exports(__name__, {
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
     **{module: [name, f"{name}Settings"] for module, name in _CLASSES.values()},
     "tower_rules": ["Breach", "check_tower", "check_tower_function"],
 })
+__all__ += ["ARCHITECTURES", "Architecture", "architecture", "make_model"]
 
 
 class Architecture(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from towernmt.lazy_exports import lazy_exports
 
-__getattr__, __dir__ = lazy_exports(__name__, {
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "beam": ["SearchResult", "beam_search"],
     "evaluate": ["Scores", "corpus_scores"],
     "search": ["SearchPredictor", "build_search_predictor", "search_signature", "search_tower"],

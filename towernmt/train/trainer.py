@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.tower import TrainTowerContext
-from tensorpack.train.base import StopTraining, TrainLoop
+from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 
@@ -22,26 +22,11 @@ from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.freeze import TrainedVariables
 from towernmt.train.gradients import Accumulator, sum_over_towers
 from towernmt.train.log_filter import mend_logger
+from towernmt.train.loop import ResumableLoop
 from towernmt.train.session import SessionCreator
 
 GradsAndVars = list[tuple[Any, Any]]
 CPU = "/cpu:0"
-
-
-class ResumableLoop(TrainLoop):
-    """tensorpack's loop, with epochs aligned to the global step.
-
-    A run that resumes in mid-epoch finishes that epoch rather than beginning another.
-    """
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps from the present one to the end of its epoch; asked for where an epoch begins."""
-        return self._steps_per_epoch - self._global_step % self._steps_per_epoch
-
-    @steps_per_epoch.setter
-    def steps_per_epoch(self, steps: int) -> None:
-        self._steps_per_epoch = max(1, steps)
 
 
 class SyncMultiGPUTrainer(SingleCostTrainer):
@@ -56,7 +41,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
     update, from the gradient averaged over all target tokens of the K batches.
 
     Args:
-        gpus: GPU numbers, one tower each.
+        gpus: GPU numbers, one tower each; or how many, 4 for the GPUs 0 to 3, as in tensorpack.
         towers: towers on the CPU, instead of `gpus`.
         update_cycle: batches an update.
         trained: which variables an update changes; None for all that are trainable.
@@ -72,11 +57,13 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         TowerRuleError: when the graph is set up, of a tower function that breaks a rule.
     """
 
-    def __init__(self, gpus: Sequence[int] | None = None, towers: int | None = None, update_cycle: int = 1,
+    def __init__(self, gpus: Sequence[int] | int | None = None, towers: int | None = None, update_cycle: int = 1,
                  trained: TrainedVariables | None = None, skip_out_of_memory: int = 0,
                  staging: bool | None = None) -> None:
         super().__init__()
         mend_logger()
+        if isinstance(gpus, int):
+            gpus = range(gpus)
         self.tower_devices = tower_devices(gpus, towers)
         self.devices = list(range(len(self.tower_devices)))     # tensorpack's name for the list of towers
         if update_cycle < 1:
