@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.text import read_chunks, read_lines, scan_pair
+from towernmt.dataflow.text import clean, read_chunks, read_lines, scan_pair
 from towernmt.errors import DataError
+from towernmt.predict.text_io import clean_lines
 
 
 @pytest.mark.parametrize(("content", "lines"), (
@@ -34,7 +36,7 @@ def test_lines_end_at_line_feeds_alone(content: bytes, lines: list[str], tmp_pat
 
 
 @settings(max_examples=100, deadline=None)
-@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\ufeff"), max_size=5)),
+@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r\ufeff"), max_size=5)),
        size=st.integers(1, 7), end=st.sampled_from(["\n", "\r\n"]))
 def test_chunks_hold_every_line_once(lines: list[str], size: int, end: str,
                                      tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -55,6 +57,35 @@ def test_bytes_that_are_not_utf8_are_found_by_file_line_and_byte(tmp_path: Path)
     path.write_bytes(b"\xef\xbb\xbfab\xff\n")
     with pytest.raises(DataError, match="line 1: byte 3"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+@pytest.mark.parametrize("text", ["Good morning!\nHow are you?\n", "Hi\n", "Доброе утро!\nКак дела?\n", "früh auf\n"])
+def test_text_of_wide_characters_without_a_mark_is_refused_by_name(text: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "wide.de"
+    path.write_bytes(text.encode(encoding))
+    name = encoding if encoding < "UTF-3" else "UTF-32"
+    with pytest.raises(DataError, match=f"wide.de line 1: the text is {name} .*iconv -f {name} -t UTF-8"):
+        list(read_lines(path))
+
+
+def test_a_nul_in_text_of_utf8_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("Guten\0Morgen\nЯ\0\0и\n".encode())
+    assert list(read_lines(path)) == ["Guten\0Morgen", "Я\0\0и"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=20))
+def test_training_and_translation_see_the_same_words_in_any_text(text: str) -> None:
+    text = text.replace("\n", " ").removeprefix("\ufeff").removesuffix("\r")
+    assert clean(next(clean_lines([text]))) == clean(text)
+    assert not re.search("[\0-\x1f\x7f-\x9f\u2028]", clean(text))
+    assert clean(clean(text)) == clean(text)
+
+
+def test_a_nul_is_a_space_in_training_as_it_is_in_translation() -> None:
+    assert clean("Guten\0Morgen\x07 \x7f!") == "Guten Morgen !"
 
 
 def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:

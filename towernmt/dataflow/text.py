@@ -18,6 +18,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, cast
 
+import numpy as np
+
 from towernmt.dataflow.progress import Progress
 from towernmt.errors import DataError
 
@@ -25,17 +27,27 @@ LINES_PER_CHUNK = 4096
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters, and what str.splitlines or an editor would take for the end of a line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def clean(text: str) -> str:
-    """Unicode NFC, every run of Unicode whitespace one space, none at the ends.
+    """Unicode NFC, every run of whitespace or control characters one space, none at the ends (see `one_line`)."""
+    text = one_line(text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())
+
+
+def one_line(text: str) -> str:
+    """`text` with a space for every run of control characters (NUL is one) and line separators.
 
     Surrogates that stand alone (they have no UTF-8 form) become U+FFFD, so that the result can always
     be written.
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFC", _SURROGATE.sub("\ufffd", text))
-    return " ".join(text.split())
+    if text.isprintable():      # the quick way for nearly all texts: neither of the two is printable
+        return text
+    return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,8 @@ class Chunk:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(self._encoding_message(data, error.start)) from None
+        if self._wide_encoding(data):
+            raise DataError(self._encoding_message(data, 0))
         lines = text.split("\n")
         if text.endswith("\n"):
             lines.pop()
@@ -74,7 +88,27 @@ class Chunk:
             lines = [line.removesuffix("\r") for line in lines]
         return lines
 
+    def _wide_encoding(self, data: bytes) -> str | None:
+        """The encoding of two or four bytes a character that valid UTF-8 seems to be; None: none.
+
+        The high bytes of most alphabets are control characters, which then fill every second place.
+        """
+        if len(data) < 4 or b"\0" not in data:
+            return None
+        high = np.frombuffer(data, np.uint8) < 0x09
+        if high.mean() > 0.7:
+            return "UTF-32"
+        even, odd = high[::2].mean(), high[1::2].mean()
+        if max(even, odd) < 0.8:
+            return None
+        # Behind a line end of little-endian text, which is cut behind its first byte, a high byte comes first.
+        return "UTF-16LE" if odd > even else "UTF-16BE" if self.first_line == 1 else "UTF-16"
+
     def _encoding_message(self, data: bytes, position: int) -> str:
+        encoding = self._wide_encoding(data)
+        if encoding is not None and not data.startswith(_UTF16_BOMS):
+            return (f"{self.path} line {self.first_line}: the text is {encoding} (without a byte order mark), but "
+                    f"UTF-8 is expected. Convert it: iconv -f {encoding} -t UTF-8 {self.path} > {self.path}.utf8")
         if self.first_line == 1 and data.startswith(_UTF16_BOMS):
             return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
                     f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")

@@ -17,11 +17,12 @@ import numpy as np
 
 from towernmt.dataflow.factors import FactorError
 from towernmt.dataflow.padding import pad_sentences
+from towernmt.dataflow.text import one_line
 from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
 from towernmt.errors import DivergenceError
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.settings import StreamSettings
-from towernmt.predict.text_io import clean_lines, one_line
+from towernmt.predict.text_io import clean_lines
 
 log = logging.getLogger(__name__)
 

@@ -6,18 +6,14 @@ Whatever a line holds (broken UTF-8, NUL, Unicode's other line separators), it s
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from towernmt.dataflow.text import one_line
 from towernmt.errors import DataError
 
 log = logging.getLogger(__name__)
-
-# Control characters, and what str.splitlines or an editor would take for the end of a line.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def clean_lines(lines: Iterable[str | bytes], name: str = "input") -> Iterator[str]:
@@ -35,12 +31,7 @@ def clean_lines(lines: Iterable[str | bytes], name: str = "input") -> Iterator[s
         if number == 1:
             text = text.removeprefix("\ufeff")
         text = text.removesuffix("\n").removesuffix("\r")
-        yield one_line(_SURROGATE.sub("\ufffd", text))
-
-
-def one_line(text: str) -> str:
-    """`text` with every run of control characters and line separators replaced by a space."""
-    return _CONTROL.sub(" ", text)
+        yield one_line(text)
 
 
 def read_text(path: str | Path) -> list[str]:
