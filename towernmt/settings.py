@@ -21,6 +21,7 @@ import yaml
 
 from towernmt.atomic_files import write_text
 from towernmt.errors import SettingsError
+from towernmt.strict_yaml import load_strict
 
 T = TypeVar("T")
 
@@ -196,7 +197,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         SettingsError: the file is missing or is not a mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_strict(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}).") from error
     except UnicodeDecodeError as error:
