@@ -55,7 +55,7 @@ def _without_user(rest: str) -> str:
     query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", rest)
     end = query.start() if query else len(rest)
     place = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", rest[:end])))
-    authority = re.split(r"[/?#\s]", place, maxsplit=1)[0]
+    authority = re.split(r"[/#\s]", place, maxsplit=1)[0]
     if "@" not in authority and _PORT.fullmatch(authority):
         return rest     # a host, so that an @ behind it is one of a path or an option
     if "@" not in place:

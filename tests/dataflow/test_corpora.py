@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from towernmt.dataflow.corpora import Corpora, Sides, SourceEntry, read_corpora
 from towernmt.dataflow.encode import PairFilter
@@ -85,10 +88,21 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources: [7]", "source 1: expected `{uri: ..., weight: ...}`, found int"),
     ("sources: [a]\nmix: temprature 5", "Did you mean 'temperature 5'?"),
     ("sources: [a]\nmix: temperature warm", "mix 'temperature warm' is not one of"),
-    ("sources: [a]\nmax_length: 0", "must be at least 1"),
+    ("sources: [a]\nmax_length: 0", "max_length=0 "),
     ("sources: [a]\nvalidation: v.de", "validation: expected `{source: FILE, target: FILE}`, found str"),
     ("sources: [a]\nvalidation: {source: v.de}", "`target` is missing"),
     ("sources:\n  - {uri: a, weight: [}", "line 2: not valid YAML"),
+    ("sources: [a]\nmix: weight\nsources: [b]", "line 3: not valid YAML (the key 'sources' is there twice)"),
+    ("sources:\n  - {uri: a, weight: 1, weight: 2}", "line 2: not valid YAML (the key 'weight' is there twice)"),
+    ("sources: " + "[" * 700, "not valid YAML (it is nested too deeply)"),
+    ("sources: &a [*a]", "not valid YAML (it is nested too deeply)"),
+    ("sources:\n  - {uri: a, weight: 0}", "source 1: weight=0 must be above 0"),
+    ("sources:\n  - {uri: a, weight: .nan}", "source 1: weight=nan"),
+    ("sources:\n  - {uri: a, tag: '<a> '}", "source 1: tag '<a> ': expected words"),
+    ("sources: [a]\nmix: temperature 0.5", "mix: temperature 0.5: expected 1 (by size) or more"),
+    ("sources: [a]\nmix: temperature inf", "mix 'temperature inf' is not one of"),
+    ("sources: [a]\nsource_factors: -1", "source_factors -1: expected the number"),
+    ("sources: [a]\nvocabulary: 5", "vocabulary: expected `{source: FILE, target: FILE}`, found int"),
 ])
 def test_what_is_wrong_is_said_with_its_place(read, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
@@ -109,3 +123,39 @@ def test_no_message_shows_a_password(read) -> None:
     with pytest.raises(SettingsError) as error:
         read("sources:\n  - {uri: 'postgresql://me:secret@host/db?table=t', weight: [}\n")
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["sources:\n  - postgresql://me:secret@host/db?table=t: 1\n",
+                                  "{? 's3://KEY:secret@b/x' : 1, ? 's3://KEY:secret@b/x' : 2}"])
+def test_no_password_is_shown_that_became_a_key(read, text: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        read(text)
+    assert "secret" not in str(error.value)
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates()
+    | st.sampled_from(["a.tsv", "temperature 5", "restart"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["uri", "weight", "tag", "on_end", "source", "target", "temperature"]) | st.integers(), inner,
+        max_size=3), max_leaves=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(["mix", "vocabulary", "validation", "source_factors", "max_length",
+                                        "max_length_ratio"]), _VALUES), st.lists(_VALUES, min_size=1, max_size=2))
+def test_whatever_stands_in_it_is_a_corpus_or_one_sentence_with_the_file(
+        tmp_path_factory: pytest.TempPathFactory, given_: dict[str, object], sources: list[object]) -> None:
+    path = tmp_path_factory.mktemp("yaml") / "corpora.yaml"
+    path.write_text(yaml.safe_dump({**given_, "sources": sources}), encoding="utf-8")
+    try:
+        assert isinstance(read_corpora(path), Corpora)
+    except SettingsError as error:
+        assert str(error).startswith(str(path))
+
+
+def test_credentials_in_an_s3_uri_are_refused_without_being_shown(read) -> None:
+    with pytest.raises(SettingsError) as error:
+        read("sources: ['s3://KEY:secret@bucket/x.tsv']").mixture()
+    assert "no user and no password" in str(error.value)
+    assert "secret" not in str(error.value) and "KEY:" not in str(error.value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,11 @@ import yaml
 
 from towernmt.dataflow.encode import PairFilter
 from towernmt.dataflow.mixture import MIXES, ON_END, Ingredient, Mixture
+from towernmt.dataflow.text import clean
 from towernmt.errors import SettingsError
+from towernmt.secrets import mask_text, mask_uri
 from towernmt.settings import apply_overrides, setting
+from towernmt.strict_yaml import load_strict
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -101,7 +105,7 @@ def read_corpora(where: str | Path) -> Corpora:
         return Corpora(name="", sources=[SourceEntry(text)])
     path = Path(text)
     try:
-        content = yaml.safe_load(_quoted(path.read_text(encoding="utf-8")))
+        content = load_strict(_quoted(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     except UnicodeDecodeError as error:
@@ -109,9 +113,9 @@ def read_corpora(where: str | Path) -> Corpora:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
-        # The file may hold passwords: of what stands there, nothing is shown.
-        raise SettingsError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', None) or 'malformed'}); put "
-                            "URIs in quotes.") from error
+        # The file may hold passwords: of what stands there, nothing is shown but keys.
+        problem = mask_text(getattr(error, "problem", None) or "malformed")
+        raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Mend it; URIs belong in quotes.") from None
     return _corpora(content, str(path))
 
 
@@ -139,8 +143,6 @@ def _corpora(content: Any, name: str) -> Corpora:
     defaults = _Limits()
     limits = apply_overrides(defaults, {key: given[key] for key in ("max_length", "max_length_ratio") if key in given},
                              origin=name)
-    if limits.max_length < 1 or not limits.max_length_ratio >= 1:
-        raise SettingsError(f"{name}: max_length and max_length_ratio must be at least 1.")
     factors = given.get("source_factors")
     if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
         raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
@@ -165,7 +167,11 @@ def _entry(content: Any, origin: str) -> SourceEntry:
     given = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
     if not isinstance(given.get("uri"), str) or not given["uri"]:
         raise SettingsError(f"{origin}: `uri` is missing, or no text: say where the pairs are.")
-    return apply_overrides(SourceEntry(), given, origin=origin)
+    entry = apply_overrides(SourceEntry(), given, origin=origin)
+    if entry.tag != clean(entry.tag):
+        raise SettingsError(f"{origin}: tag {entry.tag!r}: expected words with one space between them, without line "
+                            f"ends, for example {clean(entry.tag)!r}.")
+    return entry
 
 
 def _sides(content: Any, origin: str) -> Sides:
@@ -183,7 +189,7 @@ def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> 
         if key not in names:
             close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
             hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(names)}."
-            raise SettingsError(f"{origin}: there is no '{key}' here. {hint}")
+            raise SettingsError(f"{origin}: there is no '{mask_uri(str(key))}' here. {hint}")
     return content
 
 
@@ -195,9 +201,13 @@ def _mix(value: Any, name: str) -> tuple[str, float]:
         return words[0], 1.0
     if words[:1] == ["temperature"] and len(words) == 2:
         try:
-            return "temperature", float(words[1])
+            temperature = float(words[1])
         except ValueError:
-            pass  # said below, with the other ways to be wrong
+            temperature = math.nan      # said below, with the other ways to be wrong
+        if temperature < 1:
+            raise SettingsError(f"{name}: mix: temperature {words[1]}: expected 1 (by size) or more; 5 is usual.")
+        if math.isfinite(temperature):
+            return "temperature", temperature
     close = difflib.get_close_matches(words[0] if words else "", MIXES, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}{' 5' if close[0] == 'temperature' else ''}'?" if close else ""
     raise SettingsError(f"{name}: mix '{' '.join(words)}' is not one of: temperature NUMBER, by weight, "

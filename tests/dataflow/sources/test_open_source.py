@@ -29,10 +29,12 @@ from towernmt.errors import SettingsError
     ("x.{de,en}?format=tsv", "two parallel files, and they alone, are named by braces"),
     ("x.{de,en,fr}", r"\{de,en,fr\} must name exactly two sides"),
     ("corpus", r"corpus: the name does not tell the format\. Say it, for example \?format=tsv"),
-    ("postgres://me:secret@host/x", r"^postgres://host/x: 'postgres://' is no kind of source"),
-    ("postgres://me:a/secret@and@secret@host/x", r"^postgres://host/x: 'postgres://' is no kind of source"),
-    ("oracle://me:secret@host/x", r"^oracle://host/x: names no table"),
+    ("postgres://me:secret@host/x", r"^postgres://\*\*\*@host/x: 'postgres://' is no kind of source"),
+    ("postgres://me:a/secret@and@secret@host/x", r"^postgres://\*\*\*@host/x: 'postgres://' is no kind of source"),
+    ("oracle://me:secret@host/x", r"^oracle://\*\*\*@host/x: names no table"),
     ("mssql+pyodbc://me:secret@host/x", "names no table"),
+    ("s3://KEY:secret@bucket/x.tsv", r"^An s3:// name has no user and no password .*AWS_ACCESS_KEY_ID"),
+    ("s3://KEY:se/secret@bucket/*.gz?format=tsv", "^An s3:// name has no user and no password"),
     ("s3://bucket/x.tsv?endpoint=http://me:secret@host", "no option 'endpoint' .* Did you mean 'endpoint_url'"),
     ("s3://bucket/x.tsv?retries=many", "retries=many: expected a whole number"),
     ("/data/x.tsv?endpoint_url=http://me:secret@host", "no option 'endpoint_url' for this source"),
@@ -63,9 +65,9 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     assert given == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
     # The name stands in positions: a run may go on with more patience.
-    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://h:1&columns=2,1"
+    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://***@h:1&columns=2,1"
     encoded = open_source("s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fme%3Asecret%40h:1&region=eu").name
-    assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fh:1&region=eu"
+    assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2F***%40h:1&region=eu"
     assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name
 
 

@@ -6,6 +6,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from towernmt.secrets import is_secret_name
+
 if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.exc import DBAPIError
@@ -66,6 +68,6 @@ def reason(error: BaseException, url: URL) -> str:
 def secrets(url: URL) -> list[str]:
     """What must not be shown: the password, wherever it comes from, the longest first."""
     options = [value for name, values in url.normalized_query.items() for value in values
-               if re.search("pass|pwd|secret|token|key", name, re.IGNORECASE)]
+               if is_secret_name(name) or "key" in name.lower()]
     found = [*options, os.environ.get("PGPASSWORD", ""), "" if url.password is None else str(url.password)]
     return sorted({secret for secret in found if secret}, key=len, reverse=True)

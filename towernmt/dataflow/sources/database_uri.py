@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from towernmt.errors import DataError, SettingsError
+from towernmt.secrets import HIDDEN, mask_uri
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -67,7 +68,7 @@ def parse_database_uri(uri: str) -> DatabaseURI:
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError as error:
-        raise DataError(f"{without_password(uri)}: databases need the package 'sqlalchemy'. "
+        raise DataError(f"{mask_uri(uri).partition('?')[0]}: databases need the package 'sqlalchemy'. "
                         "Install it: pip install 'towernmt[sql]'") from error
     address, _, query = uri.partition("?")
     try:
@@ -75,10 +76,10 @@ def parse_database_uri(uri: str) -> DatabaseURI:
         if not all(re.fullmatch(r"\w+", option) for option, _ in _pairs(query)):
             raise ValueError
     except (ArgumentError, ValueError):     # its message may show the password
-        raise SettingsError(f"{without_password(uri)}: not the URI of a database. Write "
+        raise SettingsError(f"{mask_uri(uri).partition('?')[0]}: not the URI of a database. Write "
                         "DIALECT://USER@HOST:PORT/DATABASE?table=TABLE, with @ : / and ? in a password as "
                         "%40 %3A %2F and %3F.") from None
-    shown = without_password(address)
+    shown = mask_uri(address)
     if "@" in (url.host or ""):
         raise SettingsError(f"{shown}: there is more than one @ before the host. Write an @ in a password as %40.")
     ours, drivers = _split_options(query, shown)
@@ -92,11 +93,6 @@ def parse_database_uri(uri: str) -> DatabaseURI:
     if not ours.get("table"):
         raise SettingsError(f"{shown}: names no table. Add the option table=TABLE.")
     return DatabaseURI(url=url, name=_name(address, url, query), **ours, **numbers)     # type: ignore[arg-type]
-
-
-def without_password(uri: str) -> str:
-    """The URI, well formed or not, without its options and without all that may be a user and a password."""
-    return re.sub(r"(?<=//).*@", "", uri).partition("?")[0]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -145,7 +141,7 @@ def _positive(text: str, option: str, kind: type[int] | type[float], shown: str)
 def _name(address: str, url: URL, query: str) -> str:
     """The URI with the options as they were given, in an order of ours."""
     user = f"{address.partition('://')[2].partition('@')[0].partition(':')[0]}@" if url.username else ""
-    place = without_password(address).partition("://")[2]
+    place = mask_uri(address).partition("://")[2].removeprefix(f"{HIDDEN}@")
     given = dict(_pairs(query))
     shown = [f"{option}={re.sub('[%&]', lambda found: f'%{ord(found[0]):02X}', given[option])}"
              for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in given]

@@ -10,7 +10,6 @@ from typing import Any
 
 from towernmt.dataflow.sources.catalogues import Catalogues
 from towernmt.dataflow.sources.compression import split_compression
-from towernmt.dataflow.sources.database_uri import without_password
 from towernmt.dataflow.sources.file_source import FileSource
 from towernmt.dataflow.sources.line_formats import JsonLines, TabSeparated
 from towernmt.dataflow.sources.options import (
@@ -21,14 +20,15 @@ from towernmt.dataflow.sources.options import (
     seconds,
     split_uri,
     whole_number,
-    without_credentials,
     yes_or_no,
 )
 from towernmt.dataflow.sources.parallel_files import ParallelFiles, has_braces
 from towernmt.dataflow.sources.parquet import Parquet
+from towernmt.dataflow.sources.s3_client import split_name
 from towernmt.dataflow.sources.source import Source
 from towernmt.dataflow.sources.storage import LocalStorage, Storage
 from towernmt.errors import SettingsError
+from towernmt.secrets import mask_uri
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
 _S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
@@ -55,10 +55,11 @@ def open_source(uri: str) -> Source:
 
         return open_database(uri)
     if kind not in ("", "file", "s3"):
-        raise SettingsError(f"{without_password(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
+        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
                             f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
     place, given = split_uri(uri)
     if kind == "s3":
+        split_name(place)
         return _open_files(_s3_name(uri, place), place, given, _S3_OPTIONS)
     path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
     return _open_files(uri, path, given, {})
@@ -90,7 +91,7 @@ def _is_dialect(scheme: str) -> bool:
 
 
 def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
-    place = without_credentials(uri.partition("?")[0] if given else uri)
+    place = mask_uri(uri.partition("?")[0] if given else uri)
     format = given.get("format") or _format(place, pattern)
     read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
     make, options = _FORMATS[format]
@@ -100,7 +101,7 @@ def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_option
     values = read_options(place, given, {**options, **storage_options, "format": name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_options if key in values}
-    return make(without_credentials(uri), _storage(pattern, storage_values), pattern, **values)
+    return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
 
 
 def _s3_name(uri: str, place: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from towernmt.errors import SettingsError
+from towernmt.secrets import mask_uri
 
 Parse = Callable[[str], Any]
 """From an option's text to its value; a ValueError says, as its message, what was expected."""
@@ -29,10 +30,10 @@ def split_uri(uri: str) -> tuple[str, dict[str, str]]:
     for item in uri[match.end():].split("&"):
         name, equals, value = item.partition("=")
         if not equals:
-            raise SettingsError(f"{place}: expected name=value in its options, found '{name}'. Options are separated "
-                                "by &; an & in a value is written %26.")
+            raise SettingsError(f"{mask_uri(place)}: expected name=value in its options, found '{name}'. Options are "
+                                "separated by &; an & in a value is written %26.")
         if name in options:
-            raise SettingsError(f"{place}: the option '{name}' is there twice. Leave one.")
+            raise SettingsError(f"{mask_uri(place)}: the option '{name}' is there twice. Leave one.")
         options[name] = unquote(value)
     return place, options
 
@@ -54,7 +55,7 @@ def read_options(place: str, given: Mapping[str, str], known: Mapping[str, Parse
         try:
             values[name] = known[name](text)
         except ValueError as error:
-            raise SettingsError(f"{place}: {name}={text}: expected {error}.") from None
+            raise SettingsError(f"{place}: {name}={mask_uri(text)}: expected {error}.") from None
     return values
 
 
@@ -94,11 +95,6 @@ def name(text: str) -> str:
     if not text:
         raise ValueError("a name")
     return text
-
-
-def without_credentials(uri: str) -> str:
-    """A URI without `user:password@`, for messages and logs; in an option it may be written with percent signs."""
-    return re.sub(r"(?i)(://|%3A%2F%2F)[^/@?&]*(?:@|%40)", r"\1", uri)
 
 
 def _nearest(unknown: str, known: Mapping[str, Parse]) -> str:

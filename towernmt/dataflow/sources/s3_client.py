@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
+from towernmt.secrets import mask_uri
 
 T = TypeVar("T")
 
@@ -61,11 +62,15 @@ def split_name(name: str) -> tuple[str, str]:
 
     Raises:
         DataError: no bucket, or another scheme.
+        SettingsError: credentials, which the message does not repeat.
     """
     scheme, separator, rest = name.partition("://")
     bucket, _, key = rest.partition("/")
-    if scheme != "s3" or not separator or not bucket:
-        raise DataError(f"{name}: this is no name in S3; write s3://bucket/key.")
+    if scheme.lower() != "s3" or not separator or not bucket:
+        raise DataError(f"{mask_uri(name)}: this is no name in S3; write s3://bucket/key.")
+    if set(bucket) & set(":@"):
+        raise SettingsError(f"An s3:// name has no user and no password before the bucket: write s3://bucket/key. "
+                            f"{_CREDENTIALS}.")
     return bucket, key
 
 
