@@ -40,6 +40,7 @@ from towernmt.models.randomness import start_clock
 from towernmt.predict.translator import Translator
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import SUFFIX
+from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.launch import Parts, differing_vocabulary, train
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings
@@ -85,17 +86,17 @@ class LoadTeacher(Callback):
     """Gives the teacher its parameters (their moving averages, where it has them), also when a run goes on."""
 
     def __init__(self, checkpoint: str) -> None:
-        self.checkpoint = checkpoint
+        self.checkpoint, self._held = checkpoint, HeldCheckpoint(checkpoint)
 
     def _setup_graph(self) -> None:
-        saved = tf.train.load_checkpoint(self.checkpoint).get_variable_to_shape_map()
+        saved = self._held.shapes()
         names = {v.op.name.removeprefix(f"{SCOPE}/"): v for v in tf1.local_variables()
                  if v.op.name.startswith(f"{SCOPE}/")}
         self._saver = tf1.train.Saver({name + SUFFIX if name + SUFFIX in saved else name: v
                                        for name, v in names.items()})
 
     def _before_train(self) -> None:
-        self._saver.restore(self.trainer.sess, self.checkpoint)
+        self._held.restore(self._saver, self.trainer.sess)
 
 
 def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> Any:

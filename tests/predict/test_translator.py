@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.dataflow.subword.words import WordVocabulary
@@ -137,7 +141,7 @@ def test_a_checkpoint_of_other_sizes_is_refused(run_directory: Path, monkeypatch
 
 
 def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="last/model"):
+    with pytest.raises(CheckpointError, match="last: there is no such checkpoint"):
         Translator(run_directory, checkpoint="last")
     for file in (run_directory / "best").iterdir():
         content = file.read_bytes()
@@ -151,3 +155,48 @@ def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
         Translator(run_directory, device="gpu:0")
     with pytest.raises(SettingsError, match="choose cpu, gpu or gpu:N"):
         Translator(run_directory, device="tpu")
+
+
+def test_one_text_gives_one_translation(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=3, n_best=2)
+    assert translator.translate("w1 w2 w3") == translator.translate(["w1 w2 w3"])[0]
+    assert translator.translate_nbest("w1 w2 w3") == translator.translate_nbest(["w1 w2 w3"])[0]
+    assert translator.translate("") == ""
+    with pytest.raises(SettingsError, match="takes lines, not one text"):
+        translator.translate_stream("w1 w2")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forked processes here")
+def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=1)
+    translator.translate(["w1"])
+
+    def attempt(what: Callable[[], object]) -> str:
+        try:
+            return str(what())
+        except SettingsError as error:
+            return f"refused: {error}"
+
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        said = [attempt(lambda: translator.translate(["w1"])), attempt(lambda: Translator(run_directory))]
+        os.write(writer, "\n".join(said).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(said) == 2 and all(line.startswith("refused: TensorFlow was used before") for line in said)
+
+
+def test_predictors_are_built_in_several_threads() -> None:
+    def build(number: int) -> float:
+        predictor = translator_module.make_predictor(PredictConfig(
+            tower_func=lambda x: tf.identity(x + number, name="y"),
+            input_signature=[tf.TensorSpec([], tf.float32, "x")], input_names=["x"], output_names=["y"]))
+        return float(predictor(1.0)[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(build, range(4))) == [1.0, 2.0, 3.0, 4.0]

@@ -68,7 +68,10 @@ def test_a_missing_variable_is_refused_unless_it_may_be_new(tmp_path):
 def test_another_shape_or_a_damaged_checkpoint_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"'a' has shape \[3\] there and \[2\] in the model"):
         start(save(tmp_path, {"a": [1, 2, 3]}), ["a"])
-    with pytest.raises(CheckpointError, match="damaged or incomplete"):
+    with pytest.raises(CheckpointError, match="nothing: there is no such checkpoint"):
+        start(str(tmp_path / "nothing" / "model"), ["a"])
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(CheckpointError, match="damaged or incomplete .model.index is missing"):
         start(str(tmp_path / "nothing" / "model"), ["a"])
 
 

@@ -24,18 +24,25 @@ def run(args: argparse.Namespace) -> int:
     span = _span(args.steps) if args.steps is not None else None
 
     from towernmt.train import average  # imports TensorFlow
+    from towernmt.train.held_checkpoint import again_if_gone
     from towernmt.train.run_directory import RunDirectory
 
     directory = RunDirectory(args.model)
     directory.settings()        # refuses a directory that holds no run
-    if span:
-        name, places = f"steps-{span[0]}-{span[1]}", average.checkpoints_between(directory, *span)
-    elif args.last is not None:
-        name, places = f"last-{args.last}", average.last_checkpoints(directory, args.last)
-    else:
-        name, places = f"best-{args.best}", average.best_checkpoints(directory, args.best)
+    name = (f"steps-{span[0]}-{span[1]}" if span else f"last-{args.last}" if args.last is not None
+            else f"best-{args.best}")
     output = Path(args.output) if args.output else directory.path / "averages" / name
-    made = average.average_checkpoints(directory, places, output)
+
+    def choose_and_average() -> tuple[list[Path], Path]:
+        if span:
+            places = average.checkpoints_between(directory, *span)
+        elif args.last is not None:
+            places = average.last_checkpoints(directory, args.last)
+        else:
+            places = average.best_checkpoints(directory, args.best)
+        return places, average.average_checkpoints(directory, places, output)
+
+    places, made = again_if_gone(choose_and_average)
     print(f"{made}: the mean of {', '.join(place.name for place in places)}; translate with\n"
           f"towernmt translate --model {args.model} --checkpoint {made}")
     return 0

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
-from tensorpack.predict import OfflinePredictor, PredictConfig
+from tensorpack.predict import PredictConfig
 
 from towernmt.dataflow.factors import FactorError
 from towernmt.dataflow.padding import pad_sentences
 from towernmt.errors import DivergenceError, SettingsError
 from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
-from towernmt.predict.translator import checkpoint_path, device_name
+from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import RestoreAverages
+from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.session import SessionCreator
+from towernmt.train.session import SessionCreator, refuse_forked
 
 WINDOW = 10_000
 """Pairs that are read ahead and sorted by length."""
@@ -69,18 +71,28 @@ class Scorer:
             raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
         run = RunDirectory(Path(run_dir))
         model = run.load_model()
-        self.checkpoint = checkpoint_path(run, checkpoint)
+        held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
+        self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         self._batch_tokens = batch_tokens
-        self._predictor = OfflinePredictor(PredictConfig(
+        self._predictor = make_predictor(PredictConfig(
             tower_func=_scoring_tower(model, device_name(device)), input_signature=model.inputs()[:4],
             input_names=[spec.name for spec in model.inputs()[:4]], output_names=["log_prob"],
             session_creator=SessionCreator(),
-            session_init=(RestoreAverages if averaged else RestoreCheckpoint)(self.checkpoint)))
+            session_init=(RestoreAverages if averaged else RestoreCheckpoint)(held)))
+        self._process = os.getpid()
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
-        """The score of each (source, target)."""
-        return list(self.score_stream(pairs))
+    @overload
+    def score(self, pairs: tuple[str, str]) -> PairScore: ...
+
+    @overload
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[PairScore]: ...
+
+    def score(self, pairs: tuple[str, str] | Iterable[tuple[str, str]]) -> PairScore | list[PairScore]:
+        """The score of each (source, target), or of one: `score(("Hallo!", "Hello!"))`."""
+        if isinstance(pairs, tuple) and len(pairs) == 2 and all(isinstance(side, str) for side in pairs):
+            return next(self.score_stream([cast("tuple[str, str]", pairs)]))
+        return list(self.score_stream(cast("Iterable[tuple[str, str]]", pairs)))
 
     def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input") -> Iterator[PairScore]:
         """As `score`, for any number of pairs: 10,000 at most are read ahead.
@@ -90,9 +102,11 @@ class Scorer:
         Raises:
             DataError: a source word lacks its factors.
             DivergenceError: the model's output is not a number.
+            SettingsError: something else than pairs, or the process was forked from that of the scorer.
         """
         rest, first = iter(pairs), 1
         while window := list(islice(rest, WINDOW)):
+            _check_pairs(window)
             sources, targets = zip(*window, strict=True)
             try:
                 encoded = self.source_vocabulary.encode_batch(list(sources))
@@ -107,11 +121,18 @@ class Scorer:
                               self._batch_tokens):
             arrays = [*pad_sentences([sources[i] for i in batch], self.source_vocabulary.streams),
                       *pad_sentences([targets[i] for i in batch])]
+            refuse_forked(self._process)
             log_probs[batch] = self._predictor(*arrays)[0]
         if not np.isfinite(log_probs).all():
             raise DivergenceError(f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be "
                                   "scored: training has diverged; take an earlier checkpoint.")
         return [PairScore(float(log_prob), len(ids) + 1) for log_prob, ids in zip(log_probs, targets, strict=True)]
+
+
+def _check_pairs(pairs: Sequence[Any]) -> None:
+    for pair in pairs:
+        if isinstance(pair, str) or len(pair) != 2:
+            raise SettingsError(f"{pair!r} is no pair: score takes pairs (source, target).")
 
 
 def _scoring_tower(model: NMTModel, device: str | None) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
@@ -17,9 +19,10 @@ from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
 from towernmt.tf_compat import tf
 from towernmt.train.ema import RestoreAverages
+from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.session import SessionCreator
+from towernmt.train.session import SessionCreator, refuse_forked
 
 
 class Translator:
@@ -59,21 +62,39 @@ class Translator:
         run = RunDirectory(Path(run_dir))
         self.search = _search_settings(run.settings().search, beam_size, n_best, search)
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
-        self.checkpoint = checkpoint_path(run, checkpoint)
+        held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
+        self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         model = run.load_model()
         tower = search_tower(model, self.search, device_name(device))
-        self.predictor = OfflinePredictor(PredictConfig(
+        self.predictor = make_predictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(model), input_names=INPUT_NAMES,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
-            session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(self.checkpoint)))
+            session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(held)))
+        self._process = os.getpid()
 
-    def translate(self, lines: Sequence[str]) -> list[str]:
-        """The best translation of each line; a blank line gives an empty one."""
+    @overload
+    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate(self, lines: Iterable[str]) -> list[str]: ...
+
+    def translate(self, lines: str | Iterable[str]) -> str | list[str]:
+        """The best translation of each line, or of one sentence; a blank line gives an empty one."""
+        if isinstance(lines, str):
+            return self.translate_nbest(lines)[0].text
         return [hypotheses[0].text for hypotheses in self.translate_nbest(lines)]
 
-    def translate_nbest(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
-        """Up to n_best translations of each line with their scores, best first."""
+    @overload
+    def translate_nbest(self, lines: str) -> list[Hypothesis]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate_nbest(self, lines: Iterable[str]) -> list[list[Hypothesis]]: ...
+
+    def translate_nbest(self, lines: str | Iterable[str]) -> list[Hypothesis] | list[list[Hypothesis]]:
+        """Up to n_best translations of each line, or of one sentence, with their scores, best first."""
+        if isinstance(lines, str):
+            return next(self.translate_stream([lines]))
         return list(self.translate_stream(lines))
 
     def translate_stream(self, lines: Iterable[str | bytes],
@@ -83,11 +104,16 @@ class Translator:
         Args:
             lines: text, or bytes to be read as UTF-8 (what is broken becomes U+FFFD, with a warning).
             name: where the lines come from, for the warnings.
+        Raises:
+            SettingsError: a text in place of lines, or the process was forked from that of the translator.
         """
+        if isinstance(lines, (str, bytes)):
+            raise SettingsError("translate_stream takes lines, not one text: pass [text], or use translate(text).")
         return translate_stream(self._predict, self.source_vocabulary, self.target_vocabulary, lines,
                                 self.stream, name)
 
     def _predict(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        refuse_forked(self._process)
         tokens, scores = self.predictor(source, source_length)
         return tokens, scores
 
@@ -97,6 +123,15 @@ def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int |
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
+
+
+_BUILDING = threading.Lock()
+
+
+def make_predictor(config: PredictConfig) -> OfflinePredictor:
+    """tensorpack's predictor; one thread at a time builds one, since tensorpack has one tower context a process."""
+    with _BUILDING:
+        return OfflinePredictor(config)
 
 
 def checkpoint_path(run: RunDirectory, which: str | None) -> str:

@@ -15,6 +15,7 @@ from towernmt.predict.search import SearchSettings, search_signature, search_tow
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, write_checkpoint
 from towernmt.train.ema import SUFFIX
+from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.run_directory import RunDirectory
 
 
@@ -81,13 +82,13 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
     Raises:
         CheckpointError: one is unreadable or lacks a weight, or the new one cannot be written.
     """
-    readers = [(place, _reader(place)) for place in checkpoints]
-    shapes = [reader.get_variable_to_shape_map() for _, reader in readers]
+    held = [HeldCheckpoint(place / "model") for place in checkpoints]
+    shapes = [one.shapes() for one in held]
     values: dict[str, np.ndarray] = {}
     for name in _weights(run):
         for full in (name, name + SUFFIX):
             if full == name or all(full in shape for shape in shapes):
-                values[full] = _mean(readers, full)
+                values[full] = _mean(held, full)
     steps = [int(place.name.removeprefix("step-")) for place in checkpoints]
     state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
                              "mean_of": sorted(steps)}
@@ -105,27 +106,15 @@ def _weights(run: RunDirectory) -> list[str]:
         return [variable.op.name for variable in tf1.global_variables()]
 
 
-def _reader(checkpoint: Path) -> Any:
-    try:
-        return tf.train.load_checkpoint(str(checkpoint / "model"))
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{checkpoint}: the checkpoint is damaged or incomplete; remove it, or average "
-                              "others.") from error
-
-
-def _mean(readers: Sequence[tuple[Path, Any]], name: str) -> np.ndarray:
+def _mean(checkpoints: Sequence[HeldCheckpoint], name: str) -> np.ndarray:
     """The mean over the checkpoints, summed in float64; of whole numbers the last one's."""
-    total: Any = 0.0
-    for place, reader in readers:
-        try:
-            value = np.asarray(reader.get_tensor(name))
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{place}: variable '{name}' cannot be read from this checkpoint, which is damaged "
-                                  "or another model's; leave it out.") from error
-        if not np.issubdtype(value.dtype, np.floating):
-            return np.asarray(readers[-1][1].get_tensor(name))
-        total = total + value.astype(np.float64)
-    return np.asarray(total / len(readers)).astype(value.dtype)
+    last = checkpoints[-1].value(name)
+    if not np.issubdtype(last.dtype, np.floating):
+        return last
+    total = np.zeros(last.shape, np.float64)
+    for checkpoint in checkpoints:
+        total += checkpoint.value(name)
+    return np.asarray(total / len(checkpoints)).astype(last.dtype)
 
 
 class _Values:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,10 @@ def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
 
 
 def reason_of(error: Exception, place: Path) -> str:
-    """Why: of TensorFlow's many lines, what stands behind the file's name in the one that names it."""
+    """Why: of TensorFlow's many lines, the one that names the file, or else the one below the failed node's name."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if str(place) in line] or lines or [type(error).__name__]
-    return telling[0].split("; ")[-1][:200]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    named = [line for line in lines if str(place) in line]
+    below_node = [below for above, below in pairwise(lines) if above.startswith("Node: ")]
+    return (named or below_node or lines)[0].split("; ")[-1][:200]

@@ -69,7 +69,7 @@ class RestoreAverages(RestoreCheckpoint):
     """As `RestoreCheckpoint`, but a trainable variable gets its average, where the checkpoint has one.
 
     Args:
-        prefix: of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
+        checkpoint: as of `RestoreCheckpoint`.
     Raises:
         CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
     """
@@ -77,7 +77,7 @@ class RestoreAverages(RestoreCheckpoint):
     def _setup_graph(self) -> None:
         variables = tf1.global_variables()
         self._check(variables)
-        saved = tf.train.load_checkpoint(self.prefix).get_variable_to_shape_map()
+        saved = self.held.shapes()
         trainable = {v.op.name for v in tf1.trainable_variables()}
         names = [v.op.name + SUFFIX if v.op.name in trainable and v.op.name + SUFFIX in saved else v.op.name
                  for v in variables]

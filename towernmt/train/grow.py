@@ -16,8 +16,9 @@ from towernmt.errors import CheckpointError, SettingsError
 from towernmt.models import make_model
 from towernmt.models.randomness import set_seed
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.checkpoint import reason_of, write_checkpoint
+from towernmt.train.checkpoint import write_checkpoint
 from towernmt.train.ema import SUFFIX
+from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings
 
@@ -65,7 +66,8 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     rows = {name: common_rows(old[name], new[name]) for name in new}
     for side, places in rows.items():
         logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
-    written = _write(settings, run.checkpoint(checkpoint), rows, grown)
+    held = again_if_gone(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
+    written = _write(settings, held, rows, grown)
     save_vocabularies(source, target, grown.vocabulary)
     grown.save_settings(settings)
     return written
@@ -92,32 +94,31 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
     return rows
 
 
-def _write(settings: Settings, prefix: str, rows: dict[str, np.ndarray], grown: RunDirectory) -> Path:
+def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray], grown: RunDirectory) -> Path:
     """Write the grown model's checkpoint."""
-    name = prefix.removesuffix("/model")
-    state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": name}
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        with tf.Graph().as_default(), tf1.Session() as session:
-            set_seed(settings.train.seed)
-            model = make_model(settings)
-            with PredictTowerContext(""):
-                model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
-            variables = tf1.global_variables()
-            for variable in variables:
-                _load(variable, reader, rows, session)
-            return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{name}: the checkpoint is damaged or another model's ({reason_of(error, Path(name))}); "
-                              "name another one of the run.") from error
+    state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
+    with tf.Graph().as_default(), tf1.Session() as session:
+        set_seed(settings.train.seed)
+        model = make_model(settings)
+        with PredictTowerContext(""):
+            model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
+        variables = tf1.global_variables()
+        saved = held.shapes()
+        for variable in variables:
+            _load(variable, held, saved, rows, session)
+        return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)
 
 
-def _load(variable: Any, reader: Any, rows: dict[str, np.ndarray], session: Any) -> None:
+def _load(variable: Any, held: HeldCheckpoint, saved: dict[str, list[int]], rows: dict[str, np.ndarray],
+          session: Any) -> None:
     """Give a variable of the grown model its value."""
-    name = variable.op.name
-    value = reader.get_tensor(name + SUFFIX if reader.has_tensor(name + SUFFIX) else name)
+    name, shape = variable.op.name, variable.shape.as_list()
+    value = held.value(name + SUFFIX if name + SUFFIX in saved else name)
     last = name.split("/")[-1]
     side = TABLES.get(last, last.removesuffix("_embedding"))
+    if list(value.shape[side in rows:]) != shape[side in rows:]:
+        raise CheckpointError(f"{held.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint, which "
+                              "is another model's; name another one of the run.")
     if side in rows:
         session.run(variable.initializer)
         places, old = rows[side], value

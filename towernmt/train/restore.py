@@ -9,8 +9,8 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.errors import CheckpointError
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.checkpoint import reason_of
+from towernmt.tf_compat import tf1
+from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.loss_scale import SCOPE as LOSS_SCALE
 
 _MEND = "use the settings it was trained with, or another run."
@@ -23,24 +23,22 @@ class RestoreCheckpoint(SessionInit):
     uninitialised. What only the checkpoint has (when translating, the optimizer's slots) is passed over.
 
     Args:
-        prefix: of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
+        checkpoint: held already, or the prefix of TensorFlow's files, such as
+            "runs/de-en/checkpoints/step-1000/model". It is let go when the values are there.
     Raises:
         CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
     """
 
-    def __init__(self, prefix: str | Path) -> None:
-        self.prefix = str(prefix)
-        self.name = self.prefix.removesuffix("/model")
+    def __init__(self, checkpoint: str | Path | HeldCheckpoint) -> None:
+        self.held = checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
+        self.name = self.held.name
 
     def _setup_graph(self) -> None:
         self._saver = tf1.train.Saver(self._check(tf1.global_variables()))
 
     def _check(self, variables: list[Any]) -> list[Any]:
         """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
-        try:
-            saved = tf.train.load_checkpoint(self.prefix).get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise self._damaged(error) from error
+        saved = self.held.shapes()
         variables = [v for v in variables if v.op.name in saved or not v.op.name.startswith(f"{LOSS_SCALE}/")]
         for variable in variables:
             name, shape = variable.op.name, variable.shape.as_list()
@@ -54,12 +52,5 @@ class RestoreCheckpoint(SessionInit):
 
     def _run_init(self, sess: Any) -> None:
         logger.info(f"Restoring {self.name} ...")
-        try:
-            self._saver.restore(sess, self.prefix)
-        except (tf.errors.OpError, ValueError) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> CheckpointError:
-        reason = reason_of(error, Path(self.prefix).parent)
-        return CheckpointError(f"{self.name}: the checkpoint is damaged or incomplete ({reason}); remove it "
-                               "to take the one before it.")
+        self.held.restore(self._saver, sess)
+        self.held.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from towernmt.errors import SettingsError
 from towernmt.tf_compat import tf, tf1
 
 
@@ -36,10 +37,36 @@ class SessionCreator(tf1.train.SessionCreator):
     cpu_towers = 1
 
     def create_session(self) -> Any:
-        """The session."""
+        """The session.
+
+        Raises:
+            SettingsError: the process was forked from one that had a session.
+        """
+        global _first_process
+        _first_process = _first_process or os.getpid()
+        refuse_forked(_first_process)
         session = tf1.Session(config=session_config(self.cpu_towers))
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
         return session
+
+
+_first_process: int | None = None
+"""Which process made its first session here, or else the one that it was forked from did."""
+
+
+def refuse_forked(process: int) -> None:
+    """Refuse to use TensorFlow in a process that was forked from one that had used it: it would wait for ever.
+
+    TensorFlow's threads are not there in the child.
+
+    Args:
+        process: in which TensorFlow was used.
+    Raises:
+        SettingsError: this is another one.
+    """
+    if os.getpid() != process:
+        raise SettingsError("TensorFlow was used before this process was forked, and cannot be used in it: use it in "
+                            'one of the two only, or start processes by multiprocessing.get_context("spawn").')
 
 
 def processors() -> int:

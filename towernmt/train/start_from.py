@@ -11,8 +11,9 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.errors import CheckpointError, SettingsError
-from towernmt.tf_compat import tf, tf1
+from towernmt.tf_compat import tf1
 from towernmt.train.ema import SUFFIX
+from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.run_directory import RunDirectory
 
 
@@ -52,15 +53,11 @@ class StartFrom(SessionInit):
     """
 
     def __init__(self, prefix: str, new: Sequence[str] = ()) -> None:
-        self.prefix, self.new = prefix, list(new)
-        self.name = prefix.removesuffix("/model")
+        self.held, self.new = HeldCheckpoint(prefix), list(new)
+        self.name = self.held.name
 
     def _setup_graph(self) -> None:
-        try:
-            saved = tf.train.load_checkpoint(self.prefix).get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{self.name}: the checkpoint is damaged or incomplete; name another one in "
-                                  "train.init_from.") from error
+        saved = self.held.shapes()
         weights = {v.op.name: v for v in [*tf1.trainable_variables(), *tf1.model_variables()]}
         moving = {v.op.name.removesuffix(SUFFIX): v for v in tf1.global_variables() if v.op.name.endswith(SUFFIX)}
         self._savers = [tf1.train.Saver(found) for found in (
@@ -87,4 +84,5 @@ class StartFrom(SessionInit):
     def _run_init(self, sess: Any) -> None:
         logger.info(f"Starting from the parameters of {self.name} ...")
         for saver in self._savers:
-            saver.restore(sess, self.prefix)
+            self.held.restore(saver, sess)
+        self.held.close()
