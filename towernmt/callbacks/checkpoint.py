@@ -24,6 +24,8 @@ from towernmt.train.checkpoint import (
     write_checkpoint,
     write_state,
 )
+from towernmt.train.weights import KEY as WEIGHTS
+from towernmt.train.weights import weights_of_graph
 
 
 class CheckpointSaver(Callback):
@@ -77,6 +79,7 @@ class CheckpointSaver(Callback):
         if self.directory.is_dir():
             remove_unfinished(self.directory)
         self._saver = tf1.train.Saver(tf1.global_variables(), max_to_keep=None)
+        self._weights = weights_of_graph()
         self._global_step = get_global_step_var()
         self._step_value = tf1.placeholder(self._global_step.dtype, [], "checkpoint_global_step")
         self._set_step = self._global_step.assign(self._step_value).op
@@ -116,6 +119,7 @@ class CheckpointSaver(Callback):
             "step": step,
             "position": getattr(self.data, "last_position", None),
             "callbacks": {c.state_key: c.state() for c in _stateful(all_callbacks(self.trainer))},
+            WEIGHTS: self._weights,
         }
 
 

@@ -17,6 +17,8 @@ from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, write_c
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.run_directory import RunDirectory
+from towernmt.train.weights import KEY as WEIGHTS
+from towernmt.train.weights import refuse_unknown
 
 
 def last_checkpoints(run: RunDirectory, count: int) -> list[Path]:
@@ -80,18 +82,22 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
     Returns:
         the new checkpoint, for `--checkpoint` of `towernmt translate`.
     Raises:
-        CheckpointError: one is unreadable or lacks a weight, or the new one cannot be written.
+        CheckpointError: one is unreadable, lacks a weight or has one that the model lacks, or the new one cannot be
+            written.
     """
     held = [HeldCheckpoint(place / "model") for place in checkpoints]
     shapes = [one.shapes() for one in held]
     values: dict[str, np.ndarray] = {}
-    for name in _weights(run):
+    weights = _weights(run)
+    for one in held:
+        refuse_unknown(one, weights, "average checkpoints of one model.")
+    for name in weights:
         for full in (name, name + SUFFIX):
             if full == name or all(full in shape for shape in shapes):
                 values[full] = _mean(held, full)
     steps = [int(place.name.removeprefix("step-")) for place in checkpoints]
     state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
-                             "mean_of": sorted(steps)}
+                             "mean_of": sorted(steps), WEIGHTS: sorted(weights)}
     with tf.Graph().as_default(), tf1.Session() as session:
         return write_checkpoint(_Values(values), session, output, max(steps), state)
 

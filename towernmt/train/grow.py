@@ -21,6 +21,8 @@ from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings
+from towernmt.train.weights import KEY as WEIGHTS
+from towernmt.train.weights import refuse_unknown, weights_of_graph
 
 TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
           "softmax_embedding": "target", "softmax_bias": "target"}
@@ -104,6 +106,8 @@ def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray]
             model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
         variables = tf1.global_variables()
         saved = held.shapes()
+        refuse_unknown(held, {v.op.name for v in variables}, "grow a run of the model that it was trained with.")
+        state[WEIGHTS] = weights_of_graph()
         for variable in variables:
             _load(variable, held, saved, rows, session)
         return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)

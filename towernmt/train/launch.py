@@ -224,7 +224,7 @@ def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
         raise SettingsError(f"train.init_from={settings.init_from}: that run has another vocabulary than "
                             f"{data.directory} ({other} differs): prepare the data with the files in "
                             f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
-    return StartFrom(checkpoint, settings.init_new)
+    return StartFrom(checkpoint, settings.init_new, settings.init_left_out)
 
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,

@@ -12,21 +12,25 @@ from towernmt.errors import CheckpointError
 from towernmt.tf_compat import tf1
 from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.loss_scale import SCOPE as LOSS_SCALE
+from towernmt.train.weights import refuse_unknown
 
 _MEND = "use the settings it was trained with, or another run."
+_MODEL = "use that model (the class, in Python: model=), or another run."
 
 
 class RestoreCheckpoint(SessionInit):
     """Give every variable of the graph its value from a checkpoint (a tensorpack `SessionInit`).
 
     tensorpack's `SaverRestore` only warns of a variable that the checkpoint lacks, and leaves it
-    uninitialised. What only the checkpoint has (when translating, the optimizer's slots) is passed over.
+    uninitialised. Of what only the checkpoint has, training's own (the optimizer's slots and the like) is passed over,
+    and weights are refused: they are another model's.
 
     Args:
         checkpoint: held already, or the prefix of TensorFlow's files, such as
             "runs/de-en/checkpoints/step-1000/model". It is let go when the values are there.
     Raises:
-        CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
+        CheckpointError: unreadable, or a variable of the graph is missing or has another shape, or the graph lacks a
+            trained one of the checkpoint.
     """
 
     def __init__(self, checkpoint: str | Path | HeldCheckpoint) -> None:
@@ -48,6 +52,7 @@ class RestoreCheckpoint(SessionInit):
             if saved[name] != shape:
                 raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} there "
                                       f"and {shape} in the model; {_MEND}")
+        refuse_unknown(self.held, {v.op.name for v in variables}, _MODEL)
         return variables
 
     def _run_init(self, sess: Any) -> None:

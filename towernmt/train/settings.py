@@ -55,6 +55,8 @@ class TrainSettings(StreamSettings):
     init_from: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
     init_new: list[str] = setting(
         ["/lhuc$"], "regular expressions on names: variables that init_from may lack, and that begin anew")
+    init_left_out: list[str] = setting(
+        [], "regular expressions on names: variables of init_from that this model lacks, and that are left out")
     source_embeddings: str = setting("", "begin with these vectors of the source pieces: word2vec's text, or .npy")
     target_embeddings: str = setting("", "the same of the target pieces")
     only: list[str] = setting([], "regular expressions on names: train only the variables that one of them matches")

@@ -15,6 +15,7 @@ from towernmt.tf_compat import tf1
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.run_directory import RunDirectory
+from towernmt.train.weights import refuse_unknown
 
 
 def initial_checkpoint(place: str | Path) -> tuple[RunDirectory, str]:
@@ -48,12 +49,13 @@ class StartFrom(SessionInit):
         prefix: of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
         new: regular expressions: a variable whose name one of them matches may be missing in the checkpoint, and then
             keeps its initial value.
+        left_out: regular expressions: trained variables of the checkpoint that the model may lack.
     Raises:
-        CheckpointError: unreadable, or a variable is missing or has another shape.
+        CheckpointError: unreadable, or a variable is missing or has another shape, or the model lacks a trained one.
     """
 
-    def __init__(self, prefix: str, new: Sequence[str] = ()) -> None:
-        self.held, self.new = HeldCheckpoint(prefix), list(new)
+    def __init__(self, prefix: str, new: Sequence[str] = (), left_out: Sequence[str] = ()) -> None:
+        self.held, self.new, self.left_out = HeldCheckpoint(prefix), list(new), list(left_out)
         self.name = self.held.name
 
     def _setup_graph(self) -> None:
@@ -65,6 +67,8 @@ class StartFrom(SessionInit):
         if not self._savers:
             raise CheckpointError(f"{self.name}: it holds none of the model's variables; name another run in "
                                   "train.init_from.")
+        refuse_unknown(self.held, {v.op.name for v in tf1.global_variables()},
+                       "train that one, or match the name in train.init_left_out to begin without it.", self.left_out)
 
     def _found(self, variables: dict[str, Any], saved: dict[str, list[int]]) -> dict[str, Any]:
         """The variables by the name under which the checkpoint has them."""
