@@ -17,8 +17,11 @@ RULES = {
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
     "mode": "training and predicting make the same variables",
+    "padding": "a sentence's logits do not depend on the padding of its source",
+    "causal": "a target position's logits do not depend on later target words",
+    "stepwise": "decode_step gives the logits that decode gives, step after step and after reordering",
 }
-"""Rules by name, from tensorpack's "Rules of Tower Function"."""
+"""Rules by name: from tensorpack's "Rules of Tower Function", and the last three of an `NMTModel`."""
 
 
 class Breach(NamedTuple):

@@ -12,7 +12,7 @@ from tensorpack.utils import logger
 
 from towernmt.errors import SettingsError
 from towernmt.models.interface import NMTModel
-from towernmt.models.tower_rules import rules
+from towernmt.models.tower_rules import rules, stepwise
 from towernmt.models.tower_rules.breach import Breach
 from towernmt.models.tower_rules.scratch import Scratch
 from towernmt.tf_compat import tf
@@ -21,8 +21,8 @@ from towernmt.tf_compat import tf
 def check_tower(model: Any) -> list[Breach]:
     """Every breach of the rules of tower functions by a model, by rule and by variable.
 
-    The model itself stays as it is: copies of it are built, without data and without a session, in graphs that
-    are thrown away.
+    The model itself stays as it is: copies of it are built, without data, in graphs that are thrown away. The decoder
+    of an `NMTModel` that keeps all rules of building is also run, on a few random sentences (see `stepwise`).
 
     Args:
         model: a tensorpack `ModelDesc`, such as an `NMTModel`.
@@ -34,8 +34,8 @@ def check_tower(model: Any) -> list[Breach]:
     if not isinstance(model, ModelDescBase):
         raise SettingsError(f"check_tower({model!r}): give it a model, an instance of tensorpack's ModelDesc; for a "
                             "function there is check_tower_function(function, input_signature).")
-    stepwise = _decode_one if isinstance(model, NMTModel) else None
-    return _check(model, model.get_input_signature(), lambda subject: subject.build_graph, stepwise)
+    decode_one = _decode_one if isinstance(model, NMTModel) else None
+    return _check(model, model.get_input_signature(), lambda subject: subject.build_graph, decode_one)
 
 
 def check_tower_function(function: Callable[..., Any], signature: Sequence[Any]) -> list[Breach]:
@@ -49,16 +49,19 @@ def check_tower_function(function: Callable[..., Any], signature: Sequence[Any])
 
 
 def _check(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any],
-           stepwise: Callable[[Any], Any] | None) -> list[Breach]:
+           decode_one: Callable[[Any], Any] | None) -> list[Breach]:
     with _quiet():
-        builds = _build(subject, signature, function, stepwise)
+        builds = _build(subject, signature, function, decode_one)
         if builds.alone.error is not None:
             return list(rules.reuse(builds)) + list(rules.fails(builds))[:1]
-        return [breach for rule in rules.ALL for breach in rule(builds)]
+        breaches = [breach for rule in rules.ALL for breach in rule(builds)]
+        if not breaches and isinstance(subject, NMTModel):
+            breaches = list(stepwise.stepwise(subject))
+        return breaches
 
 
 def _build(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any],
-           stepwise: Callable[[Any], Any] | None) -> rules.Builds:
+           decode_one: Callable[[Any], Any] | None) -> rules.Builds:
     def scratch() -> Scratch:
         return Scratch(subject, signature)
 
@@ -71,8 +74,8 @@ def _build(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any
                                  training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return rules.Builds(
         subject, function(subject), alone, first, second, predict, again,
-        stepwise=side.build(stepwise, "a tower of decode_step", "tower-search", training=False, reuse=True,
-                            inputs="search") if stepwise else None,
+        stepwise=side.build(decode_one, "a tower of decode_step", "tower-search", training=False, reuse=True,
+                            inputs="search") if decode_one else None,
         named=scratch().build(function, "a training tower in the name scope 'outer_names/inner'", "outer_names/inner",
                               inputs="outer_inputs"),
         scoped=scratch().build(function, f"a training tower in the variable scope '{rules.ENCLOSING}'", "outer_names",

@@ -1,0 +1,131 @@
+"""Decoders whose step form and teacher-forced form disagree, one way each. Lines where a method of theirs begins that
+is told are marked, for the tests, by `# broken`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.loss import Projection
+from towernmt.tf_compat import tf, tf1
+
+DEPTH = 8
+
+
+class TameDecoder(NMTModel):
+    """The next word by the mean of the source and the sum of the words so far: a model of the fewest lines."""
+
+    source_vocab_size = target_vocab_size = 12
+
+    def encode(self, source: Any, source_length: Any) -> Any:
+        mask = tf.sequence_mask(source_length, tf.shape(source)[1], tf.float32)[:, :, None]
+        embedded = tf.gather(self.table("source", self.source_vocab_size), source) * mask
+        return tf.reduce_sum(embedded, 1) / tf.reduce_sum(mask, 1)
+
+    def decode_hidden(self, memory: Any, target_in: Any) -> Any:
+        words = tf.gather(self.table("target", self.target_vocab_size), target_in)
+        return tf.tanh(tf.cumsum(words, 1) + memory[:, None])
+
+    def output_projection(self) -> Projection:
+        bias = tf1.get_variable("bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
+        return Projection(self.table("softmax", self.target_vocab_size), bias)
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        return DecoderState(memory, tf.zeros_like(tf.repeat(memory, beam, 0)), 0)
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+        cache = state.cache + self.word(token)
+        beam = tf.shape(cache)[0] // tf.shape(state.memory)[0]
+        hidden = tf.tanh(cache + tf.repeat(state.memory, beam, 0))
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
+
+    def word(self, token: Any) -> Any:
+        return tf.gather(self.table("target", self.target_vocab_size), token)
+
+    def table(self, name: str, size: int) -> Any:
+        with tf1.variable_scope("tables", reuse=tf1.AUTO_REUSE):
+            return tf1.get_variable(name, [size, DEPTH])
+
+    def optimizer(self) -> Any:
+        return tf1.train.GradientDescentOptimizer(0.1)
+
+
+class StepsElsewhere(TameDecoder):
+    """A step that adds to the state what training does not."""
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:  # broken
+        return super().decode_step(token, state._replace(cache=state.cache - 3.0 * self.word(token)))
+
+
+class ForgetsTheStart(TameDecoder):
+    """Right at the first step, wrong from the second on."""
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:  # broken
+        return super().decode_step(token, state._replace(cache=tf.zeros_like(state.cache)))
+
+
+class KeepsWordsOutsideTheCache(TameDecoder):
+    """Hypotheses that are reordered leave behind what they have read."""
+
+    read: Any = None
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        state = super().start_state(memory, beam)
+        self.read = state.cache
+        return state
+
+    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:  # broken
+        logits, after = super().decode_step(token, state._replace(cache=self.read))
+        self.read = after.cache
+        return logits, after
+
+
+class SeesTheFuture(TameDecoder):
+    """Each position reads all of the target."""
+
+    def decode_hidden(self, memory: Any, target_in: Any) -> Any:  # broken
+        words = tf.gather(self.table("target", self.target_vocab_size), target_in)
+        return tf.tanh(tf.cumsum(words, 1) + 0.1 * tf.reduce_mean(words, 1, keepdims=True) + memory[:, None])
+
+
+class ReadsPadding(TameDecoder):
+    """The mean of the source counts its padding."""
+
+    def encode(self, source: Any, source_length: Any) -> Any:  # broken
+        return tf.reduce_mean(tf.gather(self.table("source", self.source_vocab_size), source), 1)
+
+
+class TakesARowASentence(TameDecoder):
+    """A cache that has no row for each hypothesis."""
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        return DecoderState(memory, tf.zeros_like(memory), 0)
+
+
+@dataclass(frozen=True)
+class Beast:
+    """What the check says of a decoder."""
+
+    model: type[TameDecoder]
+    rule: str
+    message: str
+
+
+ZOO = [
+    Beast(StepsElsewhere, "stepwise",
+          "decode_step gives other logits than decode for target position 1 of the same words: make both the same "
+          "function, or what translates is not what was trained."),
+    Beast(ForgetsTheStart, "stepwise",
+          "decode_step gives other logits than decode for target position 2 of the same words: make both the same "
+          "function, or what translates is not what was trained."),
+    Beast(KeepsWordsOutsideTheCache, "stepwise",
+          "decode_step gives other logits than decode for target position 3 once hypotheses were reordered: keep what "
+          "belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."),
+    Beast(SeesTheFuture, "causal",
+          "decode gives other logits for target position 1 when later target words change: hide later positions from "
+          "it, or training sees what translating cannot."),
+    Beast(ReadsPadding, "padding",
+          "a sentence has other logits when its source has 4 more columns of padding (at target position 1): mask "
+          "padding by source_length, or a translation depends on its neighbours in the batch."),
+]

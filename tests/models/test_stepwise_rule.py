@@ -1,0 +1,57 @@
+"""`towernmt check` runs both forms of a decoder and compares them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.models.tower_rules import check_tower
+from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.tf_compat import tf
+
+_SPEC = importlib.util.spec_from_file_location("decoder_zoo", Path(__file__).with_name("decoder_zoo.py"))
+decoder_zoo = importlib.util.module_from_spec(_SPEC)
+sys.modules["decoder_zoo"] = decoder_zoo
+_SPEC.loader.exec_module(decoder_zoo)
+
+
+def broken_line(model) -> int:
+    lines, first = inspect.getsourcelines(model)
+    return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith("# broken"))
+
+
+@pytest.mark.parametrize("beast", decoder_zoo.ZOO, ids=lambda beast: beast.model.__name__)
+def test_a_decoder_that_contradicts_itself_is_told_how_and_where(beast):
+    (breach,) = check_tower(beast.model())
+    assert (breach.rule, breach.message) == (beast.rule, beast.message)
+    assert breach.where.endswith(f"decoder_zoo.py:{broken_line(beast.model)}")
+
+
+def test_a_decoder_of_two_equal_forms_is_told_nothing():
+    assert check_tower(decoder_zoo.TameDecoder()) == []
+
+
+def test_a_cache_without_a_row_for_each_hypothesis_fails():
+    (breach,) = check_tower(decoder_zoo.TakesARowASentence())
+    assert breach.rule == "fails" and "5 steps of decode_step with 3 hypotheses a sentence" in breach.message
+
+
+def test_a_variant_of_the_transformer_that_changes_one_form_alone_is_told():
+    class Louder(Transformer):
+        def decode_step(self, token, state):
+            logits, state = super().decode_step(token, state)
+            return 1.01 * logits, state
+
+    settings = TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
+                                   source_vocab_size=9, target_vocab_size=9, source_factor_vocab_sizes=[6])
+    (breach,) = check_tower(Louder(settings))
+    assert breach.rule == "stepwise" and "test_stepwise_rule.py:" in breach.where
+
+
+def test_the_check_leaves_the_callers_graph_alone(graph):
+    check_tower(decoder_zoo.TameDecoder())
+    assert tf.compat.v1.get_default_graph() is graph and graph.get_operations() == []
