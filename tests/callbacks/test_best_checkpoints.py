@@ -29,11 +29,12 @@ class Loop:
 
     diverged = False
 
-    def __init__(self, root: Path, keep: int = 2, metric: str = "validation_bleu"):
+    def __init__(self, root: Path, keep: int = 2, metric: str = "validation_bleu", mode: str = "max"):
         self.directory = root / "checkpoints"
         self.monitors = Monitors()
         self.global_step = 0
-        self.best = BestCheckpoints(root / "best", keep=keep, saver=self, metric=metric)
+        self.best = BestCheckpoints(root / "best", keep=keep, saver=self, metric=metric,
+                                    mode=mode)
         self.best.trainer = self
         steps = sorted(int(p.name[5:]) for p in self.directory.glob("step-*"))
         if steps:
@@ -74,10 +75,10 @@ def tree(root: Path) -> dict[str, str]:
 
 def test_the_best_are_kept_with_their_record_and_log(tmp_path):
     best = Loop(tmp_path).run([1.0, 3.0, 2.0, 3.0, 0.5]).best
-    assert [(e["step"], e["score"]) for e in best.entries] == [(2, 3.0), (4, 3.0)]
+    assert [(e["step"], e["score"]) for e in best.entries] == [(4, 3.0), (2, 3.0)]
     assert json.loads((tmp_path / "best/record.json").read_text()) == [
-        {"step": 2, "score": 3.0, "metric": "validation_bleu"},
-        {"step": 4, "score": 3.0, "metric": "validation_bleu"}]
+        {"step": 4, "score": 3.0, "metric": "validation_bleu"},
+        {"step": 2, "score": 3.0, "metric": "validation_bleu"}]
     assert (tmp_path / "best/log").read_text().splitlines() == [
         f"step {i} validation_bleu {s:.6f}" for i, s in enumerate([1.0, 3.0, 2.0, 3.0, 0.5], 1)]
     assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["log", "record.json", "step-2", "step-4"]
@@ -89,7 +90,7 @@ def test_the_best_are_kept_with_their_record_and_log(tmp_path):
 def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
     with tempfile.TemporaryDirectory() as root:
         best = Loop(Path(root), keep).run(scores).best
-        expected = sorted(enumerate(scores, 1), key=lambda item: (-item[1], item[0]))[:keep]
+        expected = sorted(enumerate(scores, 1), key=lambda item: (-item[1], -item[0]))[:keep]
         assert [(e["step"], e["score"]) for e in best.entries] == expected
         present = {p.name for p in (Path(root) / "best").glob("step-*")}
         assert present == {f"step-{step}" for step, _ in expected}
@@ -162,6 +163,17 @@ def test_a_new_run_sets_the_best_of_an_older_one_aside(tmp_path):
     Loop(tmp_path).run([0.5])
     assert (tmp_path / "best.1/step-2/model").read_text() == "2"
     assert json.loads((tmp_path / "best/record.json").read_text())[0]["step"] == 1
+
+
+def test_another_metric_begins_a_new_record_and_moves_the_best_by_the_former_one_aside(tmp_path, caplog):
+    Loop(tmp_path, keep=1).run([5.0, 2.0, 1.0])
+    loop = Loop(tmp_path, keep=1, metric="validation_loss", mode="min")
+    loop.monitors.history += [("validation_loss", (step, float(step))) for step in (4, 5)]
+    loop.run([0.0] * 5)
+    assert (tmp_path / "best.1/step-1/model").read_text() == "1"
+    assert json.loads((tmp_path / "best/record.json").read_text()) == [
+        {"step": 4, "score": 4.0, "metric": "validation_loss"}]
+    assert "the best by validation_bleu: that is now in" in caplog.text
 
 
 def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,8 +25,9 @@ from towernmt.callbacks.early_stopping import EarlyStopping
 from towernmt.callbacks.schedule_callbacks import PiecewiseSchedule
 from towernmt.callbacks.stop_signal import StopOnSignal
 from towernmt.callbacks.validation_batches import teacher_forced_batches
+from towernmt.dataflow.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.loss import Projection
 from towernmt.predict.search import SearchSettings
@@ -129,10 +131,10 @@ def fit(recorder, start_at):
     return run
 
 
-def reference_loss(w: float) -> float:
+def reference_loss(w: float, lines: Sequence[str] = LINES) -> float:
     """The mean negative log-likelihood of the tokens of LINES, in plain Python."""
     total = tokens = 0.0
-    for line in LINES:
+    for line in lines:
         words = len(line.split())
         total += words * (math.log(math.exp(10 * w) + math.e + V - 2) - 10 * w)
         total += math.log(math.exp(10 * w + 1) + V - 1) - (10 * w + 1)
@@ -151,9 +153,9 @@ def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog)
         # A loss of nothing is known to float32's epsilon.
         assert loss == pytest.approx(reference_loss(weights.values[step]), rel=1e-5, abs=2 ** -23)
         assert (step, pytest.approx(math.exp(loss))) in recorder.of("validation_perplexity")
-    assert (check.best_score, check.best_step) == (pytest.approx(100.0), 4)
+    assert (check.best_score, check.best_step) == (pytest.approx(100.0), 5)    # of equal ones the later
     assert "tok:13a" in caplog.text and "Validation at step 4: BLEU 100.00" in caplog.text
-    assert "translation 4 5 6 7 8" in caplog.text
+    assert re.search("source +(.+)\n.*\n.*translation \\1", caplog.text)
 
 
 def test_a_last_step_that_was_validated_is_not_validated_again(fit, recorder):
@@ -191,6 +193,60 @@ def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
     assert trainer.loop.global_step == 1
     assert recorder.of("validation_bleu") == []
     assert "left to the resumed run" in caplog.text
+
+
+def test_several_sets_and_references_are_scored_under_their_names_and_the_metric_is_of_the_set_that_is_asked_for(
+        fit, recorder, caplog):
+    talks = ValidationSet("talks", ["4 5 6 7", "8"], [["4 5 6 7", "8"], ["9 9 9 9", "9"]])
+    check = validator(more_references=[["11 11"] * 4], more_sets=[talks], metric="loss", metric_set="talks")
+    weights = W()
+    with caplog.at_level(logging.INFO):
+        fit([PiecewiseSchedule([2, 4], [1e-4, 0.03, -0.03]), weights, check], steps=6)
+    assert recorder.of("validation_bleu")[1] == recorder.of("validation_bleu/talks")[1] == (4, pytest.approx(100.0))
+    for step, loss in recorder.of("validation_loss/talks"):
+        expected = reference_loss(weights.values[step], talks.source)
+        assert loss == pytest.approx(expected, rel=1e-5, abs=2 ** -23)
+    losses = dict(recorder.of("validation_loss/talks"))
+    assert check.metric == "validation_loss/talks"
+    assert (check.best_score, check.best_step) == (min(losses.values()), 4)
+    assert f"best nll {losses[4]:.4f} at step 4" in caplog.text
+    assert "Validation of talks at step 4: BLEU 100.00" in caplog.text and "nrefs:2" in caplog.text
+
+
+def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypatch):
+    now = [0.0]
+
+    class Clock(Callback):
+        def _trigger_step(self):
+            now[0] += 25.0
+
+    check = validator(every=5, every_minutes=1.0, loss=False)
+    monkeypatch.setattr(check._every, "_clock", lambda: now[0])
+    fit([Clock(), check], steps=8)
+    assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5, 8]     # 75 s; by steps; 75 s
+
+
+def test_the_best_by_another_metric_is_forgotten_and_a_memory_from_before_is_of_bleu():
+    memory = {"best_score": 30.0, "best_step": 2, "last_step": 4}
+    bleu, loss = validator(), validator(metric="loss")
+    bleu.restore_state(memory)
+    loss.restore_state(memory)
+    assert (bleu.best_score, bleu.best_step, bleu.state()["last_step"]) == (30.0, 2, 4)
+    assert (loss.best_score, loss.best_step, loss.state()["last_step"]) == (None, 0, 4)
+
+
+def test_metrics_that_cannot_be_had_are_refused():
+    with pytest.raises(SettingsError, match="metric=rouge is not one of bleu, chrf, loss, perplexity"):
+        validator(metric="rouge")
+    with pytest.raises(SettingsError, match="metric=loss needs the loss"):
+        validator(metric="loss", loss=False)
+    with pytest.raises(SettingsError, match="metric_set=news: there is no such validation set"):
+        validator(metric_set="news")
+    twice = [ValidationSet("a", ["4"], [["4"]])] * 2
+    with pytest.raises(SettingsError, match="Two validation sets are called 'a'"):
+        validator(more_sets=twice)
+    with pytest.raises(SettingsError, match="validate_minutes=-1"):
+        validator(every_minutes=-1.0)
 
 
 def test_training_that_ends_by_an_error_is_not_validated(fit, recorder):

@@ -55,6 +55,14 @@ def test_early_stopping_remembers_its_count_and_best_over_a_resume(train, put_sc
     assert trainer.loop.global_step == 8
 
 
+def test_patience_with_another_metric_counts_for_nothing_after_a_resume(train, put_scores):
+    before, after = EarlyStopping(patience=2), EarlyStopping("validation_loss", patience=2, mode="min")
+    train([put_scores({1: 50.0, 2: 1.0}), before], steps=2)
+    after.restore_state(before.state())
+    trainer, _ = train([put_scores({3: 60.0, 4: 70.0, 5: 70.0}, "validation_loss"), after], steps=20, start=2)
+    assert trainer.loop.global_step == 5
+
+
 def test_a_run_that_stopped_early_stops_at_once_when_started_again(train, put_scores):
     before, after, longer = (EarlyStopping(patience=p) for p in (1, 1, 2))
     train([put_scores({1: 2.0, 2: 1.0}), before], steps=5)

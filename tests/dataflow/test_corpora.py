@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from towernmt.dataflow.corpora import Corpora, Sides, SourceEntry, read_corpora
 from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.validation_set import ValidationFiles
 from towernmt.errors import SettingsError
 
 OF_THE_MANUAL = """
@@ -41,7 +42,7 @@ def test_the_example_is_understood_also_where_braces_are_not_quoted(read) -> Non
         SourceEntry("sqlite:///crawl.db?table=pairs&where=score>0.7", 1.0, "<crawl>"),
         SourceEntry("s3://bucket/backtranslated/part-*.tsv.gz?endpoint_url=http://127.0.0.1:8333", 1.0)]
     assert (corpora.mix, corpora.temperature) == ("temperature", 5.0)
-    assert (corpora.vocabulary, corpora.validation, corpora.pair_filter) == (None, None, PairFilter(200, 9.0))
+    assert (corpora.vocabulary, corpora.validation, corpora.pair_filter) == (None, [], PairFilter(200, 9.0))
 
 
 @pytest.mark.parametrize(("entry", "uri"), [
@@ -66,9 +67,16 @@ def test_vocabulary_validation_and_limits(read) -> None:
     corpora = read("sources: [a.tsv]\nvocabulary: {source: a.model, target: b.model}\n"
                    "validation: {source: v.de, target: v.en}\nmax_length: 50\nmax_length_ratio: 3\n")
     assert corpora.vocabulary == Sides("a.model", "b.model")
-    assert corpora.validation == Sides("v.de", "v.en")
+    assert corpora.validation == [ValidationFiles("", "v.de", ["v.en"])]
     assert corpora.pair_filter == PairFilter(50, 3.0)
     assert read("sources: [a.tsv]\nvocabulary: some/where").vocabulary == "some/where"
+
+
+def test_several_validation_sets_have_names_and_any_number_of_references(read) -> None:
+    corpora = read("sources: [a.tsv]\nvalidation:\n  - {name: news, source: v.de, target: [a.en, b.en]}\n"
+                   "  - {source: talks/t 1.de.gz, target: t.en}\n")
+    assert corpora.validation == [ValidationFiles("news", "v.de", ["a.en", "b.en"]),
+                                  ValidationFiles("t_1", "talks/t 1.de.gz", ["t.en"])]
 
 
 def test_a_uri_is_a_corpus_of_one_source() -> None:
@@ -90,6 +98,10 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources: [a]\nmix: temperature warm", "mix 'temperature warm' is not one of"),
     ("sources: [a]\nmax_length: 0", "max_length=0 "),
     ("sources: [a]\nvalidation: v.de", "validation: expected `{source: FILE, target: FILE}`, found str"),
+    ("sources: [a]\nvalidation: [{name: a/b, source: v, target: w}]", "'a/b' is no name for a validation set"),
+    ("sources: [a]\nvalidation: [{source: v, target: w}, {source: x/v, target: w}]",
+     "two validation sets are called 'v'"),
+    ("sources: [a]\nvalidation: {source: v, target: [w, 3]}", "`target` is missing, or no path"),
     ("sources: [a]\nvalidation: {source: v.de}", "`target` is missing"),
     ("sources:\n  - {uri: a, weight: [}", "line 2: not valid YAML"),
     ("sources: [a]\nmix: weight\nsources: [b]", "line 3: not valid YAML (the key 'sources' is there twice)"),

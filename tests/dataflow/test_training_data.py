@@ -12,6 +12,7 @@ from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.stream import StreamBatches
 from towernmt.dataflow.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.training_data import is_prepared, make_batches, open_training_data
+from towernmt.dataflow.validation_set import ValidationSet
 from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import DataError, SettingsError
 
@@ -61,6 +62,21 @@ def test_a_yaml_file_brings_vocabularies_and_validation_text(place: Path) -> Non
     assert str(data.directory) == "corpora.yaml" and not data.shared_vocabulary
     data.copy_vocabularies("copy")
     assert Path("copy/source.words").read_bytes() == Path("prepared/vocabulary/source.words").read_bytes()
+
+
+def test_a_stream_has_all_its_validation_sets_with_all_references(place: Path) -> None:
+    Path("valid.2.en").write_text("sure word\n")
+    Path("talks.de").write_text("ja  2\nwort\n")
+    Path("talks.en").write_text("yes 2\nword\n")
+    Path("corpora.yaml").write_text("sources: [pairs.tsv]\nvocabulary: prepared\nvalidation:\n"
+                                    "- {source: valid.de, target: [valid.en, valid.2.en]}\n"
+                                    "- {source: talks.de, target: talks.en}\n")
+    data = open_training_data("corpora.yaml")
+    assert data.validation_sets == [
+        ValidationSet("valid", ["ja wort"], [["yes  word"], ["sure word"]]),
+        ValidationSet("talks", ["ja 2", "wort"], [["yes 2", "word"]])]
+    assert (data.valid_source, data.valid_target) == (["ja wort"], ["yes  word"])
+    assert open_training_data("prepared").validation_sets == []
 
 
 def test_the_vocabulary_of_the_command_line_comes_before_that_of_the_file_and_that_of_the_run(place: Path) -> None:

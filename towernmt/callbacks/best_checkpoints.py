@@ -24,12 +24,13 @@ class BestCheckpoints(ScoreWatcher):
     """Keeps the best `keep` checkpoints by a score as `directory/step-N`, whatever the saver removes.
 
     `directory/record.json` lists them, the best first; `directory/log` has one line an evaluation.
-    Of equal scores the earlier step is kept. Stand behind the validator and the callbacks that watch
+    Of equal scores the later step is the better. Stand behind the validator and the callbacks that watch
     its score, since the saver writes their memory as well; anywhere to the saver.
 
     Whenever the process is killed, the next start puts record, log and directories right: the record is what
     the resumed checkpoint remembers together with what stands in the file, without steps later
-    than the resumed one (the run will make those again).
+    than the resumed one (the run will make those again). If the record is of another metric, its checkpoints are moved
+    to `directory.1`, and a new record begins.
     """
 
     state_key = "best_checkpoints"
@@ -107,15 +108,19 @@ class BestCheckpoints(ScoreWatcher):
 
     def _best_of(self, entries: list[Entry]) -> list[Entry]:
         unique = {entry["step"]: entry for entry in entries if entry["score"] == entry["score"]}  # no NaN
-        return sorted(unique.values(), key=lambda e: (-self._sign * e["score"], e["step"]))[:self._keep]
+        return sorted(unique.values(), key=lambda e: (-self._sign * e["score"], -e["step"]))[:self._keep]
 
     def _reconcile(self) -> None:
         """Bring record, log and directories into line with the step that training starts from."""
         now = self.global_step
-        known = [entry for entry in [*self._read_record(), *self._entries]
+        recorded = self._read_record()
+        known = [entry for entry in [*recorded, *self._entries]
                  if entry["step"] <= now and entry["metric"] == self.metric]
-        if now == 0 and not known and (self.directory / "record.json").exists():
-            self._set_aside()
+        other = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
+        if other is not None:
+            self._set_aside(f"the best by {other}")
+        elif now == 0 and not known and (self.directory / "record.json").exists():
+            self._set_aside("the best of another run")
         present = []
         for entry in self._best_of(known):
             place, source = self._place(entry["step"]), self._checkpoints() / f"step-{entry['step']}"
@@ -140,13 +145,13 @@ class BestCheckpoints(ScoreWatcher):
     def _place(self, step: int) -> Path:
         return self.directory / f"step-{step}"
 
-    def _set_aside(self) -> None:
-        """A new run in an old directory: another run's best models are not ours to remove."""
+    def _set_aside(self, content: str) -> None:
+        """A new run in an old directory, or another metric: those best models are not ours to remove."""
         number = 1
         while (aside := self.directory.with_name(f"{self.directory.name}.{number}")).exists():
             number += 1
         self.directory.rename(aside)
-        logger.warning(f"{self.directory} held the best of another run, which is now in {aside}.")
+        logger.warning(f"{self.directory} held {content}: that is now in {aside}.")
 
     def _remove_unlisted(self) -> None:
         listed = {self._place(entry["step"]) for entry in self._entries}

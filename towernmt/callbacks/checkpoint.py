@@ -10,6 +10,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
+from towernmt.callbacks.every import Every
 from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.surroundings import all_callbacks, find_callbacks
@@ -48,9 +49,9 @@ class CheckpointSaver(Callback):
         if keep < 1:
             raise SettingsError(f"train.keep_checkpoints={keep} must be at least 1.")
         self.directory = Path(directory)
-        self.every_steps, self.every_minutes, self.keep, self.data = every_steps, every_minutes, keep, data
+        self.keep, self.data = keep, data
+        self._every = Every(every_steps, every_minutes)
         self._saved_step: int | None = None
-        self._saved_time = time.monotonic()
 
     def latest(self) -> Path | None:
         """The checkpoint that training would resume from."""
@@ -85,17 +86,14 @@ class CheckpointSaver(Callback):
         self._set_step = self._global_step.assign(self._step_value).op
 
     def _before_train(self) -> None:
-        self._saved_time = time.monotonic()
+        self._every.restart()
         if self._saved_step is None:
             self.save_now()
 
     def _trigger_step(self) -> None:
         if self._saved_step == self.global_step:
             write_state(self.directory, self.global_step, self._state(self.global_step))
-            return
-        minutes = (time.monotonic() - self._saved_time) / 60
-        if (self.every_steps and self.global_step % self.every_steps == 0) or (
-                self.every_minutes and minutes >= self.every_minutes):
+        elif self._every.due(self.global_step):
             self.save_now()
 
     def _after_train(self) -> None:
@@ -110,8 +108,9 @@ class CheckpointSaver(Callback):
         started = time.monotonic()
         write_checkpoint(self._saver, session, self.directory, step, self._state(step))
         keep_last(self.directory, self.keep)
-        self._saved_step, self._saved_time = step, time.monotonic()
-        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({self._saved_time - started:.1f} s).")
+        self._saved_step = step
+        self._every.restart()
+        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - started:.1f} s).")
 
     def _state(self, step: int) -> dict[str, Any]:
         return {

@@ -52,7 +52,8 @@ class EarlyStopping(ScoreWatcher):
                 f"{self.metric} did not improve in the last {self._patience.failures} validations; {best}")
 
     def state(self) -> dict[str, Any]:
-        return self._patience.state()
+        return {**self._patience.state(), "metric": self.metric}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self._patience.restore_state(state)
+        if state.get("metric", self.metric) == self.metric:   # patience with another metric counts for nothing
+            self._patience.restore_state(state)

@@ -15,6 +15,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks import schedules
 from towernmt.callbacks.limits import StopAfterMinutes
+from towernmt.callbacks.metrics import mode_of
 from towernmt.callbacks.patience import Patience
 from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.callbacks.score_watcher import ScoreWatcher
@@ -55,7 +56,8 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
         return ExponentialSchedule(learning_rate, s.decay_steps, s.decay_rate, s.warmup_steps, s.staircase)
     if s.name == "plateau":
         return ReduceOnPlateau(
-            learning_rate, s.warmup_steps, s.metric, s.patience, s.factor, s.min_delta, s.minimum)
+            learning_rate, s.warmup_steps, s.metric, s.patience, s.factor, s.min_delta, s.minimum,
+            mode_of(s.metric))
     if s.name == "budget":
         return BudgetSchedule(learning_rate, steps, limit, s.warmup_steps, s.end_learning_rate)
     raise SettingsError(f"schedule.name={s.name} is not one of {', '.join(schedules.SCHEDULES)}.")
@@ -272,8 +274,9 @@ class ReduceOnPlateau(LearningRateSchedule, ScoreWatcher):
         self._set_rate()
 
     def state(self) -> dict[str, Any]:
-        return {"reductions": self._reductions, "patience": self._patience.state()}
+        return {"reductions": self._reductions, "patience": self._patience.state(), "metric": self.metric}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._reductions = int(state["reductions"])
-        self._patience.restore_state(state["patience"])
+        if state.get("metric", self.metric) == self.metric:
+            self._patience.restore_state(state["patience"])

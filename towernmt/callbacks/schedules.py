@@ -35,7 +35,10 @@ class ScheduleSettings:
     staircase: bool = setting(False, "exponential: decay in jumps at whole multiples of decay_steps.")
     boundaries: list[int] = setting([], "piecewise: the last update of each value but the last one.", at_least=0)
     values: list[float] = setting([], "piecewise: learning rates, one more than boundaries.", at_least=0)
-    metric: str = setting("validation_bleu", "plateau: the score that is watched (higher is better).")
+    metric: str = setting(
+        "validation_bleu",
+        "plateau: the score that is watched; validation_bleu, validation_chrf, validation_loss, validation_perplexity, "
+        "and /NAME behind it for a further validation set.")
     patience: int = setting(3, "plateau: validations without improvement before the rate is reduced.", at_least=1)
     factor: float = setting(0.5, "plateau: what the rate is multiplied by when it is reduced.", above=0, below=1)
     min_delta: float = setting(0.0, "plateau: a score improves if it exceeds the best by more than this.", at_least=0)

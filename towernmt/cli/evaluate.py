@@ -17,8 +17,8 @@ from towernmt.predict.text_io import read_text, write_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `towernmt evaluate`."""
     parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
-    parser.add_argument("--reference", metavar="FILE", required=True,
-                        help="its translations by people, plain (detokenised) text")
+    parser.add_argument("--reference", metavar="FILE", required=True, action="append",
+                        help="its translations by people, plain (detokenised) text; may be given several times")
     parser.add_argument("--hypothesis", metavar="FILE", help="write the model's translations here")
     parser.add_argument("--hypothesis-file", metavar="FILE",
                         help="score these translations; no model and no source needed")
@@ -29,15 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
     _check(args)
-    references = read_text(args.reference)
+    references = [read_text(file) for file in args.reference]
     result: dict[str, Any] = {}
     if args.hypothesis_file:
         hypotheses = read_text(args.hypothesis_file)
+        _check_lines(args.hypothesis_file, hypotheses, args.reference, references)
     else:
         source = read_text(args.source)
-        if len(source) != len(references):
-            raise DataError(f"{args.source} has {len(source)} lines and {args.reference} has "
-                            f"{len(references)}: they must be translations of each other, line by line.")
+        _check_lines(args.source, source, args.reference, references)
         translator = make_translator(args)
         start = time.perf_counter()
         hypotheses = [best.text for best, *_ in translator.translate_stream(source, args.source)]
@@ -46,9 +45,16 @@ def run(args: argparse.Namespace) -> int:
                   "sentences_per_second": round(len(source) / max(seconds, 1e-9), 1)}
         if args.hypothesis:
             write_lines(args.hypothesis, hypotheses)
-    result = {**asdict(corpus_scores(hypotheses, references)), "sentences": len(references), **result}
+    result = {**asdict(corpus_scores(hypotheses, *references)), "sentences": len(hypotheses), **result}
     print(json.dumps(result) if args.json else _readable(result))
     return 0
+
+
+def _check_lines(name: str, lines: list[str], files: list[str], references: list[list[str]]) -> None:
+    for file, reference in zip(files, references, strict=True):
+        if len(lines) != len(reference):
+            raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be translations "
+                            "of each other, line by line.")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ sources:
   - {uri: 'sqlite:///crawl.db?table=pairs&where=score>0.7', tag: <crawl>, on_end: drop}
 mix: temperature 5                   # or: by weight, or: concatenate
 vocabulary: prepared/de-en           # or {source: de.model, target: en.model}, or one file for both
-validation: {source: valid.de, target: valid.en}
+validation: {source: valid.de, target: valid.en}       # or a list of sets, with names, and with several targets each
 source_factors: 1                    # words as `Haus|NOUN`; left out, the vocabulary's directory says so
 max_length: 200
 max_length_ratio: 9
@@ -29,6 +29,7 @@ import yaml
 from towernmt.dataflow.encode import PairFilter
 from towernmt.dataflow.mixture import MIXES, ON_END, Ingredient, Mixture
 from towernmt.dataflow.text import clean
+from towernmt.dataflow.validation_set import ValidationFiles, named_sets
 from towernmt.errors import SettingsError
 from towernmt.secrets import mask_text, mask_uri
 from towernmt.settings import apply_overrides, setting
@@ -64,7 +65,7 @@ class Corpora:
         sources: one or more.
         mix, temperature: see `towernmt.dataflow.mixture`.
         vocabulary: a directory, or the files of both sides; None: not given.
-        validation: text files; None: not given.
+        validation: the files of each validation set.
         source_factors: factors of each source word; None: not given.
         pair_filter: which pairs are kept.
     """
@@ -74,7 +75,7 @@ class Corpora:
     mix: str = "weight"
     temperature: float = 1.0
     vocabulary: Sides | str | None = None
-    validation: Sides | None = None
+    validation: Sequence[ValidationFiles] = ()
     source_factors: int | None = None
     pair_filter: PairFilter = field(default_factory=lambda: PairFilter(200, 9.0))
 
@@ -150,7 +151,7 @@ def _corpora(content: Any, name: str) -> Corpora:
     return Corpora(
         name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
-        None if validation is None else _sides(validation, f"{name}, validation"),
+        [] if validation is None else _validation(validation, f"{name}, validation"),
         factors, PairFilter(limits.max_length, limits.max_length_ratio))
 
 
@@ -180,6 +181,20 @@ def _sides(content: Any, origin: str) -> Sides:
         if not isinstance(given.get(side), str) or not given[side]:
             raise SettingsError(f"{origin}: `{side}` is missing, or no path; write {{source: FILE, target: FILE}}.")
     return Sides(given["source"], given["target"])
+
+
+def _validation(content: Any, origin: str) -> list[ValidationFiles]:
+    entries = content if isinstance(content, list) else [content]
+    files = []
+    for entry in entries:
+        given = _mapping(entry, ("name", "source", "target"), origin, "`{source: FILE, target: FILE}`")
+        targets = given.get("target")
+        targets = targets if isinstance(targets, list) else [targets]
+        if not targets or not all(isinstance(path, str) and path for path in (given.get("source"), *targets)):
+            raise SettingsError(f"{origin}: `source` or `target` is missing, or no path; write {{source: FILE, target: "
+                                "FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
+        files.append(ValidationFiles(str(given.get("name", "")), str(given["source"]), targets))
+    return named_sets(files, origin)
 
 
 def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> Mapping[str, Any]:

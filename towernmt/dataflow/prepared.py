@@ -20,6 +20,7 @@ from typing import Any
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.shards import ShardInfo, read_shard
 from towernmt.dataflow.text import read_lines
+from towernmt.dataflow.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from towernmt.errors import DataError
 
@@ -157,6 +158,11 @@ class PreparedData:
     def valid_target(self) -> list[str]:
         """Their references, as they were given."""
         return self._valid("target")
+
+    @cached_property
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty if there is none."""
+        return [ValidationSet("", self.valid_source, [self.valid_target])] if self.valid_source else []
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies into another directory, for `load_vocabularies`."""

@@ -87,8 +87,9 @@ def _check_factors(texts: list[str], factors: int, before: int, name: str) -> No
 def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int
                ) -> PrepareSettings:
     changes: dict[str, object] = {"source": str(source), "target": str(target)}
-    if corpora.validation is not None and not settings.valid_source:
-        changes |= {"valid_source": corpora.validation.source, "valid_target": corpora.validation.target}
+    if corpora.validation and not settings.valid_source:
+        first = corpora.validation[0]
+        changes |= {"valid_source": first.source, "valid_target": first.targets[0]}
     if factors:
         changes["source_factors"] = factors
     tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})

@@ -12,7 +12,8 @@ import numpy as np
 from towernmt.dataflow.annotations import check_factored_text
 from towernmt.dataflow.corpora import Corpora, Sides
 from towernmt.dataflow.factors import FactorError, factored, load_factors
-from towernmt.dataflow.text import clean, read_chunks
+from towernmt.dataflow.text import read_chunks
+from towernmt.dataflow.validation_set import ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, load_vocabulary, save_vocabularies
 from towernmt.errors import DataError, SettingsError
 
@@ -54,12 +55,20 @@ class StreamedCorpus:
     @cached_property
     def valid_source(self) -> list[str]:
         """Validation sentences in the source language (empty if none were given)."""
-        return [clean(line) for line in self._validation[0]]
+        return list(self.validation_sets[0].source) if self.validation_sets else []
 
     @cached_property
     def valid_target(self) -> list[str]:
         """Their references, as they were given."""
-        return self._validation[1]
+        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
+
+    @cached_property
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty if there is none."""
+        sets = [read_lines_of_set(files, _read_lines) for files in self._corpora.validation]
+        for files in self._corpora.validation if self.source_vocabulary.streams > 1 else ():
+            check_factored_text(files.source, self.source_vocabulary.streams - 1)
+        return [one for one in sets if one is not None]
 
     def batches(self, settings: StreamSettings, epochs: int | None = None,
                 report: Callable[[str], None] | None = None) -> StreamBatches:
@@ -78,20 +87,6 @@ class StreamedCorpus:
         """Write the vocabularies into a directory, for `load_vocabularies`."""
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
-    @cached_property
-    def _validation(self) -> tuple[list[str], list[str]]:
-        files = self._corpora.validation
-        if files is None:
-            return [], []
-        source, target = ([line for chunk in read_chunks(path) for line in chunk.decode()]
-                          for path in (files.source, files.target))
-        if len(source) != len(target):
-            raise DataError(f"{files.source} has {len(source)} lines, but {files.target} has {len(target)}: line n of "
-                            "one must be the translation of line n of the other.")
-        if self.source_vocabulary.streams > 1:
-            check_factored_text(files.source, self.source_vocabulary.streams - 1)
-        return source, target
-
     def _check_tags(self) -> None:
         for entry in self._corpora.sources:
             try:
@@ -102,6 +97,10 @@ class StreamedCorpus:
                 raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, which "
                                     "would make it an unknown word: choose a tag of characters that the text has, or "
                                     "prepare the vocabulary from them (towernmt prepare --source corpora.yaml).")
+
+
+def _read_lines(path: str) -> list[str]:
+    return [line for chunk in read_chunks(path) for line in chunk.decode()]
 
 
 def open_vocabularies(where: str | Path | Sides, factors: int | None = None) -> tuple[Vocabulary, Vocabulary, bool]:

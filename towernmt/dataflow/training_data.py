@@ -12,6 +12,7 @@ from towernmt.errors import SettingsError
 if TYPE_CHECKING:
     from towernmt.dataflow.batches import Batches, BlockSource
     from towernmt.dataflow.stream import StreamBatches
+    from towernmt.dataflow.validation_set import ValidationSet
     from towernmt.dataflow.vocabulary import Vocabulary
     from towernmt.dataflow.window import StreamSettings
 
@@ -34,6 +35,10 @@ class TrainingData(Protocol):
     @property
     def valid_target(self) -> list[str]:
         """Their references."""
+
+    @property
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty if there is none."""
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write both vocabularies into a directory."""

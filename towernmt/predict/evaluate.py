@@ -27,19 +27,25 @@ class Scores:
     chrf_signature: str = ""
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Score detokenised translations against one reference each.
+def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str]) -> Scores:
+    """Score detokenised translations against one reference each, or several.
 
+    Args:
+        hypotheses: a sentence each.
+        references: the translation of each by people.
+        more: further translations, all sentences by each translator; sacreBLEU counts what agrees with any of them.
     Raises:
         DataError: no sentences, or not as many hypotheses as references.
     """
-    if len(hypotheses) != len(references):
-        raise DataError(f"{len(hypotheses)} hypotheses for {len(references)} references: "
-                        "there must be one line of each for every sentence.")
+    for lines in (references, *more):
+        if len(hypotheses) != len(lines):
+            raise DataError(f"{len(hypotheses)} hypotheses for {len(lines)} references: "
+                            "there must be one line of each for every sentence.")
     if not references:
         raise DataError("There are no sentences to score: the reference is empty.")
+    everyone = [list(lines) for lines in (references, *more)]
     bleu, chrf = BLEU(force=True), CHRF()  # force: no warning about text that looks tokenised
-    bleu_score = bleu.corpus_score(list(hypotheses), [list(references)])
-    chrf_score = chrf.corpus_score(list(hypotheses), [list(references)])
+    bleu_score = bleu.corpus_score(list(hypotheses), everyone)
+    chrf_score = chrf.corpus_score(list(hypotheses), everyone)
     return Scores(bleu=float(bleu_score.score), chrf=float(chrf_score.score),
                   signature=str(bleu.get_signature()), chrf_signature=str(chrf.get_signature()))

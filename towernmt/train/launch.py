@@ -19,6 +19,7 @@ from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.early_stopping import EarlyStopping
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.loss_scale_monitor import LossScaleMonitor
+from towernmt.callbacks.metrics import mode_of
 from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
@@ -275,25 +276,38 @@ def _takes_batches(model: Any) -> bool:
     return names == [spec.name for spec in batch_signature()]
 
 
+def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:
+    """The validation of a run on the data's validation sets.
+
+    Raises:
+        SettingsError: `train.metric` cannot be had.
+    """
+    s = settings.train
+    first, *others = [validation.first(s.validate_sentences) for validation in data.validation_sets]
+    return BleuValidator(
+        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.validate_steps,
+        settings.search, loss=_takes_batches(model), every_minutes=s.validate_minutes,
+        more_references=first.references[1:], more_sets=others, metric=s.metric,
+        metric_set="" if s.metric_set == first.name else s.metric_set, seed=s.seed)
+
+
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train
-    validated = bool(data.valid_source) and s.validate_steps > 0
+    metric: str | None = None       # the scalar that the best checkpoints and early stopping go by
     callbacks: list[Any] = [NaNGuard(), *([LossScaleMonitor()] if s.precision == "float16" else [])]
-    if validated:
-        count = s.validate_sentences or None
-        callbacks.append(BleuValidator(
-            model, data.valid_source[:count], data.valid_target[:count], data.source_vocabulary,
-            data.target_vocabulary, s.validate_steps, settings.search,
-            loss=_takes_batches(model)))
+    if data.validation_sets and (s.validate_steps or s.validate_minutes):
+        validator = make_validator(settings, data, model)
+        callbacks.append(validator)
+        metric = validator.metric
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))
-    if validated and s.stop_patience:
-        callbacks.append(EarlyStopping("validation_bleu", s.stop_patience))
-    if validated and s.keep_best:
-        callbacks.append(BestCheckpoints(run.best, s.keep_best))
+    if metric and s.stop_patience:
+        callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
+    if metric and s.keep_best:
+        callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
     callbacks += [saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from towernmt.callbacks.metrics import METRICS
 from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import SettingsError
@@ -47,10 +48,17 @@ class TrainSettings(StreamSettings):
     checkpoint_minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none", at_least=0)
     keep_checkpoints: int = setting(5, "how many of the last checkpoints stay", at_least=1)
     validate_steps: int = setting(
-        1000, "translate the validation set and compute BLEU every so many updates", at_least=0)
-    validate_sentences: int = setting(0, "use the first so many validation sentences; 0 for all", at_least=0)
-    keep_best: int = setting(1, "how many of the best checkpoints by validation BLEU are kept apart", at_least=0)
-    stop_patience: int = setting(0, "stop after so many validations without a better BLEU; 0 for never", at_least=0)
+        1000, "translate the validation sets and score them every so many updates; 0 for not by updates", at_least=0)
+    validate_minutes: float = setting(
+        0.0, "the same every so many minutes; with 0 for both there is no validation", at_least=0)
+    validate_sentences: int = setting(0, "use the first so many sentences of each set; 0 for all", at_least=0)
+    metric: str = setting(
+        "bleu", "what best checkpoints and early stopping go by; loss is of a target token (nats), without smoothing",
+        choices=tuple(METRICS))
+    metric_set: str = setting("", "the name of the validation set whose metric that is; empty: the first")
+    keep_best: int = setting(1, "how many of the best checkpoints by train.metric are kept apart", at_least=0)
+    stop_patience: int = setting(
+        0, "stop after so many validations without a better train.metric; 0 for never", at_least=0)
     log_steps: int = setting(50, "a progress line every so many updates", at_least=1)
     init_from: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
     init_new: list[str] = setting(

@@ -1,0 +1,87 @@
+"""The parts of a validation without TensorFlow: when it is due, its metrics, what it reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.callbacks import validation_report as report
+from towernmt.callbacks.every import Every
+from towernmt.callbacks.metrics import METRICS, Outcome, mode_of
+from towernmt.dataflow.validation_set import ValidationSet
+from towernmt.errors import DataError
+from towernmt.predict.evaluate import Scores
+
+OUTCOME = Outcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)
+
+
+def test_steps_and_minutes_may_both_make_it_due() -> None:
+    now = [100.0]
+    every = Every(steps=10, minutes=2.0, clock=lambda: now[0])
+    assert [step for step in range(1, 31) if every.due(step)] == [10, 20, 30]
+    now[0] += 121
+    assert every.due(7)
+    every.restart()
+    now[0] += 119
+    assert not every.due(7)
+    now[0] += 1
+    assert every.due(7)
+    assert not any(Every(clock=lambda: 1e9 * now[0]).due(step) for step in range(1, 50))
+
+
+def test_each_metric_has_its_name_direction_and_value() -> None:
+    found = {name: (metric.scalar(), metric.scalar("news"), metric.mode, metric.value(OUTCOME))
+             for name, metric in METRICS.items()}
+    assert found == {
+        "bleu": ("validation_bleu", "validation_bleu/news", "max", 12.345),
+        "chrf": ("validation_chrf", "validation_chrf/news", "max", 34.567),
+        "loss": ("validation_loss", "validation_loss/news", "min", 2.0),
+        "perplexity": ("validation_perplexity", "validation_perplexity/news", "min", pytest.approx(math.exp(2)))}
+    assert METRICS["perplexity"].value(Outcome([], OUTCOME.scores, 1e4)) == math.inf
+    assert [METRICS[name].value(Outcome([], OUTCOME.scores)) for name in ("loss", "perplexity")] == [None, None]
+    assert METRICS["loss"].at_least_as_good(1.0, 1.0) and not METRICS["loss"].at_least_as_good(2.0, 1.0)
+    assert METRICS["bleu"].at_least_as_good(1.0, 1.0) and not METRICS["bleu"].at_least_as_good(1.0, 2.0)
+    assert [mode_of(name) for name in ("validation_bleu/x", "validation_loss/x", "validation_perplexity", "nll")] == [
+        "max", "min", "min", "min"]
+
+
+def test_loss_and_perplexity_stand_beside_those_of_training_without_label_smoothing() -> None:
+    assert report.figures(OUTCOME, 1.5) == (
+        "BLEU 12.35, chrF 34.57, nll 2.0000 (training 1.5000), perplexity 7.39 (training 4.48)")
+    assert report.figures(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
+    assert report.figures(Outcome([], OUTCOME.scores), 1.5) == "BLEU 12.35, chrF 34.57"
+
+
+def test_the_samples_change_over_a_run_and_are_a_function_of_step_and_seed() -> None:
+    shown = [report.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
+    assert shown == [report.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
+    assert shown != [report.sample_numbers(200, 3, step, seed=8) for step in range(100, 2100, 100)]
+    assert len({number for numbers in shown for number in numbers}) > 40
+
+
+@given(sentences=st.integers(1, 50), samples=st.integers(0, 60), step=st.integers(0, 2**40),
+       seed=st.integers(0, 2**62))
+def test_samples_are_different_sentences_of_the_set(sentences: int, samples: int, step: int, seed: int) -> None:
+    numbers = report.sample_numbers(sentences, samples, step, seed)
+    assert numbers == sorted(set(numbers)) and len(numbers) == min(samples, sentences)
+    assert all(0 <= number < sentences for number in numbers)
+
+
+def test_samples_show_all_references_and_no_markdown_of_their_own() -> None:
+    validation = ValidationSet("", ["a|b", "c"], [["d", "e"], ["f", "*g*"]])
+    assert report.sample_lines(validation, ["x", "y"], [1]) == [
+        "  source      c", "  reference   e", "  reference   *g*", "  translation y"]
+    table = report.sample_table(validation, ["x", "y"], [0, 1])
+    assert "| source 1 | a\\|b |" in table and "| reference 2 | \\*g\\* |" in table
+
+
+def test_a_set_whose_sides_differ_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match="The validation set 'news' has 2 source and 1 reference lines"):
+        ValidationSet("news", ["a", "b"], [["c", "d"], ["e"]])
+    with pytest.raises(DataError, match="has no reference translation"):
+        ValidationSet("", ["a"], [])
+    assert ValidationSet("n", ["a", "b"], [["c", "d"]]).first(1) == ValidationSet("n", ["a"], [["c"]])
+    assert ValidationSet("n", ["a", "b"], [["c", "d"]]).first(0) == ValidationSet("n", ["a", "b"], [["c", "d"]])
