@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.models.tower_rules import check_tower
+from towernmt.models.tower_rules import DECODER_RULES, check_tower
 from towernmt.models.transformer import Transformer, TransformerSettings
 from towernmt.tf_compat import tf
 
@@ -29,6 +29,10 @@ def test_a_decoder_that_contradicts_itself_is_told_how_and_where(beast):
     (breach,) = check_tower(beast.model())
     assert (breach.rule, breach.message) == (beast.rule, beast.message)
     assert breach.where.endswith(f"decoder_zoo.py:{broken_line(beast.model)}")
+
+
+def test_every_rule_of_decoders_has_a_beast():
+    assert {beast.rule for beast in decoder_zoo.ZOO} == set(DECODER_RULES)
 
 
 def test_a_decoder_of_two_equal_forms_is_told_nothing():

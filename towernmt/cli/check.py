@@ -26,13 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; 0 if every rule is kept, else 1."""
-    from towernmt.models.tower_rules import RULES, check_tower
+    from towernmt.models.tower_rules import check_tower, rules_for
 
-    breaches = check_tower(load_model(args.model))
+    model = load_model(args.model)
+    breaches = check_tower(model)
     for breach in breaches:
         print(breach)
     if not breaches:
-        print(f"{args.model} keeps the {len(RULES)} rules of tower functions.")
+        print(f"{args.model} keeps the {len(rules_for(model))} rules of tower functions.")
         return 0
     rules = sorted({breach.rule for breach in breaches})
     number = f"{len(breaches)} breaches" if len(breaches) > 1 else "1 breach"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from towernmt.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "breach": ["RULES", "Breach"],
-    "check": ["check_tower", "check_tower_function"],
+    "breach": ["DECODER_RULES", "RULES", "Breach"],
+    "check": ["check_tower", "check_tower_function", "rules_for"],
     "watch": ["TowerWatch"],
 })

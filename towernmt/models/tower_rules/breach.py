@@ -17,18 +17,21 @@ RULES = {
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
     "mode": "training and predicting make the same variables",
+}
+"""Rules by name, from tensorpack's "Rules of Tower Function"."""
+DECODER_RULES = {
     "padding": "a sentence's logits do not depend on the padding of its source",
     "causal": "a target position's logits do not depend on later target words",
     "stepwise": "decode_step gives the logits that decode gives, step after step and after reordering",
 }
-"""Rules by name: from tensorpack's "Rules of Tower Function", and the last three of an `NMTModel`."""
+"""What holds of an `NMTModel` besides."""
 
 
 class Breach(NamedTuple):
     """One breach of one rule by one variable.
 
     Attributes:
-        rule: a key of `RULES`.
+        rule: a key of `RULES` or of `DECODER_RULES`.
         variable: what breaks it, by the name that it has in a training tower alone; for some rules a scope, a
             collection or an attribute; "" if it is the function itself.
         message: one sentence: what is wrong, and how to mend it.

@@ -13,7 +13,7 @@ from tensorpack.utils import logger
 from towernmt.errors import SettingsError
 from towernmt.models.interface import NMTModel
 from towernmt.models.tower_rules import rules, stepwise
-from towernmt.models.tower_rules.breach import Breach
+from towernmt.models.tower_rules.breach import DECODER_RULES, RULES, Breach
 from towernmt.models.tower_rules.scratch import Scratch
 from towernmt.tf_compat import tf
 
@@ -36,6 +36,11 @@ def check_tower(model: Any) -> list[Breach]:
                             "function there is check_tower_function(function, input_signature).")
     decode_one = _decode_one if isinstance(model, NMTModel) else None
     return _check(model, model.get_input_signature(), lambda subject: subject.build_graph, decode_one)
+
+
+def rules_for(model: Any) -> dict[str, str]:
+    """The rules that `check_tower` looks after in a model, by name."""
+    return RULES | DECODER_RULES if isinstance(model, NMTModel) else RULES
 
 
 def check_tower_function(function: Callable[..., Any], signature: Sequence[Any]) -> list[Breach]:
