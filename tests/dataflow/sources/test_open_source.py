@@ -24,7 +24,7 @@ from towernmt.errors import SettingsError
     ("x.tsv?header=true&header=no", "the option 'header' is there twice"),
     ("x.jsonl?source=", "source=: expected a name"),
     ("x.tsv?missing=ignore", "missing=ignore: expected one of error, skip"),
-    ("x.tsv?format=csv", "format=csv: expected one of parallel, tsv, jsonl"),
+    ("x.tsv?format=xls", "format=xls: expected one of parallel, tsv, csv"),
     ("x.tsv?format=parallel", "two parallel files, and they alone, are named by braces"),
     ("x.{de,en}?format=tsv", "two parallel files, and they alone, are named by braces"),
     ("x.{de,en,fr}", r"\{de,en,fr\} must name exactly two sides"),

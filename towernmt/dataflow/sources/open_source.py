@@ -10,6 +10,7 @@ from typing import Any
 
 from towernmt.dataflow.sources.catalogues import Catalogues
 from towernmt.dataflow.sources.compression import split_compression
+from towernmt.dataflow.sources.csv_files import CommaSeparated
 from towernmt.dataflow.sources.file_source import FileSource
 from towernmt.dataflow.sources.line_formats import JsonLines, TabSeparated
 from towernmt.dataflow.sources.options import (
@@ -27,6 +28,7 @@ from towernmt.dataflow.sources.parquet import Parquet
 from towernmt.dataflow.sources.s3_client import split_name
 from towernmt.dataflow.sources.source import Source
 from towernmt.dataflow.sources.storage import LocalStorage, Storage
+from towernmt.dataflow.sources.tmx import TranslationMemory
 from towernmt.errors import SettingsError
 from towernmt.secrets import mask_uri
 
@@ -34,8 +36,8 @@ _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
 _S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
                                  "chunk_bytes": whole_number, "timeout": seconds}
 _S3_PATIENCE = ("retries", "chunk_bytes", "timeout")
-_ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
-            ".po": "catalogue", ".mo": "catalogue"}
+_ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+            ".tmx": "tmx", ".po": "catalogue", ".mo": "catalogue"}
 _MISSING = choice("error", "skip")
 
 
@@ -136,11 +138,43 @@ def _columns(text: str) -> tuple[int, int]:
     return columns[0], columns[1]
 
 
+def _delimiter(text: str) -> str:
+    text = "\t" if text == "tab" else text
+    if len(text) != 1 or text in '"\r\n':
+        raise ValueError("one character, or tab")
+    return text
+
+
+def _language(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]{1,8}([-_][A-Za-z0-9]{1,8})*", text):
+        raise ValueError("a language as in xml:lang, for example de or pt-BR")
+    return text
+
+
+def _comma_separated(name: str, storage: Storage, pattern: str, source: str | None = None, target: str | None = None,
+                     columns: tuple[int, int] | None = None, **options: Any) -> CommaSeparated:
+    if (source is None) != (target is None) or (source is not None and columns is not None):
+        raise SettingsError(f"{name}: name both columns with source=NAME&target=NAME, or both by their numbers with "
+                            "columns=0,1.")
+    names = (source, target) if source is not None and target is not None else None
+    return CommaSeparated(name, storage, pattern, columns or (0, 1), names, **options)
+
+
+def _translation_memory(name: str, storage: Storage, pattern: str, source_language: str = "",
+                        target_language: str = "", missing: str = "error") -> TranslationMemory:
+    if not source_language or not target_language:
+        raise SettingsError(f"{name}: say which languages are source and target, as they stand in xml:lang, for "
+                            "example ?source_language=de&target_language=en.")
+    return TranslationMemory(name, storage, pattern, source_language, target_language, missing)
+
+
 _FIELDS: dict[str, Parse] = {"source": name, "target": name, "missing": _MISSING}
 _FORMATS: dict[str, tuple[Callable[..., FileSource], dict[str, Parse]]] = {
     "parallel": (ParallelFiles, {}),
     "tsv": (TabSeparated, {"columns": _columns, "header": yes_or_no, "missing": _MISSING}),
+    "csv": (_comma_separated, {**_FIELDS, "columns": _columns, "header": yes_or_no, "delimiter": _delimiter}),
     "jsonl": (JsonLines, _FIELDS),
     "parquet": (Parquet, _FIELDS),
+    "tmx": (_translation_memory, {"source_language": _language, "target_language": _language, "missing": _MISSING}),
     "catalogue": (Catalogues, {"accelerators": name, "reverse": yes_or_no}),
 }
