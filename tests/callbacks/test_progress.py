@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 from tensorpack.callbacks import Callback
 from tensorpack.dataflow import DataFromList
 from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
+from tensorpack.utils import logger
 
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.nan_guard import forgive
-from towernmt.callbacks.progress import Progress, duration, perplexity
+from towernmt.callbacks.progress import Progress, perplexity
+from towernmt.callbacks.progress_text import Bar, Figures, duration
 from towernmt.callbacks.schedule_callbacks import ConstantSchedule
 from towernmt.callbacks.status_line import StatusLine
 from towernmt.errors import SettingsError
+from towernmt.terminal_log import mend_terminal
 from towernmt.tf_compat import tf, tf1
 
 
@@ -33,11 +40,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def run(callbacks, recorder, steps, batches, epochs=1):
@@ -88,8 +90,9 @@ def test_a_line_holds_token_weighted_means_and_speeds(recorder, caplog, do):
     assert recorder.of("tokens_per_second") == [(2, pytest.approx(25.0)), (4, pytest.approx(6.0))]
     assert recorder.of("learning_rate")[0] == (2, 0.0)
     # two updates and one wait of the other callback took 102 s, and two updates are left
-    assert lines[0] == ("step 2, epoch 1, loss 1.7500, perplexity 2.40, learning rate 0.000e+00, "
-                        "20 target tokens/s (25 with source), ETA 1:42")
+    assert lines[0] == ("step 2, nll 0.8750, 20 target tokens/s, ETA 1:42, perplexity 2.40, learning rate 0.000e+00, "
+                        "loss as trained 1.7500, 25 tokens/s with source, epoch 1")
+    assert recorder.of("nll")[0] == (2, pytest.approx(loss / 2))
     assert len(lines) == 2
     assert re.search(r"Trained 4 steps in 6:44: 48 target tokens, 12 a second of training; "
                      r"at most \d+\.\d GB of memory; the last step is 4\.", caplog.text)
@@ -135,7 +138,7 @@ def test_skipped_updates_count_for_the_speed_alone(recorder, caplog):
     assert recorder.of("target_tokens_per_second") == [(2, pytest.approx(20.0)), (4, pytest.approx(10.0))]
     assert [step for step, _ in recorder.of("learning_rate")] == [2, 4]
     line = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 4"))
-    assert "loss" not in line and "inf" not in line
+    assert "loss" not in line and "nll" not in line and "inf" not in line
 
 
 def test_a_trainer_without_tokens_gets_steps_per_second(train, caplog):
@@ -160,38 +163,125 @@ def test_the_eta_is_that_of_the_nearest_limit(recorder, caplog):
         with caplog.at_level(logging.INFO):
             run([Ticking(1, clock), *limits], recorder, 2, BATCHES, **kwargs)
         first = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 1"))
-        return first.partition("ETA ")[2]
+        return first.partition("ETA ")[2].split(",")[0]
 
     assert eta(StopAtStep(101)) == "0:06"  # one epoch of two steps is nearer
     assert eta(StopAtStep(2), epochs=50) == "0:06"
     assert eta(StopAfterMinutes(0.25, clock), epochs=50) == "0:09"
 
 
-def test_a_terminal_gets_one_line_that_overwrites_itself_and_the_file_gets_lines(recorder, caplog, tmp_path):
-    from tensorpack.utils import logger
+def figures(**changes):
+    scalars = {"nll": 4.0312, "loss": 4.9, "perplexity": 56.33, "learning_rate": 1.9e-3, "gradient_norm": 0.81,
+               "target_tokens_per_second": 21405.0, "tokens_per_second": 42000.0, "steps_per_second": 40.0}
+    return Figures(**{"step": 120_000, "steps": 250_000, "epoch": 3, "scalars": scalars, "seconds_left": 45296.0,
+                      "done": 0.48, "seconds": 41000.0, **changes})
 
-    terminal = Terminal()
-    file = logging.FileHandler(tmp_path / "log")
-    logger._logger.addHandler(file)
-    try:
-        with caplog.at_level(logging.INFO):
-            run([Progress(2, status=StatusLine(terminal, 0.0)), StopAtStep(4)], recorder, 4, BATCHES)
-    finally:
-        logger._logger.removeHandler(file)
-    shown = [text for text in terminal.getvalue().split("\x1b[2K\r") if text]
-    assert [text.split(",")[0] for text in shown] == ["step 1", "step 2", "step 3", "step 4"]
-    assert "\n" not in terminal.getvalue()
-    lines = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("step")]
-    assert [line.split(",")[0] for line in lines] == ["step 2", "step 4"]
+
+def drawn(bar, width):
+    """What a terminal of that width shows of it."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, force_terminal=True, color_system=None).print(bar, end="")
+    return stream.getvalue().rstrip("\n")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_the_bar_has_step_loss_speed_and_eta_in_one_line_of_any_terminal(width):
+    line = drawn(Bar(figures()), width)
+    assert "\n" not in line and cell_len(line.rstrip()) < width
+    assert re.match(r"(step )?120000(/250000)? ", line) and "nll 4.03" in line and "ETA 12:34:56" in line
+    assert ("21,405" in line or "21.4k" in line) and ("━" in line) == (width >= 60)
+    assert ("perplexity 56.33" in line) == (width >= 120)
+
+
+def test_the_bar_without_a_limit_tells_how_long_it_has_trained():
+    line = drawn(Bar(figures(steps=None, seconds_left=None, done=None)), 80)
+    assert line.startswith("step 120000 ") and "for 11:23:20" in line and "━" not in line
+
+
+@pytest.mark.parametrize("width", [31, 71, 111])
+def test_a_line_of_history_fits_the_terminal(width):
+    line = figures().line(width)
+    assert len(line) <= width and re.match("(step )?120000, nll 4.0", line)
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns; `shown()` is what stands on it, line by line."""
+
+    def isatty(self):
+        return True
+
+    def shown(self):
+        lines, row = [""], 0
+        for part in re.findall(r"\x1b\[\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.getvalue()):
+            if part == "\n":
+                row += 1
+                lines[row:row + 1] = lines[row:row + 1] or [""]
+            elif part.endswith("A") and part.startswith("\x1b"):
+                row -= int(part[2:-1] or 1)
+            elif part == "\x1b[2K":
+                lines[row] = ""
+            elif not part.startswith("\x1b") and part != "\r":
+                lines[row] += part
+        return [line.rstrip() for line in lines]
+
+
+@contextlib.contextmanager
+def on_a_terminal(monkeypatch, kind="xterm"):
+    """Standard output is a terminal, and tensorpack's logger writes to it."""
+    with monkeypatch.context() as patch:
+        stream = Terminal()
+        patch.setattr(sys, "stdout", stream)
+        for name, value in (("TERM", kind), ("NO_COLOR", "1"), ("COLUMNS", "80")):
+            patch.setenv(name, value)
+        patch.setattr(logger._logger, "handlers", [logging.StreamHandler(stream)])
+        mend_terminal()
+        yield stream
+
+
+def test_a_terminal_has_the_history_above_a_bar_that_is_gone_at_the_end(recorder, monkeypatch):
+    seen = []
+
+    class Look(Callback):
+        def _trigger_step(self):
+            seen.append(terminal.shown())
+
+    with on_a_terminal(monkeypatch) as terminal:
+        run([Progress(2, status=StatusLine(every_seconds=0.0)), Look(), StopAtStep(4)], recorder, 4, BATCHES)
+    assert [lines[-1].split("  ")[0] for lines in seen] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    assert all(len(line) <= 80 for lines in seen for line in lines)
+    end = [line[9:] for line in terminal.shown() if line]
+    assert [line.split(",")[0] for line in end if line.startswith("step")] == ["step 2", "step 4"]
+    assert end[-1].endswith("the last step is 4.") and "━" not in terminal.shown()[-1]
+
+
+def test_what_is_printed_or_logged_meanwhile_stands_above_the_bar(monkeypatch):
+    with on_a_terminal(monkeypatch) as terminal:
+        status = StatusLine(every_seconds=0.0)
+        status.open()
+        status.show("the bar")
+        logger.info("logged")
+        print("printed")
+        assert [line[-7:] for line in terminal.shown()] == [" logged", "printed", "the bar"]
+        status.close()
+        print("after")
+    assert terminal.shown()[1:] == ["printed", "after", ""]
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(kind, recorder, monkeypatch):
+    with on_a_terminal(monkeypatch, kind) as terminal:
+        run([Progress(2), StopAtStep(4)], recorder, 4, BATCHES)
+    assert "\x1b" not in terminal.getvalue() and "step 4, nll" in terminal.getvalue()
 
 
 def test_no_terminal_gets_no_escape_codes():
     stream = io.StringIO()
     status = StatusLine(stream)
     status.open()
-    status.show("step 1", always=True)
+    assert not status.active and not status.due()
+    status.show("step 1")
     status.close()
-    assert not status.active and stream.getvalue() == ""
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00"),

@@ -57,7 +57,7 @@ def test_a_broken_corpus_ends_training_with_a_sentence_that_names_the_file(broke
 def test_a_corpus_that_breaks_ends_training_with_a_checkpoint_of_what_was_done(broken):
     results = broken[2]
     result, last = results["truncated"]
-    steps = [int(step) for step in re.findall(r"step (\d+), epoch", result.output)]
+    steps = [int(step) for step in re.findall(r"step (\d+), nll", result.output)]
     assert 30 < last == steps[-1] < 120
     assert results["removed"][1] == results["changed"][1] == last
 

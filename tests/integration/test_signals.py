@@ -36,7 +36,7 @@ def test_a_signal_ends_the_run_with_its_status_and_a_checkpoint_of_the_last_step
     assert result.status == 128 + number
     assert "Traceback" not in result.text
     assert f"{number.name}: training ends after this step, with a checkpoint." in result.output
-    steps = [int(step) for step in re.findall(r"step (\d+), epoch", result.output)]
+    steps = [int(step) for step in re.findall(r"step (\d+), nll", result.output)]
     assert last == steps[-1] < 120
 
 

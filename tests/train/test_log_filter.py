@@ -1,23 +1,99 @@
-"""What tensorpack's logger must not write."""
+"""What tensorpack's logger must not write, and what of it a terminal need not show."""
 
 from __future__ import annotations
 
+import io
+import logging
 import sys
 from pathlib import Path
 
 import pytest
 from tensorpack.utils import logger
 
+from towernmt.secrets import mask_uri
+from towernmt.terminal_log import DETAIL, mend_terminal
 from towernmt.train.log_filter import mend_logger
+from towernmt.train.run_log import begin_log, end_log, hold_log
 
-
-@pytest.mark.parametrize("uri", [
+URIS = [
     "postgresql://me:s3cret@host/db?table=pairs", "mysql+pymysql://me:s3/cr@t-s3cret@host/db",
-    "postgresql://host/db?user=me&password=s3cret&table=t", "s3://b/x.tsv?secret_access_key=s3cret"])
-def test_the_command_line_is_logged_without_passwords(uri: str, tmp_path: Path, monkeypatch) -> None:
+    "postgresql://host/db?user=me&password=s3cret&table=t", "s3://b/x.tsv?secret_access_key=s3cret",
+    "postgresql://me:a s3cret with blanks@host/db?table=pairs", "s3://KEY:s3cret@bucket/train.tsv",
+    "postgresql://me:q?s3cret#@host/db", "mysql://host/db?password=a s3cret & more&table=t",
+    "mysql://host/db?table=t&sslpassword=s3cret", "mysql://me:s3cret\nline@host/db"]
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before():
+    kept = logger._logger.handlers[:]
+    yield
+    end_log()
+    logger._logger.handlers[:] = kept
+
+
+@pytest.mark.parametrize("uri", URIS)
+@pytest.mark.parametrize("begin", [begin_log, lambda place: logger.set_logger_dir(str(place), action="k")],
+                         ids=["ours", "tensorpack's"])
+def test_the_command_line_is_logged_without_passwords(uri: str, begin, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["towernmt", "train", "--data", uri, "--logdir", "runs/x"])
     mend_logger()
-    logger.set_logger_dir(str(tmp_path), action="k")
+    begin(tmp_path)
     text = (tmp_path / "log.log").read_text()
     assert "Argv: towernmt train --data" in text and "--logdir runs/x" in text
-    assert "s3cret" not in text and "cr@t" not in text
+    assert "s3cret" not in text and "cr@t" not in text and "blanks" not in text and "more" not in text
+
+
+@pytest.mark.parametrize("argument", [
+    "train.batch_tokens=4096", "data/de-en", "crawl.{de,en}.gz", "sqlite:///crawl.db?table=pairs&key=id",
+    "s3://bucket/part-*.tsv.gz?region=x", "model.tie_embeddings=all"])
+def test_what_is_no_secret_is_logged_as_it_is(argument: str) -> None:
+    assert mask_uri(argument) == argument
+
+
+def test_the_log_is_one_file_over_resumes_with_what_came_before_it(tmp_path: Path) -> None:
+    for resume in range(3):
+        hold_log()
+        logger.info(f"before {resume}")
+        begin_log(tmp_path)
+        logger.info(f"after {resume}", extra=DETAIL)
+        end_log()
+    lines = [line.split("] ")[1].split()[0] for line in (tmp_path / "log.log").read_text().splitlines()]
+    assert lines == ["before", "Argv:", "after"] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["log.log"]
+
+
+def test_no_colour_gets_into_the_log_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")      # as on a terminal
+    begin_log(tmp_path)
+    logger.warning("careful")
+    assert "\x1b" not in (tmp_path / "log.log").read_text() and "WRN careful" in (tmp_path / "log.log").read_text()
+
+
+def tensorpack_says(text: str) -> None:
+    logger._logger.handle(logger._logger.makeRecord("tensorpack", logging.INFO, logger.__file__, 1, text, (), None))
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_terminal_has_what_towernmt_tells_and_the_file_everything(tmp_path: Path, verbose: bool) -> None:
+    stream = io.StringIO()
+    logger._logger.handlers[:] = [logging.StreamHandler(stream)]
+    mend_terminal(verbose)
+    begin_log(tmp_path)
+    for text in ("Graph Finalized.", "Training was stopped by exception the limit of 250 updates is reached."):
+        tensorpack_says(text)
+    logger.info("Building training tower 1", extra=DETAIL)
+    logger.info("Validation at step 1")
+    logger.warning("'target_tokens:0' may refer to both the Tensor and the input")
+    shown, kept = stream.getvalue(), (tmp_path / "log.log").read_text()
+    for text in ("Graph Finalized", "Building", "may refer to both", "Argv"):
+        assert text in kept and (text in shown) == verbose
+    for text in ("Validation at step 1", "Training ends: the limit of 250 updates is reached."):
+        assert text in kept and text in shown
+    assert "exception" not in shown
+
+
+def test_a_disk_without_room_costs_the_log_and_no_stack(tmp_path: Path, capsys) -> None:
+    begin_log(tmp_path)
+    logger._FILE_HANDLER.setStream(open("/dev/full", "w"))
+    logger.info("no room")
+    assert "Traceback" not in capsys.readouterr().err

@@ -12,7 +12,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks import validation_report as report
 from towernmt.callbacks.every import Every
 from towernmt.callbacks.metrics import METRICS, Outcome
-from towernmt.callbacks.progress import duration
+from towernmt.callbacks.progress_text import duration
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stop_signal import StopOnSignal
 from towernmt.callbacks.summaries import text_summary

@@ -15,6 +15,7 @@ from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.surroundings import all_callbacks, find_callbacks
 from towernmt.errors import SettingsError
+from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf1
 from towernmt.train.checkpoint import (
     checkpoint_path,
@@ -110,7 +111,8 @@ class CheckpointSaver(Callback):
         keep_last(self.directory, self.keep)
         self._saved_step = step
         self._every.restart()
-        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - started:.1f} s).")
+        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - started:.1f} s).",
+                    extra=DETAIL if step == 0 else None)
 
     def _state(self, step: int) -> dict[str, Any]:
         return {

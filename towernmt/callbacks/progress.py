@@ -12,6 +12,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.nan_guard import FORGIVEN
+from towernmt.callbacks.progress_text import Bar, Figures, duration
 from towernmt.callbacks.status_line import StatusLine
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.errors import SettingsError
@@ -20,12 +21,14 @@ from towernmt.tf_compat import tf, tf1
 
 
 class Progress(Callback):
-    """One line every `log_steps` updates, and the same as scalars; replaces tensorpack's `ProgressBar`.
+    """A line of the log every `log_steps` updates, and the same as scalars; replaces tensorpack's `ProgressBar`.
 
-    On a terminal a single line overwrites itself, and only the log file gets the lines. The numbers are
-    means over the interval, weighted by target tokens. Each step fetches, with the update: `loss` and
+    A terminal has a bar below these lines as well, a few times a second, with as much as its width has room for. The
+    numbers are means over the interval, weighted by target tokens. Each step fetches, with the update: `loss` and
     `nll` of all training towers, the tower inputs `target_tokens` and `source_length`, `gradient_norm`
     and `learning_rate`; what the graph does not have is left out, so that it serves any tensorpack trainer.
+
+    Where a tower has an `nll`, that is shown before its `loss`: like a validation's, it is without label smoothing.
 
     With an update cycle of K the hooked run of a step holds the last of its K batches: loss and perplexity
     are those of that batch, and tokens are counted as K times its tokens. Loss, perplexity and gradient norm leave out
@@ -34,8 +37,9 @@ class Progress(Callback):
     The speed leaves out the time that the callbacks before this one take after a step. Stand behind the
     validator and the saver, and tokens/s is the speed of training itself.
 
-    Scalars: `loss`, `perplexity`, `learning_rate`, `gradient_norm`, `target_tokens_per_second`,
-    `tokens_per_second` (source and target), `steps_per_second`.
+    Scalars: `loss` (what is optimised), `nll` (mean negative log-likelihood of a target token, in nats), `perplexity`
+    (exp of it), `learning_rate`, `gradient_norm`, `target_tokens_per_second`, `tokens_per_second` (source and target),
+    `steps_per_second`.
     """
 
     def __init__(self, log_steps: int = 50, clock: Callable[[], float] = time.monotonic,
@@ -44,7 +48,7 @@ class Progress(Callback):
         Args:
             log_steps: updates between lines.
             clock: a function that gives seconds.
-            status: where the self-overwriting line goes; by default the terminal, if there is one.
+            status: where the bar goes; by default the terminal, if there is one.
         Raises:
             SettingsError: `log_steps` is below 1.
         """
@@ -63,6 +67,7 @@ class Progress(Callback):
         self._first_step = self.global_step
         self._target_total = self._run_seconds = 0.0
         self._interval = _Interval()
+        self._last: _Interval | None = None
         self._began = self._resumed = self._clock()
         self._status.open()
 
@@ -84,9 +89,9 @@ class Progress(Callback):
         # The step counter of tensorpack stands first, so global_step counts this update already.
         if self.global_step % self._log_steps == 0:
             self._report()
-            self._interval = _Interval()
-        elif self._status.active:
-            self._status.show(self._line())
+        elif self._status.due():
+            few = self._interval.steps * 4 < self._log_steps      # single batches differ too much to be read
+            self._status.show(Bar(self._figures(self._last if few and self._last else self._interval)))
 
     def _trigger_step(self) -> None:
         self._resumed = self._clock()
@@ -94,43 +99,39 @@ class Progress(Callback):
     def _report(self) -> None:
         for name, value in self._interval.scalars().items():
             self.trainer.monitors.put_scalar(name, value)
-        line = self._line()
-        if self._status.active:
-            self._status.show(line, always=True)
-            self._status.log_to_files(logger._logger, line)
-        else:
-            logger.info(line)
+        figures = self._figures(self._interval)
+        self._last, self._interval = self._interval, _Interval()
+        logger.info(figures.line(), extra={"short": figures.line})
+        self._status.show(Bar(figures))
 
-    def _line(self) -> str:
-        scalars = self._interval.scalars()
-        parts = [f"step {self.global_step}", f"epoch {self.epoch_num}"]
-        formats = [("loss", "loss {:.4f}"), ("perplexity", "perplexity {:.2f}"),
-                   ("learning_rate", "learning rate {:.3e}"), ("gradient_norm", "gradient norm {:.3f}")]
-        parts += [text.format(scalars[name]) for name, text in formats if name in scalars]
-        if "tokens_per_second" in scalars:
-            parts.append(f"{scalars['target_tokens_per_second']:,.0f} target tokens/s "
-                         f"({scalars['tokens_per_second']:,.0f} with source)")
-        elif "target_tokens_per_second" in scalars:
-            parts.append(f"{scalars['target_tokens_per_second']:,.0f} target tokens/s")
-        else:
-            parts.append(f"{scalars['steps_per_second']:.2f} steps/s")
-        left = self._seconds_left()
-        if left is not None:
-            parts.append(f"ETA {duration(left)}")
-        return ", ".join(parts)
+    def _figures(self, interval: _Interval) -> Figures:
+        left, limit = self._nearest_limit()
+        done = None if left is None else self._spent / max(self._spent + left, 1e-9)
+        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), left, done,
+                       self._clock() - self._began)
 
-    def _seconds_left(self) -> float | None:
-        """Until the nearest limit; callbacks' time included."""
+    @property
+    def _spent(self) -> float:
+        """Seconds of training, those before a resume as long as those after it."""
+        done = self.global_step - self._first_step
+        return (self._clock() - self._began) * self.global_step / done if done > 0 else 0.0
+
+    def _nearest_limit(self) -> tuple[float | None, int | None]:
+        """Seconds until the nearest limit, callbacks' time included, and its update, if it is one of updates."""
         done = self.global_step - self._first_step
         if done <= 0:
-            return None
+            return None, None
         a_step = (self._clock() - self._began) / done
-        left = [(limit.steps - self.global_step) * a_step for limit in self._limits]
-        left += [60 * clock.minutes - clock.elapsed_seconds for clock in self._clocks]
+        ends: list[int] = [limit.steps for limit in self._limits]
         epochs_left = self.trainer.max_epoch - self.epoch_num
         if epochs_left < _NO_LIMIT_EPOCHS:
-            left.append((epochs_left * self._steps_per_epoch + self._epoch_end - self.global_step) * a_step)
-        return max(0.0, min(left)) if left else None
+            ends.append(self._epoch_end + epochs_left * self._steps_per_epoch)
+        left: list[tuple[float, int | None]] = [((end - self.global_step) * a_step, end) for end in ends]
+        left += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
+        if not left:
+            return None, None
+        seconds, end = min(left, key=lambda entry: entry[0])
+        return max(0.0, seconds), end
 
     def _after_train(self) -> None:
         self._status.close()
@@ -155,7 +156,7 @@ class _Interval:
 
     def __init__(self) -> None:
         self._weight = self._seconds = self._target = self._source = 0.0
-        self._steps = 0
+        self.steps = 0
         self._sums: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
@@ -174,7 +175,7 @@ class _Interval:
         self._seconds += seconds
         self._target += target
         self._source += float(values.get("source_tokens", 0.0)) * cycle
-        self._steps += 1
+        self.steps += 1
         return target
 
     def scalars(self) -> dict[str, float]:
@@ -182,13 +183,14 @@ class _Interval:
         seconds = max(self._seconds, 1e-9)
         result = {"loss": means["loss"]} if "loss" in means else {}
         if "nll" in means:
+            result["nll"] = means["nll"]
             result["perplexity"] = perplexity(means["nll"])
         result.update(self._last)
         if self._target:
             result["target_tokens_per_second"] = self._target / seconds
             if self._source:
                 result["tokens_per_second"] = (self._target + self._source) / seconds
-        result["steps_per_second"] = self._steps / seconds
+        result["steps_per_second"] = self.steps / seconds
         return result
 
 
@@ -198,15 +200,6 @@ def perplexity(nll: float) -> float:
         return math.exp(nll)
     except OverflowError:
         return math.inf
-
-
-def duration(seconds: float) -> str:
-    """Seconds as `1 d 02:03:04`, `1:02:03` or `2:03`."""
-    whole = int(seconds + 0.5)
-    days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
-    if days:
-        return f"{days} d {hours:02}:{minutes:02}:{rest:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:

@@ -1,74 +1,89 @@
-"""One line at the foot of a terminal that overwrites itself, among log lines that scroll."""
+"""What stands in a terminal's last line and changes, among log lines that scroll above it."""
 
 from __future__ import annotations
 
-import logging
-import shutil
+import os
 import sys
 import time
-from typing import TextIO
+from typing import Any, TextIO
 
-from tensorpack.utils import logger
+from rich.console import Console, RenderableType
+from rich.live import Live
 
-_ERASE = "\x1b[2K\r"
+from towernmt.terminal_log import terminal_handlers
 
 
 class StatusLine:
-    """Shows a text in the terminal's last line; ordinary log lines replace it, and it comes back below them.
+    """Keeps one line at the foot of the terminal; what else is written goes above it.
 
     Attributes:
-        active: whether there is a terminal; if not, nothing is ever written.
+        active: whether there is a terminal that can do it; if not, nothing is ever written.
     """
 
-    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.2) -> None:
+    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.3, width: int | None = None) -> None:
         """
         Args:
             stream: where the log goes on the terminal; by default standard output.
             every_seconds: the shortest time between two updates.
+            width: columns; by default those that the terminal has at the time.
         """
-        self._stream = stream if stream is not None else sys.stdout
-        self._every_seconds, self._shown_at = every_seconds, -every_seconds
-        self._visible = False
-        self._log = logger._logger
-        self.active = bool(getattr(self._stream, "isatty", lambda: False)())
+        self._stream, self._every_seconds, self._shown_at = stream, every_seconds, 0.0
+        self._width = width
+        self._live: Live | None = None
+        self._moved: list[tuple[Any, Any]] = []
+
+    @property
+    def active(self) -> bool:
+        return _can_move_its_cursor(self._out)
+
+    @property
+    def _out(self) -> TextIO:
+        return self._stream if self._stream is not None else sys.stdout
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal now."""
+        return self._console.width if self._live else 80
 
     def open(self) -> None:
-        """Begin: log lines to the terminal erase the status line first."""
-        if self.active:
-            for handler in _terminal_handlers(self._log):
-                handler.addFilter(self._erase)
+        """Begin: the log's lines to the terminal go above the line from now on."""
+        if not self.active or self._live:
+            return
+        stdout = self._out is sys.stdout
+        self._console = _Console(file=self._out, width=self._width, force_terminal=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=stdout,
+                          redirect_stderr=stdout and _can_move_its_cursor(sys.stderr))
+        handlers = [handler for handler in terminal_handlers() if handler.stream is self._out]
+        self._live.start()
+        self._moved = [(handler, handler.setStream(sys.stdout)) for handler in handlers if stdout]
 
     def close(self) -> None:
         """End, and leave the cursor on an empty line."""
-        self._erase(None)
-        for handler in _terminal_handlers(self._log):
-            handler.removeFilter(self._erase)
-
-    def show(self, text: str, always: bool = False) -> None:
-        """Replace the line, cut to the terminal's width, if the last time was long enough ago."""
-        now = time.monotonic()
-        if not self.active or (now - self._shown_at < self._every_seconds and not always):
+        if self._live is None:
             return
-        width = shutil.get_terminal_size().columns
-        self._stream.write(_ERASE + text[:max(1, width - 1)])
-        self._stream.flush()
-        self._visible, self._shown_at = True, now
+        for handler, stream in self._moved:
+            handler.setStream(stream)
+        self._moved.clear()
+        self._live.stop()
+        self._live = None
 
-    def log_to_files(self, log: logging.Logger, text: str) -> None:
-        """Write a log line to the log's files only."""
-        record = log.makeRecord(log.name, logging.INFO, "progress.py", 0, text, (), None)
-        for handler in log.handlers:
-            if isinstance(handler, logging.FileHandler):
-                handler.handle(record)
+    def due(self) -> bool:
+        """Whether the line is there and has stood for long enough."""
+        return self._live is not None and time.monotonic() - self._shown_at >= self._every_seconds
 
-    def _erase(self, _: logging.LogRecord | None) -> bool:
-        if self._visible:
-            self._stream.write(_ERASE)
-            self._stream.flush()
-            self._visible = False
-        return True
+    def show(self, line: RenderableType) -> None:
+        """Replace the line."""
+        if self._live is not None:
+            self._live.update(line, refresh=True)
+            self._shown_at = time.monotonic()
 
 
-def _terminal_handlers(log: logging.Logger) -> list[logging.Handler]:
-    return [h for h in log.handlers
-            if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)]
+class _Console(Console):
+    """One that leaves the cursor visible: a process that is killed cannot bring it back."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+
+def _can_move_its_cursor(stream: Any) -> bool:
+    return bool(getattr(stream, "isatty", lambda: False)()) and os.environ.get("TERM", "") not in ("dumb", "unknown")

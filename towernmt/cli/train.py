@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
     parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
                         help="settings, for example train.batch_tokens=4096; any number, may be repeated")
+    parser.add_argument("--verbose", action="store_true",
+                        help="show all that the run's log file gets: the table of variables, each step of the setup")
     parser.add_argument("--help-settings", action="store_true", help="list every setting and exit")
 
 
@@ -49,7 +52,16 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
     settings = settings_of(options)
-    return train_prepared(options, training_data(options), settings)
+    status = train_prepared(options, training_data(options), settings)
+    if status == 0:
+        print(next_command(options.logdir))
+    return status
+
+
+def next_command(logdir: str) -> str:
+    """What a finished run is for, as a line that a shell takes."""
+    return ("Translate with it, a sentence a line:\n"
+            f"  towernmt translate --model {shlex.quote(logdir)} --input FILE")
 
 
 def training_data(options: argparse.Namespace) -> TrainingData:
@@ -64,8 +76,10 @@ def training_data(options: argparse.Namespace) -> TrainingData:
 
 def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
     """Train on a corpus with the devices of the command line."""
+    from towernmt.terminal_log import mend_terminal
     from towernmt.train.launch import train
 
+    mend_terminal(verbose=options.verbose)
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)
 
 

@@ -21,6 +21,7 @@ from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_runner import GeneralQueueRunner
 from towernmt.input_source.staging import Staging
 from towernmt.input_source.statistics import InputStatistics
+from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf, tf1
 
 
@@ -115,7 +116,7 @@ class GeneralQueueInput(FeedfreeInput):
         if self.runner is None:
             raise SettingsError("The input was not set up: give it to a trainer, or call setup(signature).")
         logger.info("Feeding %s with %d thread(s) from %s.", self.name, self.feeders,
-                    self.last_position or "the beginning")
+                    self.last_position or "the beginning", extra=DETAIL)
         self._started, self._session = True, sess
         self._readers = [self.batches.read(self._position, index, self.feeders)
                          for index in range(self.feeders)]

@@ -6,6 +6,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedule_callbacks import make_schedule
 from towernmt.callbacks.stop_signal import StopOnSignal
 from towernmt.dataflow.factors import factors_of
+from towernmt.dataflow.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
@@ -34,17 +36,19 @@ from towernmt.models.precision import is_slow_on_cpu, set_precision
 from towernmt.models.randomness import set_seed
 from towernmt.models.recompute import set_recompute
 from towernmt.settings import check_ranges, flatten
+from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf
 from towernmt.train.checkpoint import latest_checkpoint
 from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
-from towernmt.train.log_filter import keep_logging_without_disk
+from towernmt.train.introduction import Introduction
 from towernmt.train.loss_scale import LossScaling, set_loss_scaling
 from towernmt.train.memory_fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
 from towernmt.train.run_directory import RunDirectory
+from towernmt.train.run_log import hold_log
 from towernmt.train.session import make_deterministic
 from towernmt.train.settings import Settings, TrainSettings
 from towernmt.train.start_from import StartFrom, initial_checkpoint
@@ -83,6 +87,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     Raises:
         TowerNMTError: what the user can mend.
     """
+    hold_log()
     check_ranges(settings)
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
@@ -109,7 +114,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
-        _begin(run, settings, data)
+        run.begin(settings, data)
         if gpus is None and is_slow_on_cpu(s.precision):
             logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
         launch_train_with_config(config, trainer)
@@ -124,12 +129,6 @@ def configure_graph(settings: TrainSettings) -> None:
     set_precision(settings.precision)
     set_recompute(settings.recompute)
     set_loss_scaling(LossScaling(settings.loss_scale, settings.loss_scale_growth_steps, settings.least_loss_scale))
-
-
-def _begin(run: RunDirectory, settings: Settings, data: TrainingData) -> None:
-    run.begin(settings, data)
-    logger.set_logger_dir(str(run.log), action="k")
-    keep_logging_without_disk()
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
@@ -234,7 +233,9 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     s = settings.train
     model = parts.model(settings)
     check_recompute(model, s)
-    batches = make_batches(data, s, s.epochs or None, logger.info, alignments=_wants_alignments(model, settings))
+    # Of prepared data the introduction says it; a stream tells of its epochs as it goes.
+    report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
+    batches = make_batches(data, s, s.epochs or None, report, alignments=_wants_alignments(model, settings))
     source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
     first = first_values(s, data) if latest_checkpoint(run.checkpoints) is None else None
@@ -309,7 +310,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if metric and s.keep_best:
         callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
-    callbacks += [saver, Progress(s.log_steps), QueueMonitor(source)]
+    callbacks += [Introduction(settings, data, run, validated), saver, Progress(s.log_steps), QueueMonitor(source)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if limit is not None:

@@ -1,41 +1,43 @@
-"""Mending records of tensorpack's logger: one that cannot be formatted, and one that would show passwords."""
+"""Mending records of tensorpack's logger: what cannot be formatted, what would show passwords, what frightens."""
 
 from __future__ import annotations
 
 import logging
-import re
+import shlex
+import sys
 
 from tensorpack.utils import logger
 
+from towernmt.secrets import mask_uri
 
-class _MendFailureRecord(logging.Filter):
-    """tensorpack logs "Training failed at global_step=" with the step, but without a place for it."""
+_STOPPED = "Training was stopped by exception "
+
+
+class _Mend(logging.Filter):
+    """Three records of tensorpack's.
+
+    "Training failed at global_step=" comes with the step, but without a place for it. "Argv: " is the command line, in
+    which `--data` may be a URI with a password. "Training was stopped by exception" is the usual end of a run.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.args and isinstance(record.msg, str) and "%" not in record.msg:
+        if not isinstance(record.msg, str):
+            return True
+        if record.args and "%" not in record.msg:
             record.msg, record.args = record.msg + " ".join(map(str, record.args)), ()
+        if record.msg.startswith("Argv: "):
+            record.msg = f"Argv: {command_line()}"
+        if record.msg.startswith(_STOPPED):
+            record.msg, record.told = f"Training ends: {record.msg[len(_STOPPED):]}", True
         return True
 
 
-class _HideCredentials(logging.Filter):
-    """tensorpack logs the command line, in which `--data` may be a URI with a password."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, str) and record.msg.startswith("Argv: "):
-            record.msg = re.sub(r"(?<=://)\S*@", "", record.msg)
-            record.msg = re.sub(r"(?i)((?:password|passwd|secret\w*|token)=)[^&\s]*", r"\1...", record.msg)
-        return True
+def command_line() -> str:
+    """The program's, as a shell takes it, without secrets: each argument for itself, since a password may have blanks."""
+    return shlex.join(mask_uri(argument) for argument in sys.argv)
 
 
 def mend_logger() -> None:
     """Install the mends (once) in tensorpack's logger."""
-    for mend in (_MendFailureRecord, _HideCredentials):
-        if not any(isinstance(f, mend) for f in logger._logger.filters):
-            logger._logger.addFilter(mend())
-
-
-def keep_logging_without_disk() -> None:
-    """Let records that the log file has no room for go without a stack each; the terminal has them too."""
-    for handler in logger._logger.handlers:
-        if isinstance(handler, logging.FileHandler):
-            handler.handleError = lambda record: None  # type: ignore[method-assign]
+    if not any(isinstance(f, _Mend) for f in logger._logger.filters):
+        logger._logger.addFilter(_Mend())

@@ -9,6 +9,7 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.errors import CheckpointError
+from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf1
 from towernmt.train.held_checkpoint import HeldCheckpoint
 from towernmt.train.loss_scale import SCOPE as LOSS_SCALE
@@ -56,6 +57,6 @@ class RestoreCheckpoint(SessionInit):
         return variables
 
     def _run_init(self, sess: Any) -> None:
-        logger.info(f"Restoring {self.name} ...")
+        logger.info(f"Restoring {self.name} ...", extra=DETAIL)
         self.held.restore(self._saver, sess)
         self.held.close()

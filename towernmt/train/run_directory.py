@@ -42,14 +42,17 @@ class RunDirectory:
         return self.settings_file.is_file()
 
     def begin(self, settings: Settings, data: TrainingData) -> None:
-        """Write settings and vocabularies: with a checkpoint, all that a `Translator` needs.
+        """Write settings and vocabularies (with a checkpoint, all that a `Translator` needs), and log to `log/`.
 
         Args:
             settings: of the run; `settings_of_model(model)` for a model that was put together by hand.
             data: where the vocabularies come from.
         """
+        from towernmt.train.run_log import begin_log  # with tensorpack, which imports TensorFlow
+
         self.save_settings(settings)
         data.copy_vocabularies(self.vocabulary)
+        begin_log(self.log)
 
     def save_settings(self, settings: Settings) -> None:
         """Write `settings.yaml`."""

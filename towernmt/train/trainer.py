@@ -17,6 +17,7 @@ from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.models.tower_rules.watch import TowerWatch
 from towernmt.runs import Run
+from towernmt.terminal_log import DETAIL, mend_terminal
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.freeze import TrainedVariables
@@ -62,6 +63,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                  staging: bool | None = None) -> None:
         super().__init__()
         mend_logger()
+        mend_terminal()
         if isinstance(gpus, int):
             gpus = range(gpus)
         self.tower_devices = tower_devices(gpus, towers)
@@ -119,7 +121,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         count = len(self.devices)
         name = f"tower{index}" if count > 1 else ""
         device = self.tower_devices[index]
-        logger.info(f"Building training tower {index + 1} of {count} on {device} ...")
+        logger.info(f"Building training tower {index + 1} of {count} on {device} ...", extra=DETAIL)
         scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None)
         with tf1.device(_place(device, self.tower_devices[0])), scope, TrainTowerContext(
                 name, index=index, total=count):
