@@ -26,7 +26,7 @@ def mask_uri(uri: str) -> str:
     Args:
         uri: well formed or not; a path, or any other text, stays as it is.
     """
-    return _masked(uri, r"[^&]*")
+    return _masked(uri, r"(?s:(?!&[\w.~-]+=).)*")
 
 
 def mask_text(text: str) -> str:

@@ -33,7 +33,7 @@ class _Mend(logging.Filter):
 
 
 def command_line() -> str:
-    """The program's, as a shell takes it, without secrets: each argument for itself, since a password may have blanks."""
+    """The program's own, for a shell, without secrets: each argument for itself, since a password may have blanks."""
     return shlex.join(mask_uri(argument) for argument in sys.argv)
 
 
