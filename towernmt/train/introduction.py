@@ -58,12 +58,12 @@ class Introduction(Callback):
     def _validation(self) -> str:
         s = self._settings.train
         if self._validated:
-            count = len(self._data.valid_source)
-            if s.validate_sentences:
-                count = min(count, s.validate_sentences)
-            return f"Validation: {count:,} sentences every {s.validate_steps:,} updates."
-        why = ("The data have no validation text" if s.validate_steps > 0 else
-               f"train.validate_steps={s.validate_steps}: no validation")
+            sets = [validation.first(s.validate_sentences) for validation in self._data.validation_sets]
+            count = sum(len(validation.source) for validation in sets)
+            every = [f"{s.validate_steps:,} updates" if s.validate_steps else "",
+                     f"{s.validate_minutes:g} minutes" if s.validate_minutes else ""]
+            return f"Validation: {count:,} sentences every {' or '.join(text for text in every if text)}."
+        why = "train.validate_steps=0" if self._data.validation_sets else "The data have no validation text"
         return f"{why}: there will be no BLEU and no best checkpoint."
 
 

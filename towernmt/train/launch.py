@@ -310,7 +310,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if metric and s.keep_best:
         callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
-    callbacks += [Introduction(settings, data, run, validated), saver, Progress(s.log_steps), QueueMonitor(source)]
+    callbacks += [Introduction(settings, data, run, metric is not None), saver, Progress(s.log_steps),
+                  QueueMonitor(source)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if limit is not None:
