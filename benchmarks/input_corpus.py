@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.dataflow import prepared
+from towernmt.dataflow.manifest import FORMAT, MANIFEST, VERSION, VOCABULARIES
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.s3_folder import parse_s3_folder
@@ -77,7 +77,7 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
     output.mkdir()
     random = np.random.default_rng(1)
     words = WordVocabulary([*SPECIAL_PIECES, *(f"w{number}" for number in range(4, vocabulary_size))])
-    save_vocabularies(words, words, output / prepared.VOCABULARIES)
+    save_vocabularies(words, words, output / VOCABULARIES)
     dtype = id_dtype(vocabulary_size)
     infos: list[dict[str, Any]] = []
     for first in range(0, pairs, shard_pairs):
@@ -89,9 +89,9 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
             ids = [random.integers(4, vocabulary_size, int(lengths.sum()), np.uint16) for lengths in (source, target)]
             writer.append(source, target, *ids)
         infos.append(writer.finish().to_json())
-    manifest = {"format": prepared.FORMAT, "version": prepared.VERSION, "length_ratio": 1.0, "validation_pairs": 0,
+    manifest = {"format": FORMAT, "version": VERSION, "length_ratio": 1.0, "validation_pairs": 0,
                 "pairs": pairs, "shards": infos}
-    (output / prepared.MANIFEST).write_text(json.dumps(manifest))
+    (output / MANIFEST).write_text(json.dumps(manifest))
 
 
 class Table:

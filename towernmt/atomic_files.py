@@ -6,6 +6,7 @@ which the next writing replaces.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        with unfinished.open("wb") as file:
+        with naming(path), unfinished.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -46,8 +47,22 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     flush_to_disk(path.parent)
 
 
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put the name of the file into what is raised when the disk is full, where the operating system leaves it out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def flush_to_disk(path: Path) -> None:
-    """Return when a file's content, or a directory's list of names, is on the disk."""
+    """Return when a file's content, or a directory's list of names, is on the disk (on Windows, which opens no
+    directories, only the former)."""
+    if os.name == "nt" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

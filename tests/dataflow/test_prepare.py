@@ -266,10 +266,11 @@ def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_pat
     assert _contents(out) == whole | {"notes.md": b"the user's own"}
 
 
-def test_an_interrupted_preparation_leaves_no_manifest(tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _write(tmp_path, _corpus(100))
     prepare(settings)
+    before = _contents(tmp_path / "out")
 
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
@@ -277,8 +278,10 @@ def test_an_interrupted_preparation_leaves_no_manifest(tmp_path: Path,
     monkeypatch.setattr("towernmt.dataflow.prepare.ShardWriter.finish", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(replace(settings, overwrite=True))
-    with pytest.raises(DataError, match="did not finish"):
-        PreparedData(tmp_path / "out")
+    assert _contents(tmp_path / "out") == before
+    with pytest.raises(KeyboardInterrupt):
+        prepare(replace(settings, output=str(tmp_path / "parents" / "new")))
+    assert not (tmp_path / "parents").exists()
 
 
 def test_damaged_prepared_data_is_refused_by_file(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ results come back in the order of the chunks: the output is the same whatever th
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -241,7 +244,17 @@ _encoder: ChunkEncoder  # of a worker process, made at its start
 
 def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
     global _encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)    # of a terminal: the parent says when it is over
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     _encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
+
+
+def _end_with_parent() -> None:
+    """A worker waits for work for ever, where its parent was killed; but the parent's pipe comes to its end then."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _encode(source: Chunk, target: Chunk, alignments: Chunk | None) -> EncodedChunk:

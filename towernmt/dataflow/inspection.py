@@ -166,7 +166,7 @@ def look_at_prepared(data: PreparedData, samples: int = 3) -> Inspection:
     statistics = data.statistics
     found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
     found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
-    found.beside = beside_in_words(statistics, data.manifest["vocabularies"])
+    found.beside = beside_in_words(statistics, data.manifest.get("vocabularies", {}))
     for index in range(data.num_blocks):
         begin = time.perf_counter()
         try:

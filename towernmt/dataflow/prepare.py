@@ -4,11 +4,12 @@ The text is two parallel files; whatever else sentence pairs come from is writte
 It is read in passes, each from start to end: (1) a scan that checks it (encoding, number of
 lines) and takes its checksum; (2) a sample for the vocabularies, drawn by line number; (3) encoding,
 filtering and writing. Everything is a pure function of the text and the settings; the number of
-workers changes nothing. The manifest is written last, so a directory that has one is whole.
+workers changes nothing. All is written beside what is there, and takes its place at the end (see `prepare_directory`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -17,26 +18,36 @@ from typing import Any, TextIO
 import numpy as np
 
 from towernmt.atomic_files import write_text
-from towernmt.dataflow import prepared
 from towernmt.dataflow.annotations import check_factored_text, scan_annotations, training_chunks
 from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files, ids_of
 from towernmt.dataflow.factors import factors_of
 from towernmt.dataflow.line_hash import line_hash
+from towernmt.dataflow.manifest import (
+    MANIFEST,
+    VOCABULARIES,
+    Manifest,
+    VocabularyInfo,
+    VocabularyInfos,
+    describe_files,
+    fingerprint,
+    read_manifest,
+    vocabulary_files,
+)
+from towernmt.dataflow.prepare_directory import PrepareDirectory
 from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, PreparedData, read_manifest
+from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.progress import Progress
 from towernmt.dataflow.shards import ShardInfo, ShardWriter
 from towernmt.dataflow.spool import spooled
 from towernmt.dataflow.statistics import Statistics, table
 from towernmt.dataflow.subword.learn import VocabularyMaker
-from towernmt.dataflow.text import TextSummary, clean, read_lines, scan_pair
+from towernmt.dataflow.text import TextSummary, check_rereadable, clean, read_lines, scan_pair
 from towernmt.dataflow.vocabulary import Vocabulary, save_vocabularies
+from towernmt.ending_signals import cleaned_up
 from towernmt.errors import DataError
 
 _POOL_LINES = 20_000  # fewer lines are encoded sooner than a pool starts
 _BUFFER_BYTES = 1 << 26  # of all shard writers together
-_OURS = ("shard-*.pairs*", "statistics.json*", "statistics.txt*", "valid.source*", "valid.target*",
-         *(f"{VOCABULARIES}/{name}" for name in ("source.*", "source_factor_*.words*", "target.*")), f"{MANIFEST}*")
 
 
 def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
@@ -51,20 +62,25 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     Raises:
         SettingsError: a setting cannot work.
         DataError: missing, unequal or badly encoded text; a vocabulary that cannot be made; no pair left;
-            or the output directory holds another preparation.
+            or the output directory holds another preparation, or files that are not those of one.
+        DirectoryInUseError: another process prepares into the same directory.
     """
     settings.check()
-    with spooled(settings, stream) as (text_settings, corpus):
-        job = _Preparation(text_settings, stream, name, corpus)
+    for path in settings.text_files():
+        check_rereadable(path)
+    with PrepareDirectory(settings.output, settings.overwrite) as place, cleaned_up(place.abandon), \
+            spooled(settings, place.stage, stream) as (text_settings, corpus):
+        job = _Preparation(text_settings, place.stage, stream, name, corpus)
         if not job.is_done():
             job.run()
+            place.exchange()
     return PreparedData(settings.output)
 
 
 class _Preparation:
-    def __init__(self, settings: PrepareSettings, stream: TextIO | None, name: str | None, corpus: str) -> None:
-        self._settings, self._stream, self._corpus = settings, stream, corpus
-        self._output = Path(settings.output)
+    def __init__(self, settings: PrepareSettings, stage: Path, stream: TextIO | None, name: str | None, corpus: str
+                 ) -> None:
+        self._settings, self._stage, self._stream, self._corpus = settings, stage, stream, corpus
         self._name = name or settings.output
         self._maker = VocabularyMaker(settings)
         progress = Progress("checking", stream=stream)
@@ -84,11 +100,14 @@ class _Preparation:
         Raises:
             DataError: it is a finished preparation of something else, and may not be overwritten.
         """
-        if self._settings.overwrite or not (self._output / MANIFEST).exists():
+        if self._settings.overwrite or not (Path(self._settings.output) / MANIFEST).exists():
             return False
-        manifest = read_manifest(self._output)
+        try:
+            manifest = read_manifest(self._settings.output)
+        except DataError as error:
+            raise DataError(f"{error} Pass --overwrite to replace it.") from error
         settings = self._settings.identity()
-        former, former_inputs = manifest["settings"], manifest["inputs"]
+        former, former_inputs = manifest.settings or {}, manifest.inputs
         differences = [f"{name} {former.get(name)} there, {settings.get(name)} now"
                        for name in {**settings, **former} if former.get(name) != settings.get(name)]
         differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
@@ -101,18 +120,12 @@ class _Preparation:
 
     def run(self) -> None:
         settings = self._settings
-        try:
-            self._output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{self._output}: cannot make the directory ({error.strerror}). "
-                            "Choose another --output.") from error
-        self._remove_former()
         lines = self._texts[0].lines
         if not lines:
             raise DataError(f"{self._corpus} are empty: there is nothing to prepare.")
         self._say("making the vocabularies")
         source, target, notes = self._maker.make(lines)
-        save_vocabularies(source, target, self._output / VOCABULARIES)
+        save_vocabularies(source, target, self._stage / VOCABULARIES)
         statistics = Statistics(settings.max_length, settings.factors, settings.alignments is not None)
         shards = self._write_shards(lines, ids_of(source, target), statistics)
         self._finish(source, target, notes, statistics, shards)
@@ -120,14 +133,14 @@ class _Preparation:
     def _write_shards(self, lines: int, dtype: np.dtype[Any], statistics: Statistics) -> list[ShardInfo]:
         settings = self._settings
         count = -(-lines // settings.shard_pairs)
-        writers = [ShardWriter(self._output / f"shard-{n:05d}.pairs", dtype, _BUFFER_BYTES // count, settings.factors,
+        writers = [ShardWriter(self._stage / f"shard-{n:05d}.pairs", dtype, _BUFFER_BYTES // count, settings.factors,
                                settings.alignments is not None) for n in range(count)]
         workers = settings.workers or os.cpu_count() or 1
         if lines < _POOL_LINES:
             workers = 1
         progress = Progress("encoding", lines, self._stream)
         done = 0
-        for chunk in encode_files(training_chunks(settings), self._output / VOCABULARIES,
+        for chunk in encode_files(training_chunks(settings), self._stage / VOCABULARIES,
                                   PairFilter(settings.max_length, settings.max_length_ratio), workers):
             statistics.add(chunk)
             self._distribute(chunk, writers)
@@ -135,7 +148,6 @@ class _Preparation:
             progress.update(done)
         progress.done()
         if not statistics.pairs:
-            self._remove_former()
             raise DataError(f"{self._corpus}: no pair is left; dropped: "
                             f"{statistics.dropped_in_words()}. Check the text, or raise --max-length or "
                             f"--max-length-ratio.")
@@ -169,43 +181,32 @@ class _Preparation:
         settings = self._settings
         shards = self._without_empty(shards)
         report = statistics.to_json()
-        vocabularies: dict[str, Any] = {
-            "source": {"kind": settings.vocab_kind if not settings.source_vocab else source.kind, "size": source.size},
-            "target": {"kind": settings.vocab_kind if not settings.target_vocab else target.kind, "size": target.size}}
-        factors = [{"kind": vocabulary.kind, "size": vocabulary.size} for vocabulary in factors_of(source)]
-        if factors:
-            vocabularies["source_factors"] = factors
+        factors = [VocabularyInfo(vocabulary.kind, vocabulary.size) for vocabulary in factors_of(source)]
+        vocabularies = VocabularyInfos(
+            VocabularyInfo(settings.vocab_kind if not settings.source_vocab else source.kind, source.size),
+            VocabularyInfo(settings.vocab_kind if not settings.target_vocab else target.kind, target.size), factors)
+        small = list(vocabulary_files(source, target))
         if self._validation is not None:
-            _write_lines(self._output / "valid.source", self._validation[0].path, cleaned=True)
-            _write_lines(self._output / "valid.target", self._validation[1].path, cleaned=False)
-        write_text(self._output / "statistics.json", json.dumps(report, indent=1) + "\n")
-        write_text(self._output / "statistics.txt", table(report, vocabularies, notes))
-        manifest = {
-            "format": prepared.FORMAT,
-            "version": prepared.ANNOTATED_VERSION if factors or settings.alignments else prepared.VERSION,
-            "settings": settings.identity(),
-            "inputs": self._inputs,
-            "vocabularies": vocabularies,
-            "pairs": statistics.pairs,
-            "length_ratio": statistics.length_ratio,
-            "validation_pairs": self._validation[0].lines if self._validation is not None else 0,
-            "notes": notes,
-            "shards": [shard.to_json() for shard in shards],
-        }
-        write_text(self._output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+            _write_lines(self._stage / "valid.source", self._validation[0].path, cleaned=True)
+            _write_lines(self._stage / "valid.target", self._validation[1].path, cleaned=False)
+            small += ["valid.source", "valid.target"]
+        write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
+        write_text(self._stage / "statistics.txt", table(report, dataclasses.asdict(vocabularies), notes))
+        small += ["statistics.json", "statistics.txt"]
+        manifest = Manifest(
+            format="towernmt-prepared", version=2 if factors or settings.alignments else 1,
+            settings=settings.identity(), inputs=self._inputs, vocabularies=vocabularies, pairs=statistics.pairs,
+            length_ratio=statistics.length_ratio,
+            validation_pairs=self._validation[0].lines if self._validation is not None else 0, notes=notes,
+            shards=shards, files=describe_files(self._stage, small),
+            fingerprint=fingerprint(shards, source, target))
+        write_text(self._stage / MANIFEST, manifest.to_text())
 
     def _without_empty(self, shards: list[ShardInfo]) -> list[ShardInfo]:
         for shard in shards:
             if not shard.pairs:
-                (self._output / shard.file).unlink()
+                (self._stage / shard.file).unlink()
         return [shard for shard in shards if shard.pairs]
-
-    def _remove_former(self) -> None:
-        """Whatever an earlier preparation left; the manifest first, so that no half of it is ever read."""
-        (self._output / MANIFEST).unlink(missing_ok=True)
-        for pattern in _OURS:
-            for path in self._output.glob(pattern):
-                path.unlink()
 
     def _describe_inputs(self) -> dict[str, Any]:
         texts = {"source": self._texts[0], "target": self._texts[1]}

@@ -77,6 +77,12 @@ class PrepareSettings:
         """Number of source factors."""
         return self.source_factors or len(self.source_factor_files)
 
+    def text_files(self) -> list[str]:
+        """The files of text that are read line by line, as far as they are given."""
+        both = [self.source, self.target] if self.target else []
+        beside = [self.valid_source, self.valid_target, self.alignments, *self.source_factor_files]
+        return [path for path in (*both, *beside) if path]
+
     def check(self) -> None:
         """Raises:
             SettingsError: a setting is missing or cannot work.

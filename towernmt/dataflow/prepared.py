@@ -11,65 +11,23 @@ valid.source             and valid.target: raw text, if validation text was give
 
 from __future__ import annotations
 
-import json
 import threading
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from towernmt.dataflow.manifest import VOCABULARIES, fingerprint, read_manifest, vocabulary_files
 from towernmt.dataflow.pairs import PairBlock
+from towernmt.dataflow.prepare_directory import finish_exchange
 from towernmt.dataflow.shards import ShardInfo, read_shard
-from towernmt.dataflow.text import read_lines
+from towernmt.dataflow.statistics import StatisticsReport
+from towernmt.dataflow.text import Chunk
 from towernmt.dataflow.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from towernmt.errors import DataError
+from towernmt.json_files import parse_json
 
-FORMAT = "towernmt-prepared"
-VERSION = 1
-ANNOTATED_VERSION = 2
-"""Of preparations with source factors or alignments; all others stay of version 1."""
-MANIFEST = "manifest.json"
-VOCABULARIES = "vocabulary"
-
-
-def read_manifest(directory: str | Path) -> dict[str, Any]:
-    """The manifest of a finished preparation.
-
-    Raises:
-        DataError: no such directory, not a preparation, not finished, damaged, or of another version.
-    """
-    path = Path(directory) / MANIFEST
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
-                            "prepare`.") from None
-        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
-                        "prepared data). Run `towernmt prepare` again.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Run `towernmt prepare` again.") from error
-    return parse_manifest(text, str(path))
-
-
-def parse_manifest(text: bytes, name: str) -> dict[str, Any]:
-    """The content of a manifest; `name` is for messages.
-
-    Raises:
-        DataError: damaged, not a manifest, or of another version.
-    """
-    try:
-        manifest = json.loads(text.decode("utf-8"))
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{name}: cannot be read ({reason}). Run `towernmt prepare` again.") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f"{name}: not the manifest of prepared data. Run `towernmt prepare` again.")
-    if manifest.get("version") not in (VERSION, ANNOTATED_VERSION):
-        raise DataError(f"{name}: version {manifest.get('version')} of prepared data, but this towernmt "
-                        f"reads versions {VERSION} and {ANNOTATED_VERSION}. Run `towernmt prepare` again.")
-    checked: dict[str, Any] = manifest
-    return checked
+_AGAIN = "Run `towernmt prepare` again."
 
 
 def open_prepared(place: str | Path) -> PreparedData:
@@ -99,25 +57,33 @@ class PreparedData:
         length_ratio: mean over the pairs of source tokens / target tokens.
         has_alignments: whether the pairs have alignments.
     Raises:
-        DataError: see `read_manifest`, `load_vocabularies`.
+        DataError: see `read_manifest`, `load_vocabularies`; or the vocabularies are not those of the preparation.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory: Path | str = Path(directory)
         self._files = Path(directory)
-        self.manifest = read_manifest(directory)
+        finish_exchange(directory)
+        self._manifest = read_manifest(directory)
+        self.manifest: dict[str, Any] = self._manifest.to_json()
         self.source_vocabulary: Vocabulary
         self.target_vocabulary: Vocabulary
         self.shared_vocabulary: bool
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = load_vocabularies(
             self._files / VOCABULARIES)
-        self._shards = [ShardInfo(**shard) for shard in self.manifest["shards"]]
+        self._check_vocabularies()
+        self._shards = self._manifest.shards
         self._verified: set[int] = set()
         self._lock = threading.Lock()
         self.pairs = sum(shard.pairs for shard in self._shards)
         self.num_blocks = len(self._shards)
-        self.length_ratio = float(self.manifest["length_ratio"])
+        self.length_ratio = self._manifest.length_ratio
         self.has_alignments = any(shard.links is not None for shard in self._shards)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that say which ids and vocabularies these are; see `manifest.fingerprint`."""
+        return fingerprint(self._shards, self.source_vocabulary, self.target_vocabulary)
 
     def read_block(self, index: int) -> PairBlock:
         """Block `index`, memory-mapped; its checksum is verified the first time.
@@ -136,18 +102,19 @@ class PreparedData:
 
     @cached_property
     def statistics(self) -> dict[str, Any]:
-        """The content of `statistics.json`."""
-        path = self._files / "statistics.json"
-        try:
-            statistics: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read. Run `towernmt prepare` again.") from error
-        return statistics
+        """The content of `statistics.json`.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        content, name = self._read("statistics.json"), str(self._files / "statistics.json")
+        parse_json(content, StatisticsReport, name, _AGAIN)
+        return parse_json(content, dict[str, Any], name, _AGAIN)
 
     @cached_property
     def statistics_table(self) -> str:
         """The content of `statistics.txt`."""
-        return "\n".join(read_lines(self._files / "statistics.txt")) + "\n"
+        return "\n".join(self._lines("statistics.txt")) + "\n"
 
     @cached_property
     def valid_source(self) -> list[str]:
@@ -172,4 +139,38 @@ class PreparedData:
         return read_shard(self._files, shard, verify)
 
     def _valid(self, side: str) -> list[str]:
-        return list(read_lines(self._files / f"valid.{side}")) if self.manifest["validation_pairs"] else []
+        name, expected = f"valid.{side}", self._manifest.validation_pairs
+        if not expected:
+            return []
+        lines = self._lines(name)
+        if len(lines) != expected:
+            raise DataError(f"{self._files / name}: {len(lines)} lines where the manifest announces "
+                            f"{expected}. {_AGAIN}")
+        return lines
+
+    def _lines(self, name: str) -> list[str]:
+        content = self._read(name)
+        return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode()
+
+    def _read(self, name: str) -> bytes:
+        """A small file, as the manifest has it."""
+        path = self._files / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}). {_AGAIN}") from error
+        known = self._manifest.file(name)
+        if known is not None and not known.matches(content):
+            raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "
+                            f"Put back what was there, or run `towernmt prepare` again.")
+        return content
+
+    def _check_vocabularies(self) -> None:
+        """The shards are ids of these vocabularies and of no other ones of their size."""
+        if self._manifest.files is None:
+            return
+        for name, content in vocabulary_files(self.source_vocabulary, self.target_vocabulary).items():
+            known = self._manifest.file(name)
+            if known is None or not known.matches(content):
+                raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
+                                "Put back what was there, or run `towernmt prepare` again.")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from towernmt.atomic_files import replacing
+from towernmt.atomic_files import replacing, write_text
+from towernmt.dataflow.manifest import MANIFEST, Manifest, parse_manifest
 from towernmt.dataflow.object_cache import ObjectCache, default_cache
 from towernmt.dataflow.pairs import PairBlock
-from towernmt.dataflow.prepared import MANIFEST, PreparedData, parse_manifest
+from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.s3_folder import S3Folder, parse_s3_folder
 from towernmt.dataflow.shards import ShardInfo, map_shard
 from towernmt.dataflow.sources.s3_client import ObjectMissing
 from towernmt.errors import DataError
+from towernmt.outside_names import path_inside
 
 _COPY_BYTES = 1 << 20
 
@@ -74,41 +74,38 @@ class RemotePreparedData(PreparedData):
         map_shard(copy, name, shard, verify=True)
 
 
-def read_remote_manifest(folder: S3Folder) -> dict[str, Any] | None:
+def read_remote_manifest(folder: S3Folder) -> Manifest | None:
     """The manifest of a preparation in S3; None: there is none, so nothing was prepared or it was not finished.
 
     Raises:
         DataError: it cannot be reached, or is damaged or of another version.
     """
     try:
-        text = folder.read(MANIFEST)
+        content = folder.read(MANIFEST)
     except ObjectMissing:
         return None
-    return parse_manifest(text, folder.path(MANIFEST))
+    return parse_manifest(content, folder.path(MANIFEST))
 
 
 def fetch_small_files(folder: S3Folder, directory: Path) -> None:
     """Copy all but the shards of a preparation into a directory.
 
     Raises:
-        DataError: there is no finished preparation, or a file is missing or damaged.
+        DataError: there is no finished preparation, a file is missing or damaged, or one would lie elsewhere.
     """
     manifest = read_remote_manifest(folder)
     if manifest is None:
         raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
                         "data). Run `towernmt prepare` again.")
-    if "files" not in manifest:
+    if manifest.files is None:
         raise DataError(f"{folder.name}: {MANIFEST} lists no files, since it was copied there by other means. Run "
                         "`towernmt prepare` with this as its --output.")
-    for entry in manifest["files"]:
-        content = folder.read(entry["file"])
-        if (len(content), zlib.crc32(content)) != (entry["bytes"], entry["crc32"]):
-            raise DataError(f"{folder.path(entry['file'])}: the file is damaged (its checksum is not the "
+    for entry in manifest.files:
+        path = path_inside(directory, entry.file, folder.path(MANIFEST))
+        content = folder.read(entry.file)
+        if not entry.matches(content):
+            raise DataError(f"{folder.path(entry.file)}: the file is damaged (its checksum is not the "
                             "manifest's). Prepare the data again.")
-        _write(directory / entry["file"], content)
-    _write(directory / MANIFEST, json.dumps(manifest).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
-        file.write(content)
+        with replacing(path) as file:
+            file.write(content)
+    write_text(directory / MANIFEST, manifest.to_text())

@@ -18,14 +18,15 @@ import struct
 import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.atomic_files import replacing
+from towernmt.atomic_files import naming, replacing
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.errors import DataError
+from towernmt.json_files import Between
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1
@@ -35,6 +36,7 @@ _HEADER = struct.Struct("<8sIIQQQI20x")
 # the same, and: source factors, whether there are alignments, links
 _ANNOTATED_HEADER = struct.Struct("<8sIIQQQIHHQ8x")
 _COPY_BYTES = 1 << 22
+Count = Annotated[int, Between(0, 1 << 48)]
 
 
 def id_dtype(largest_vocabulary: int) -> np.dtype[Any]:
@@ -57,13 +59,13 @@ class ShardInfo:
     """
 
     file: str
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-    id_bytes: int
-    crc32: int
-    factors: int = 0
-    links: int | None = None
+    pairs: Count
+    source_tokens: Count
+    target_tokens: Count
+    id_bytes: Literal[2, 4]
+    crc32: Annotated[int, Between(0, (1 << 32) - 1)]
+    factors: Annotated[int, Between(0, (1 << 16) - 1)] = 0
+    links: Count | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the manifest has it: what a shard has not, is not there."""
@@ -113,7 +115,7 @@ class ShardWriter:
     def __init__(self, path: Path, dtype: np.dtype[Any], buffer_bytes: int = 1 << 22, factors: int = 0,
                  linked: bool = False) -> None:
         self._path, self._buffer_bytes = path, buffer_bytes
-        self._info = ShardInfo(path.name, 0, 0, 0, dtype.itemsize, 0, factors, 0 if linked else None)
+        self._info = ShardInfo(path.name, 0, 0, 0, 2 if dtype.itemsize == 2 else 4, 0, factors, 0 if linked else None)
         self._dtypes = [dtype for dtype, _ in self._info.columns()]
         self._parts = [path.with_name(f"{path.name}.p{n}") for n in range(len(self._dtypes))]
         self._buffers: list[list[bytes]] = [[] for _ in self._parts]
@@ -161,7 +163,7 @@ class ShardWriter:
     def _flush(self) -> None:
         for part, buffer in zip(self._parts, self._buffers, strict=True):
             if buffer:
-                with open(part, "ab") as file:
+                with naming(part), open(part, "ab") as file:
                     file.writelines(buffer)
                 buffer.clear()
         self._buffered = 0

@@ -6,12 +6,12 @@ A preparation reads its text several times, and a database may change in between
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from towernmt.atomic_files import naming
 from towernmt.dataflow.corpora import Corpora, read_corpora
 from towernmt.dataflow.factors import SEPARATOR, FactorError, split_factors
 from towernmt.dataflow.mixture import Mixture
@@ -24,15 +24,17 @@ _PAIRS = 4096  # at a time
 
 
 @contextmanager
-def spooled(settings: PrepareSettings, stream: TextIO | None = None) -> Iterator[tuple[PrepareSettings, str]]:
+def spooled(settings: PrepareSettings, directory: Path, stream: TextIO | None = None
+            ) -> Iterator[tuple[PrepareSettings, str]]:
     """Settings whose source and target are text files, and what messages call them.
 
     Where `settings.target` is given they are so already. Else `settings.source` names sources: one epoch of their
-    mixture is read to temporary files (`TMPDIR` says on which disk), which go when the block ends. What the YAML
-    file says of validation text and limits is taken where the settings say nothing.
+    mixture is read to files, which go when the block ends. What the YAML file says of validation text and limits is
+    taken where the settings say nothing.
 
     Args:
         settings: of the preparation.
+        directory: where the files are made.
         stream: where progress and what the mixture reports are written; None: nowhere.
     Raises:
         SettingsError, DataError: a source is not there or cannot be read, or there is no pair.
@@ -44,10 +46,13 @@ def spooled(settings: PrepareSettings, stream: TextIO | None = None) -> Iterator
     mixture = corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
     factors = settings.source_factors or corpora.source_factors or 0
     _check_tags(corpora, factors)
-    with tempfile.TemporaryDirectory(prefix="towernmt-spool-") as directory:
-        source, target = Path(directory) / "source", Path(directory) / "target"
+    source, target = directory / "spool.source", directory / "spool.target"
+    try:
         _write(mixture, source, target, factors, stream)
         yield _with_text(settings, corpora, source, target, factors), mixture.name
+    finally:
+        source.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
 
 
 def _check_tags(corpora: Corpora, factors: int) -> None:
@@ -60,14 +65,15 @@ def _check_tags(corpora: Corpora, factors: int) -> None:
 
 def _write(mixture: Mixture, source: Path, target: Path, factors: int, stream: TextIO | None) -> None:
     reader, progress, done = mixture.reader(mixture.begin()), Progress("reading", stream=stream), 0
-    with open(source, "w", encoding="utf-8", newline="\n") as sources, \
+    with naming(source), open(source, "w", encoding="utf-8", newline="\n") as sources, \
             open(target, "w", encoding="utf-8", newline="\n") as targets:
         while pairs := reader.take(_PAIRS):
             texts = [clean(pair.source) for pair in pairs]
             if factors:
                 _check_factors(texts, factors, done, mixture.name)
             sources.writelines(text + "\n" for text in texts)
-            targets.writelines(clean(pair.target) + "\n" for pair in pairs)
+            with naming(target):
+                targets.writelines(clean(pair.target) + "\n" for pair in pairs)
             done += len(pairs)
             progress.update(done)
     progress.done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,44 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.encode import DROP_REASONS, EncodedChunk
 from towernmt.dataflow.vocabulary import UNK
+from towernmt.json_files import Natural
 
 _EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class SideReport:
+    """One side's part of `statistics.json`."""
+
+    tokens: Natural
+    unknown: Natural
+    unknown_rate: float
+    length_mean: float
+    length_deviation: float
+    length_quantiles: dict[str, Natural]
+    length_histogram: list[Natural]
+
+
+@dataclass(frozen=True)
+class DropReport:
+    """Pairs that were dropped for one reason, and the first lines of them."""
+
+    pairs: Natural
+    first_lines: list[Natural]
+
+
+@dataclass(frozen=True)
+class StatisticsReport:
+    """What `statistics.json` holds; see `Statistics.to_json`."""
+
+    lines: Natural
+    pairs: Natural
+    dropped: dict[str, DropReport]
+    source: SideReport
+    target: SideReport
+    length_ratio: dict[str, float]
+    source_factors: list[dict[str, float]] = field(default_factory=list)
+    alignments: dict[str, Natural] | None = None
 
 
 class Statistics:

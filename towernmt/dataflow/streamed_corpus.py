@@ -12,7 +12,7 @@ import numpy as np
 from towernmt.dataflow.annotations import check_factored_text
 from towernmt.dataflow.corpora import Corpora, Sides
 from towernmt.dataflow.factors import FactorError, factored, load_factors
-from towernmt.dataflow.text import read_chunks
+from towernmt.dataflow.text import check_rereadable, read_chunks
 from towernmt.dataflow.validation_set import ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, load_vocabulary, save_vocabularies
 from towernmt.errors import DataError, SettingsError
@@ -100,6 +100,7 @@ class StreamedCorpus:
 
 
 def _read_lines(path: str) -> list[str]:
+    check_rereadable(path)
     return [line for chunk in read_chunks(path) for line in chunk.decode()]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import re
+import stat
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -118,6 +120,21 @@ class Chunk:
                 f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or mend that line.")
 
 
+def check_rereadable(path: str | Path) -> None:
+    """Refuse what can be read only once, where text is read several times.
+
+    Raises:
+        DataError: a pipe or a device, such as `<(cat train.de)` or /dev/stdin.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return      # whoever opens it says what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError(f"{path}: a pipe or a device can be read only once, but this text is read several times. Write "
+                        "it to a file.")
+
+
 def read_chunks(path: str | Path, lines: int = LINES_PER_CHUNK) -> Iterator[Chunk]:
     """The file as chunks of `lines` lines (the last one may be shorter).
 
@@ -169,6 +186,8 @@ def scan_pair(source: str | Path, target: str | Path, progress: Progress | None 
         DataError: missing file, wrong encoding (with line and byte), or unequal numbers of lines (with
             the line at which the shorter file ends).
     """
+    for path in (source, target):
+        check_rereadable(path)
     scans = _Scan(source), _Scan(target)
     for chunks in zip_longest(read_chunks(source), read_chunks(target)):
         for scan, chunk in zip(scans, chunks, strict=True):

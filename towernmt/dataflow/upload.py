@@ -7,13 +7,12 @@ goes on with the objects that are missing.
 from __future__ import annotations
 
 import dataclasses
-import json
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from towernmt.dataflow.prepared import MANIFEST, VOCABULARIES, read_manifest
+from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, FileInfo, read_manifest
 from towernmt.dataflow.s3_folder import S3Folder
 from towernmt.dataflow.sources.s3 import glob_pattern
 from towernmt.dataflow.sources.s3_client import client, list_objects, retrying, split_name
@@ -47,15 +46,16 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     """
     manifest = read_manifest(directory)
     small = sorted(path for pattern in _SMALL for path in directory.glob(pattern))
-    shards = [directory / shard["file"] for shard in manifest["shards"]]
+    shards = [directory / shard.file for shard in manifest.shards]
     uploader = _Uploader(folder, stream)
     uploader.remove([MANIFEST])
     uploader.total = sum(path.stat().st_size for path in (*small, *shards))
-    manifest["files"] = [uploader.upload(path, path.relative_to(directory).as_posix()) for path in small]
-    kept = {entry["file"] for entry in manifest["files"]}
-    kept |= {uploader.upload(path, path.name)["file"] for path in shards}
-    uploader.put(MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    uploader.remove(sorted(uploader.present() - kept))
+    manifest = dataclasses.replace(
+        manifest, files=[uploader.upload(path, path.relative_to(directory).as_posix()) for path in small])
+    for path in shards:
+        uploader.upload(path, path.name)
+    uploader.put(MANIFEST, manifest.to_text().encode())
+    uploader.remove(sorted(uploader.present() - set(manifest.names())))
 
 
 class _Uploader:
@@ -66,7 +66,7 @@ class _Uploader:
         self._once = dataclasses.replace(folder.options, retries=0)
         self.total = self._done = 0
 
-    def upload(self, path: Path, file: str) -> dict[str, Any]:
+    def upload(self, path: Path, file: str) -> FileInfo:
         """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
 
         boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
@@ -81,7 +81,7 @@ class _Uploader:
         if self._stream is not None:
             self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
             self._stream.flush()
-        return {"file": file, "bytes": size, "crc32": crc}
+        return FileInfo(file, size, crc)
 
     def _transfer(self, path: Path, file: str, crc: int) -> None:
         from boto3.s3.transfer import TransferConfig
