@@ -10,7 +10,7 @@ import dataclasses
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, FileInfo, read_manifest
 from towernmt.dataflow.s3_folder import S3Folder
@@ -51,7 +51,7 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     uploader.remove([MANIFEST])
     uploader.total = sum(path.stat().st_size for path in (*small, *shards))
     manifest = dataclasses.replace(
-        manifest, files=[uploader.upload(path, path.relative_to(directory).as_posix()) for path in small])
+        manifest, files=[FileInfo(**uploader.upload(path, path.relative_to(directory).as_posix())) for path in small])
     for path in shards:
         uploader.upload(path, path.name)
     uploader.put(MANIFEST, manifest.to_text().encode())
@@ -66,7 +66,7 @@ class _Uploader:
         self._once = dataclasses.replace(folder.options, retries=0)
         self.total = self._done = 0
 
-    def upload(self, path: Path, file: str) -> FileInfo:
+    def upload(self, path: Path, file: str) -> dict[str, Any]:
         """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
 
         boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
@@ -81,7 +81,7 @@ class _Uploader:
         if self._stream is not None:
             self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
             self._stream.flush()
-        return FileInfo(file, size, crc)
+        return {"file": file, "bytes": size, "crc32": crc}
 
     def _transfer(self, path: Path, file: str, crc: int) -> None:
         from boto3.s3.transfer import TransferConfig
