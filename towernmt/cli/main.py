@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from towernmt import __version__
 from towernmt.allocator import restart_with_allocator
 from towernmt.cli.quiet import quiet_tensorflow
+from towernmt.cli.standard_streams import open_missing_streams
 from towernmt.errors import TowerNMTError
 
 COMMANDS = {
@@ -36,6 +37,7 @@ def program() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 only if it did what was asked."""
+    open_missing_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")

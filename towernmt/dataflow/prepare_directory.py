@@ -77,14 +77,22 @@ class PrepareDirectory:
     def exchange(self) -> None:
         """Put the preparation in `stage` in the place of what is there. It must be whole."""
         with self._ending:
-            self._check()
+            try:
+                self._check()
+            except BaseException:
+                (self.stage / MANIFEST).unlink()    # not whole any more: nobody is to finish this
+                raise
             _exchange(self.directory)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         with self._ending:
-            _remove_tree(self.stage)
-            self._leave()
+            try:
+                if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
+                    _exchange(self.directory)
+                _remove_tree(self.stage)
+            finally:
+                self._leave()
 
     def abandon(self) -> None:
         """From another thread, right before the process ends: as if the block ended now, unless files are exchanged."""

@@ -150,7 +150,7 @@ class PreparedData:
 
     def _lines(self, name: str) -> list[str]:
         content = self._read(name)
-        return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode()
+        return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode() if content else []
 
     def _read(self, name: str) -> bytes:
         """A small file, as the manifest has it."""
