@@ -1,4 +1,4 @@
-"""What prepares into a directory destroys nothing: not the former data, not its own inputs, not other people's files."""
+"""What prepares into a directory destroys nothing: neither former data nor inputs nor other people's files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_files_of_other_people_stay(settings: PrepareSettings, overwrite: bool) 
     assert {name: (out / name).read_text() for name in FOREIGN} == {name: f"mine: {name}" for name in FOREIGN}
 
 
-@pytest.mark.parametrize("name", ["valid.source", "statistics.txt", "vocabulary/source.model", "vocabulary/target.codes"])
+@pytest.mark.parametrize("name", ["valid.source", "statistics.txt", "vocabulary/source.model",
+                                  "vocabulary/target.codes"])
 def test_a_file_with_a_name_of_ours_that_may_be_somebodys_own_is_not_replaced(settings: PrepareSettings, name: str
                                                                               ) -> None:
     path = Path(settings.output) / name
@@ -149,8 +150,8 @@ def test_killed_at_any_moment_of_the_exchange_the_new_data_are_read(
     killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert killed or moment > 12
     assert read_whole(settings.output) == (200, expected) != (200, old)
-    assert contents(settings.output) == contents(settings.output + "-new")
     assert prepare(new).fingerprint == expected
+    assert contents(settings.output) == contents(settings.output + "-new")
 
 
 def _die_in_exchange(moment: int) -> None:
@@ -191,7 +192,7 @@ def test_a_signal_ends_the_workers_too_and_leaves_no_spool(settings: PrepareSett
         "import os, sys, time\n"
         "from towernmt.dataflow import encode, prepare\n"
         "prepare._POOL_LINES = 0\n"
-        "def hang(*chunks):\n    print('worker', os.getpid(), flush=True)\n    time.sleep(600)\n"
+        "def hang(*chunks):\n    os.write(1, b'worker\\n')\n    time.sleep(600)\n"
         "encode._encode = hang\n"
         "whole = prepare.training_chunks\n"
         "prepare.training_chunks = lambda settings: (c for c in list(whole(settings)) * 2)\n" + PREPARE)
@@ -286,7 +287,8 @@ def test_small_files_that_changed_are_refused_by_name(settings: PrepareSettings,
     data = prepare(settings)
     path = Path(settings.output) / name
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
-    attribute = {"statistics.json": "statistics", "statistics.txt": "statistics_table"}.get(name, name.replace(".", "_"))
+    attribute = {"statistics.json": "statistics", "statistics.txt": "statistics_table"}.get(
+        name, name.replace(".", "_"))
     with pytest.raises(DataError, match=rf"{name}: the file has changed since it was prepared"):
         getattr(PreparedData(settings.output), attribute)
     path.write_bytes(b"")
