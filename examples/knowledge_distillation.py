@@ -38,6 +38,7 @@ from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.precision import to_float32
 from towernmt.models.randomness import start_clock
 from towernmt.predict.translator import Translator
+from towernmt.shared_batch import towers_of_batch
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
@@ -70,7 +71,7 @@ class Distilled(NMTModel):
         log_student = tf.nn.log_softmax(logits(self))
         with tf1.variable_scope(SCOPE, custom_getter=frozen):
             teacher = tf.stop_gradient(tf.nn.softmax(logits(self.teacher)))
-        scale = context.total / tf.maximum(target_tokens, 1.0)
+        scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
         nll = -tf.reduce_sum(tf.gather(log_student, tf.gather_nd(target, places), batch_dims=1)) * scale
         agreement = -tf.reduce_sum(teacher * log_student) * scale
         tf.identity(nll, name="nll")

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
-from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
@@ -34,6 +33,7 @@ from towernmt.models.likelihood import sentence_log_probabilities
 from towernmt.models.randomness import start_clock
 from towernmt.predict.sampling import SamplingSettings, build_sampler
 from towernmt.runs import Run
+from towernmt.shared_batch import towers_of_batch
 from towernmt.tf_compat import tf
 from towernmt.train.fed_input import FedInput
 from towernmt.train.launch import Parts, train
@@ -60,7 +60,6 @@ class ExpectedRisk(NMTModel):
 
     def build_graph(self, *inputs: Any) -> Any:
         source, source_length, candidates, candidates_length, risks, sentences = inputs
-        context = get_current_tower_context()
         start_clock(sentences)
         batch, count, length = tf.unstack(tf.shape(candidates))
         memory = tf.nest.map_structure(lambda x: tf.repeat(x, count, axis=0), self.encode(source, source_length))
@@ -69,7 +68,7 @@ class ExpectedRisk(NMTModel):
         there = tf.cast(candidates_length > 0, tf.float32)
         sharp = self.alpha * tf.reshape(log_prob, [batch, count]) - 1e9 * (1.0 - there)
         expected = tf.reduce_sum(tf.nn.softmax(sharp) * risks, axis=1)          # [batch]
-        return tf.multiply(tf.reduce_sum(expected), context.total / sentences, name="loss")
+        return tf.multiply(tf.reduce_sum(expected), towers_of_batch() / sentences, name="loss")
 
 
 class MinimumRiskTrainer(SyncMultiGPUTrainer):

@@ -17,6 +17,7 @@ from towernmt.callbacks.status_line import StatusLine
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.errors import SettingsError
 from towernmt.peak_memory import peak_memory
+from towernmt.shared_batch import TOKENS, target_tokens_of_step
 from towernmt.tf_compat import tf, tf1
 
 
@@ -211,9 +212,8 @@ def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
         if tensors and all(t.shape.rank == 0 for t in tensors):
             found[name] = tf.add_n(tensors) / len(tensors) if len(tensors) > 1 else tensors[0]
     if towers:
-        target = _tower_tensor(towers[0], "target_tokens")
-        if target is not None:
-            found["target_tokens"] = target
+        if _tower_tensor(towers[0], TOKENS) is not None:
+            found[TOKENS] = target_tokens_of_step(towers)
         lengths = [t for t in (_tower_tensor(tower, "source_length") for tower in towers) if t is not None]
         if lengths:
             found["source_tokens"] = tf.add_n([tf.reduce_sum(length) for length in lengths])

@@ -21,6 +21,7 @@ from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_runner import GeneralQueueRunner
 from towernmt.input_source.staging import Staging
 from towernmt.input_source.statistics import InputStatistics
+from towernmt.shared_batch import TOKENS, share_batch
 from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf, tf1
 
@@ -179,7 +180,7 @@ class GeneralQueueInput(FeedfreeInput):
                 tensor.set_shape(placeholder.shape)
             self.position_tensor.set_shape([])
             self.tokens_tensor = next((tensor for tensor, spec in zip(self._global, signature, strict=True)
-                                       if spec.name == "target_tokens"), None)
+                                       if spec.name == TOKENS), None)
             each = range(self.feeders)
             self.runner = GeneralQueueRunner(
                 self.queue, [enqueue for _ in each], [self._feed_fn(index) for index in each],
@@ -198,12 +199,13 @@ class GeneralQueueInput(FeedfreeInput):
 
     def _get_input_tensors(self) -> list[Any]:
         context = get_current_tower_context()
-        index, total = (context.index, context.total) if context and context.is_training else (0, 1)
+        trains = context is not None and context.is_training
+        index, total = (context.index, context.total) if trains else (0, 1)
+        share_batch()
         # beside the queue, not inside the tower: what is fed is no part of a tower
         with tf1.name_scope(None), self.cached_name_scope(), tf1.name_scope(f"share_{index}"):
             with tf.device("/cpu:0"):
                 share = self._share(index, total)
-            trains = context is not None and context.is_training
             return self.staging.through(share) if self.staging is not None and trains else share
 
     def _share(self, index: int, total: int) -> list[Any]:

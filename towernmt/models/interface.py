@@ -18,6 +18,7 @@ from towernmt.models.guided_alignment import guided_alignment_loss
 from towernmt.models.loss import Projection, smoothed_cross_entropy
 from towernmt.models.randomness import start_clock
 from towernmt.models.regularization import agreeing_cross_entropy, drop_words
+from towernmt.shared_batch import towers_of_batch
 from towernmt.tf_compat import tf, tf1
 
 ALIGNMENT = "alignment"
@@ -46,7 +47,8 @@ class NMTModel(ModelDesc):
     The tower's inputs are `source` int32 `[batch, source length]`, `source_length` int32 `[batch]`,
     `target` int32 `[batch, target length]`, `target_length` int32 `[batch]` and `target_tokens`
     float32 `[]`. Sentences end with EOS, which their length counts, and are padded with PAD.
-    `target_tokens` counts the target tokens of the *global* batch, over all towers.
+    `target_tokens` counts the target tokens of the batch: with `GeneralQueueInput` those of the *global* batch, over
+    all towers; where each tower has a batch of its own, as with tensorpack's inputs, those of that one.
 
     With source factors, `source` is int32 `[batch, source length, 1 + factors]`: the words, and for each
     its factors; EOS and PAD have the same ids everywhere. With guided alignment there is one more input,
@@ -152,13 +154,12 @@ class NMTModel(ModelDesc):
         Args:
             alignment: for guided alignment; towers that do not train do not look at it.
         Returns:
-            float32 `[]`: the tower's summed token loss x towers / target tokens of the global batch, so
-            that the mean over towers is the mean over all target tokens of the global batch.
+            float32 `[]`: the tower's summed token loss x the towers that share its batch / target tokens, so
+            that the mean over towers is the mean over all target tokens of the global batch (see `shared_batch`).
             Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower, and
             with guided alignment `alignment_loss` (without its weight) in those that train.
         """
         context = get_current_tower_context()
-        towers = float(getattr(context, "total", 1)) if context.is_training else 1.0
         divergence = self.dropout_divergence if context.is_training else 0.0
         guided = context.is_training and self.guided_alignment_weight > 0.0
         if context.is_training:
@@ -179,7 +180,7 @@ class NMTModel(ModelDesc):
         else:
             loss_sum, nll_sum = smoothed_cross_entropy(
                 hidden, self.output_projection(), target, target_length, smoothing)
-        scale = towers / tf.maximum(target_tokens, 1.0)
+        scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
         tf.multiply(nll_sum, scale, name="nll")
         if guided:
             alignment_sum = guided_alignment_loss(attention, alignment, passes=2 if divergence else 1)

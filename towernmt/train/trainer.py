@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorpack.input_source import StagingInput
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.tower import TrainTowerContext
 from tensorpack.train.base import StopTraining
@@ -16,7 +17,8 @@ from towernmt.errors import SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.models.tower_rules.watch import TowerWatch
-from towernmt.runs import Run
+from towernmt.runs import Run, belong_to
+from towernmt.shared_batch import TOKENS, target_tokens_of_step
 from towernmt.terminal_log import DETAIL, mend_terminal
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
@@ -135,9 +137,21 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
         """tensorpack's, with a group that keeps what fails at the end of training."""
+        if self.update_cycle > 1:
+            self._stage_in_cycles()
         super().setup_callbacks(callbacks, monitors)
         self._group = CallbackGroup(self._callbacks)
         self._callbacks: Any = self._group
+
+    def _stage_in_cycles(self) -> None:
+        """Let tensorpack's `StagingInput` see the batches of an update cycle, which would wait for it for ever."""
+        for callback in self._callbacks:
+            if isinstance(callback, StagingInput.StagingCallback):
+                if isinstance(callback._input._input, GeneralQueueInput):
+                    raise SettingsError(
+                        f"train.update_cycle={self.update_cycle} cannot count the batches that tensorpack's "
+                        "StagingInput holds: pass the GeneralQueueInput itself, and staging=True to the trainer.")
+                belong_to(callback, Run.TRAIN_STEP, Run.ACCUMULATION)
 
     def main_loop(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
         """tensorpack's, and what a callback raised at the end of training."""
@@ -261,6 +275,5 @@ def _place(device: str, variable_device: str) -> Callable[[Any], str]:
 
 def _weight(tower_func: Any) -> Any:
     """float32 `[]`: what a batch counts in an update cycle, its target tokens if the model has that input."""
-    first = tower_func.towers.training()[0]
     names = [spec.name for spec in tower_func.input_signature]
-    return first.get_tensor("target_tokens") if "target_tokens" in names else tf.constant(1.0)
+    return target_tokens_of_step(list(tower_func.towers.training())) if TOKENS in names else tf.constant(1.0)
