@@ -18,7 +18,7 @@ def send_at(step, number):
     return lambda callback: os.kill(os.getpid(), number) if callback.global_step == step else None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_ends_training_after_the_present_step(train, do, number):
     ended = []
 
@@ -26,13 +26,24 @@ def test_the_first_signal_ends_training_after_the_present_step(train, do, number
         def _after_train(self):
             ended.append(self.global_step)
 
-    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     stop = StopOnSignal()
     trainer, _ = train([do(send_at(3, number)), Saver(), stop], steps=100)
     assert trainer.loop.global_step == 3 and ended == [3]
     assert stop.received == number
-    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == handlers
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_hangup_that_is_ignored_as_under_nohup_stays_ignored(train, do):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = StopOnSignal()
+        trainer, _ = train([do(send_at(2, signal.SIGHUP)), stop], steps=4)
+        assert trainer.loop.global_step == 4 and stop.received is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_ctrl_c_interrupts_at_once(train, do):

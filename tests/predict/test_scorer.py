@@ -52,7 +52,8 @@ def write_run(path: Path, model: Transformer, scale: float) -> Path:
             rng = np.random.default_rng(1)
             for variable in tf1.global_variables():
                 variable.load(rng.normal(0, scale, variable.shape.as_list()), session)
-            write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1, {"step": 1})
+            write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1,
+                             {"step": 1, "position": None, "callbacks": {}})
     return path
 
 

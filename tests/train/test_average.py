@@ -16,7 +16,7 @@ from towernmt.errors import CheckpointError, SettingsError
 from towernmt.predict.translator import Translator
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
-from towernmt.train.checkpoint import read_state
+from towernmt.train.checkpoint_state import read_state
 from towernmt.train.ema import RestoreAverages
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
@@ -62,7 +62,7 @@ def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
     places = last_checkpoints(run, 3)
     made = average_checkpoints(run, places, tmp_path)
     assert made == tmp_path / "step-8"
-    assert read_state(made)["mean_of"] == [4, 6, 8]
+    assert read_state(made).mean_of == [4, 6, 8]
     found, parts = tensors(made), [tensors(place) for place in places]
     assert "transformer/embedding" in found and "transformer/embedding/ExponentialMovingAverage" in found
     assert not any("Adam" in name or name == "global_step" for name in found)

@@ -13,11 +13,11 @@ from towernmt.train.checkpoint import (
     checkpoint_steps,
     keep_last,
     latest_checkpoint,
-    read_state,
     remove_unfinished,
     write_checkpoint,
     write_state,
 )
+from towernmt.train.checkpoint_state import read_state
 
 
 class FakeSaver:
@@ -51,21 +51,25 @@ class Death:
         return act
 
 
+def state(step: int, position: str) -> dict[str, object]:
+    return {"step": step, "position": position, "callbacks": {}}
+
+
 def write(directory: Path, step: int) -> None:
-    write_checkpoint(FakeSaver(), f"values {step}", directory, step, {"step": step, "new": False})
+    write_checkpoint(FakeSaver(), f"values {step}", directory, step, state(step, "old"))
 
 
 def save(directory: Path) -> None:
     """What the saver does at step 3: write, keep the last two, bring the state up to date."""
     write(directory, 3)
     keep_last(directory, 2)
-    write_state(directory, 3, {"step": 3, "new": True})
+    write_state(directory, 3, state(3, "new"))
 
 
 def assert_all_complete(directory: Path) -> None:
     for step in checkpoint_steps(directory):
         place = directory / f"step-{step}"
-        assert read_state(place)["step"] == step
+        assert read_state(place).step == step
         for suffix in (".data-00000-of-00001", ".index"):
             assert (place / f"model{suffix}").read_text() == f"values {step}"
 
@@ -89,7 +93,7 @@ def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(t
         assert all(path.name.startswith("step-") for path in directory.iterdir())
         save(directory)
         assert checkpoint_steps(directory) == [2, 3]
-        assert read_state(directory / "step-3")["new"]
+        assert read_state(directory / "step-3").position == "new"
         moment += 1
     assert moment > 15
     assert latest == {2, 3}

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorpack.callbacks import Callback
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.dataflow.position import Position
-from towernmt.errors import CheckpointError, SettingsError
+from towernmt.errors import CheckpointError, DirectoryInUseError, SettingsError
 from towernmt.input_source import GeneralQueueInput
 from towernmt.tf_compat import tf, tf1
-from towernmt.train.checkpoint import checkpoint_steps, read_state
+from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.train.checkpoint_state import read_state
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -66,12 +74,12 @@ class Counter(StatefulCallback):
         self.count = state["count"]
 
 
-def train(directory: Any, epochs: int, *callbacks: Any, model: Any = None) -> GeneralQueueInput:
+def train(directory: Any, epochs: int, *callbacks: Any, model: Any = None, **saver: Any) -> GeneralQueueInput:
     data = GeneralQueueInput(Ones(), feeders=2)
     with tf.Graph().as_default():
         launch_train_with_config(
             TrainConfig(model or Weights(), data, monitors=[], max_epoch=epochs,
-                        callbacks=[*callbacks, CheckpointSaver(directory, every_steps=3)]),
+                        callbacks=[*callbacks, CheckpointSaver(directory, **{"every_steps": 3, **saver})]),
             SyncMultiGPUTrainer(towers=1))
     return data
 
@@ -80,8 +88,8 @@ def test_variables_position_and_memory_of_callbacks_come_back(tmp_path):
     train(tmp_path, 1, Counter())
     assert checkpoint_steps(tmp_path) == [0, 3, 4]
     state = read_state(tmp_path / "step-4")
-    assert state["callbacks"] == {"counter": {"count": 4}}
-    assert Position.from_json(state["position"]) == Position(0, 0, 4)
+    assert state.callbacks == {"counter": {"count": 4}}
+    assert Position.from_json(state.position) == Position(0, 0, 4)
     counter = Counter()
     data = train(tmp_path, 2, counter)
     assert counter.count == 8
@@ -119,3 +127,106 @@ def test_a_truncated_checkpoint_is_refused_and_named(tmp_path):
 def test_two_callbacks_with_one_key_are_refused(tmp_path):
     with pytest.raises(SettingsError, match="'a'"):
         train(tmp_path, 1, Counter("a"), Counter("a"))
+
+
+def spoilt(directory: Path, change: Callable[[Any], Any]) -> None:
+    """Change what the last checkpoint's state.json holds."""
+    file = directory / "step-4" / "state.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda s: {}, "the field `step` is missing"),
+    (lambda s: [], "it holds a list where an object is expected"),
+    (lambda s: None, "it holds null where an object is expected"),
+    (lambda s: {**s, "format": 99}, "of format 99, but this towernmt reads format 1: use the version that wrote it"),
+    (lambda s: {**s, "step": 3}, "`step` holds 3, but the directory is step-4"),
+    (lambda s: {**s, "step": -4}, "`step` holds -4 where 0 or more is expected"),
+    (lambda s: {k: v for k, v in s.items() if k != "position"}, "the field `position` is missing"),
+    (lambda s: {**s, "position": None}, "`position` is null after 4 updates"),
+    (lambda s: {**s, "position": 7}, "`position` holds 7 where"),
+    (lambda s: {**s, "position": "7"}, "the field `position`: '7' is not a data position"),
+    (lambda s: {k: v for k, v in s.items() if k != "callbacks"}, "the field `callbacks` is missing"),
+    (lambda s: {**s, "callbacks": None}, "`callbacks` holds null"),
+    (lambda s: {**s, "callbacks": {"counter": 5}}, "`callbacks.counter` is not what Counter wrote"),
+    (lambda s: {**s, "callbacks": {"counter": {}}}, "`callbacks.counter` is not what Counter wrote"),
+    (lambda s: {**s, "evil": 1}, "the field `evil` is not known")])
+def test_a_spoilt_state_is_told_with_file_and_field(finished, tmp_path, change, message):
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    spoilt(run, change)
+    with pytest.raises(CheckpointError, match=re.escape(message)) as refused:
+        TrainConfig(Weights(), GeneralQueueInput(Ones()), callbacks=[Counter(), CheckpointSaver(run)])
+    assert "step-4/state.json" in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("finished") / "run"
+    train(place, 1, Counter())
+    return place
+
+
+class AtTheEnd(Counter):
+    """Learns something when training ends, as the last validation does."""
+
+    def _after_train(self) -> None:
+        self.count += 100
+
+
+def test_what_a_callback_learns_at_the_end_is_in_the_checkpoint_of_that_step(tmp_path):
+    train(tmp_path, 1, AtTheEnd(), every_steps=4)
+    assert read_state(tmp_path / "step-4").callbacks == {"counter": {"count": 104}}
+
+
+def test_a_finished_training_that_is_started_again_changes_nothing(tmp_path):
+    train(tmp_path, 1, Counter())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    train(tmp_path, 1, Counter())
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+class Then(Callback):
+    """Does something after a step."""
+
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.step, self.action = step, action
+
+    def _trigger_step(self) -> None:
+        if self.global_step == self.step:
+            self.action()
+
+
+def test_a_second_trainer_on_a_directory_is_told_who_is_there_and_spoils_nothing(tmp_path):
+    told = []
+
+    def second() -> None:
+        (tmp_path / ".writing-step-9").mkdir()
+        other = CheckpointSaver(tmp_path)
+        with pytest.raises(DirectoryInUseError) as refused:
+            other._before_train()
+        other._after_train()
+        told.append(str(refused.value))
+
+    train(tmp_path, 1, Then(2, second))
+    assert f"process {os.getpid()}" in told[0] and "(training)" in told[0]
+    assert checkpoint_steps(tmp_path) == [0, 3, 4]
+    train(tmp_path, 2)          # the lock is free again
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda place: place.rename(place.with_name("elsewhere")),
+                                    lambda place: (place.rename(place.with_name("elsewhere")), place.mkdir())],
+                         ids=["removed", "renamed", "replaced"])
+def test_a_directory_that_vanishes_while_training_writes_there_is_an_error(tmp_path, change):
+    place = tmp_path / "run" / "checkpoints"
+    with pytest.raises(CheckpointError, match="checkpoints is not there any more, or is another directory"):
+        train(place, 1, Then(2, lambda: change(place)))
+    assert checkpoint_steps(place) == []
+
+
+def test_a_checkpoint_that_was_made_from_other_data_is_refused(tmp_path):
+    train(tmp_path, 1, made_from={"data": "a", "vocabulary": "v"})
+    with pytest.raises(CheckpointError, match="step-4 was made from another data"):
+        train(tmp_path, 2, made_from={"data": "b", "vocabulary": "v"})
+    train(tmp_path, 2, made_from={"data": "a"})
+    train(tmp_path, 3)          # nothing is known of what it is made from

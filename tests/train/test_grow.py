@@ -62,7 +62,7 @@ def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirecto
         tf1.get_variable("transformer/softmax_bias/ExponentialMovingAverage", [7], trainable=False)
         for variable in tf1.global_variables():
             variable.load(random.normal(size=variable.shape).astype(np.float32), session)
-        write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 5, {"step": 5})
+        write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 5, {"step": 5, "position": None, "callbacks": {}})
     return run
 
 

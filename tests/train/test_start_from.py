@@ -27,7 +27,7 @@ def save(directory: Path, values: dict[str, list[float]]) -> str:
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             tf1.train.Saver().save(session, str(directory / "model"), write_meta_graph=False)
-    (directory / "state.json").write_text("{}")
+    (directory / "state.json").write_text('{"step": 1, "position": null, "callbacks": {}}')
     return str(directory / "model")
 
 

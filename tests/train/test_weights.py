@@ -39,7 +39,8 @@ def save(place, names, optimizer, told=True):
         build(names, optimizer)
         session.run(tf1.global_variables_initializer())
         tf1.train.Saver().save(session, str(place / "model"), write_meta_graph=False)
-        (place / "state.json").write_text(json.dumps({"weights": weights_of_graph()} if told else {}))
+        (place / "state.json").write_text(json.dumps({
+            "step": 1, "position": None, "callbacks": {}, **({"weights": weights_of_graph()} if told else {})}))
     return str(place / "model")
 
 

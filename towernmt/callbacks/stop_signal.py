@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: end training after the present step, with a checkpoint."""
+"""SIGTERM, SIGHUP and Ctrl-C: end training after the present step, with a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tensorpack.utils import logger
 
 
 class StopOnSignal(Callback):
-    """The first SIGTERM or SIGINT ends training cleanly after the present step; a second Ctrl-C, at once.
+    """The first SIGTERM, SIGHUP or SIGINT ends training cleanly after the present step; a second Ctrl-C, at once.
+
+    SIGHUP, which comes when the terminal is closed, is left alone where it is ignored, as under `nohup`.
 
     Stand last, so that the signals are still held off while the other callbacks end (save, validate).
     Acts only if training runs in the main thread, where Python handles signals.
@@ -49,8 +51,7 @@ class StopOnSignal(Callback):
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._old_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._old_handlers = {number: signal.signal(number, self._handle)
-                              for number in (signal.SIGTERM, signal.SIGINT)}
+        self._old_handlers = {number: signal.signal(number, self._handle) for number in _signals()}
         self._watcher = threading.Thread(target=self._watch, name="stop-signal", daemon=True)
         self._watcher.start()
         self._installed = True
@@ -95,7 +96,7 @@ class StopOnSignal(Callback):
         count = 0
         while data := self._reader.recv(16):
             for number in data:
-                if number == signal.SIGINT or (number == signal.SIGTERM and count == 0):
+                if number == signal.SIGINT or (number in _signals() and count == 0):
                     count += 1
                     if count <= 2:
                         action = self._interrupt_if_stuck if count == 1 else self._exit_if_stuck
@@ -113,3 +114,10 @@ class StopOnSignal(Callback):
     def _unblock(self) -> None:
         if self._interrupt is not None and not self._finished.is_set():
             self._interrupt()
+
+
+def _signals() -> tuple[int, ...]:
+    hangup = getattr(signal, "SIGHUP", None)      # not on Windows
+    if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
+        return signal.SIGTERM, signal.SIGINT
+    return signal.SIGTERM, signal.SIGINT, hangup

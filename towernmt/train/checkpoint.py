@@ -18,18 +18,18 @@ from typing import Any
 from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.errors import CheckpointError
 from towernmt.tf_compat import tf
+from towernmt.train.checkpoint_state import STATE
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
 _REMOVED = ".removing-"
-_STATE = "state.json"
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
     """The steps of the complete checkpoints in a directory, ascending."""
     if not directory.is_dir():
         return []
-    found = (_NAME.match(entry.name) for entry in directory.iterdir() if (entry / _STATE).is_file())
+    found = (_NAME.match(entry.name) for entry in directory.iterdir() if (entry / STATE).is_file())
     return sorted(int(match.group(1)) for match in found if match)
 
 
@@ -60,7 +60,7 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         saver.save(session, str(unfinished / "model"), write_meta_graph=False, write_state=False)
-        (unfinished / _STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+        (unfinished / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
         for entry in (*unfinished.iterdir(), unfinished):
             flush_to_disk(entry)
         if final.exists():
@@ -81,7 +81,7 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
     """
     final = checkpoint_path(directory, step)
     try:
-        write_text(final / _STATE, json.dumps(state, indent=1))
+        write_text(final / STATE, json.dumps(state, indent=1))
     except OSError as error:
         raise _not_written(final, error) from error
 
@@ -106,20 +106,6 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
     checkpoint.rename(doomed)
     shutil.rmtree(doomed)
-
-
-def read_state(checkpoint: Path) -> dict[str, Any]:
-    """The `state.json` of a checkpoint.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
-    try:
-        state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint}/state.json: missing or damaged ({error}); remove {checkpoint} "
-                              "to go on from the checkpoint before it.") from error
-    return dict(state)
 
 
 def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:

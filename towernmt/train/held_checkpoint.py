@@ -21,6 +21,7 @@ import numpy as np
 from towernmt.errors import CheckpointError
 from towernmt.tf_compat import tf
 from towernmt.train.checkpoint import reason_of
+from towernmt.train.checkpoint_state import STATE, CheckpointState, parse_state
 
 T = TypeVar("T")
 
@@ -84,6 +85,15 @@ class HeldCheckpoint:
             return np.asarray(reader.get_tensor(name))
         except _ERRORS as error:
             raise self._damaged(error) from error
+
+    def state(self) -> CheckpointState | None:
+        """What its `state.json` holds; None: it has none, and was not written by towernmt.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        file = Path(self.prefix).with_name(STATE)
+        return parse_state(file.read_bytes(), Path(self.name)) if file.is_file() else None
 
     def restore(self, saver: Any, session: Any) -> None:
         """Give a `tf1.train.Saver`'s variables their values.
@@ -155,7 +165,7 @@ def _open_files(prefix: Path) -> dict[str, int]:
     directory = os.open(prefix.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in os.listdir(directory):
-            if name.startswith(f"{prefix.name}."):
+            if name == STATE or name.startswith(f"{prefix.name}."):
                 opened[name] = os.open(name, os.O_RDONLY, dir_fd=directory)
         if f"{prefix.name}.index" not in opened:
             raise FileNotFoundError(errno.ENOENT, f"{prefix.name}.index is missing")

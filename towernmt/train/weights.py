@@ -6,10 +6,8 @@ another program) it is judged by names, since TensorFlow calls an optimizer's sl
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from towernmt.errors import CheckpointError
 from towernmt.tf_compat import tf1
@@ -28,14 +26,14 @@ def weights_of_graph() -> list[str]:
 
 
 def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
-    """The names of the weights in a checkpoint."""
-    saved, state = held.shapes(), Path(held.original).with_name("state.json")
-    try:
-        told = json.loads(state.read_text(encoding="utf-8")).get(KEY)
-    except (OSError, ValueError, AttributeError):     # read for nothing else here: what resumes reads it by itself
-        told = None
-    if isinstance(told, list):
-        return sorted(set(told) & set(saved))
+    """The names of the weights in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    saved, state = held.shapes(), held.state()
+    if state is not None and state.weights is not None:
+        return sorted(set(state.weights) & set(saved))
     return judged_by_names(saved)
 
 
