@@ -23,7 +23,8 @@ def write(directory: Path, step: int) -> Path:
     """A checkpoint of one variable, 1,000 times its step."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("v", [1000]).load(np.full(1000, step, np.float32), session)
-        return write_checkpoint(tf1.train.Saver(), session, directory, step, {"step": step, "position": None, "callbacks": {}})
+        state = {"step": step, "position": None, "callbacks": {}}
+        return write_checkpoint(tf1.train.Saver(), session, directory, step, state)
 
 
 def restored(checkpoint: HeldCheckpoint | Path) -> float:

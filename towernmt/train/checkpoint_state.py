@@ -24,7 +24,7 @@ class CheckpointState:
         callbacks: what each callback remembers, by its key.
         mean_of: of an averaged checkpoint, the steps of its parts.
         grown_from: of a grown run, the checkpoint that it was made from.
-        weights: the names of the variables that are the model's, and not what training keeps beside them; None: not told.
+        weights: the names of the variables that are the model's, not what training keeps beside them; None: not told.
         made_from: the fingerprints of the run's vocabulary and data, as far as they are known (`vocabulary`, `data`).
     """
 
