@@ -303,6 +303,8 @@ def test_convolutions_are_described_by_layers_depth_and_width():
 
 
 @pytest.mark.parametrize("wrong, message", [
+    ({"encoder": "99999999x8/3"}, "with numbers from 1 to 1000, 65536, 1000"),
+    ({"encoder": "1x00/3"}, "'1x00/3' is not"),
     ({"encoder": "512"}, "model.encoder=512: '512' is not LAYERSxDEPTH/WIDTH"),
     ({"decoder": "2x0/3"}, "model.decoder"),
     ({"encoder": "2x16/4"}, "odd width"),

@@ -257,6 +257,9 @@ class ConvS2S(ConfiguredModel):
             return _normal("kernel", [layer.width, before, 2 * layer.depth], stddev), _bias(2 * layer.depth)
 
 
+_LARGEST = (1000, 65536, 1000)
+
+
 def convolutions(text: str, name: str) -> list[Convolution]:
     """The layers that a setting describes: "2x512/3,1x1024/1" is two of depth 512 and width 3, and one more.
 
@@ -268,9 +271,11 @@ def convolutions(text: str, name: str) -> list[Convolution]:
     layers = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)x(\d+)/(\d+)\s*", part)
-        if match is None or "0" in match.groups():
-            raise SettingsError(f"model.{name}={text}: '{part}' is not LAYERSxDEPTH/WIDTH, for example 6x256/3.")
-        count, depth, width = map(int, match.groups())
+        numbers = [int(number) for number in match.groups()] if match else []
+        if match is None or not all(1 <= n <= most for n, most in zip(numbers, _LARGEST, strict=True)):
+            raise SettingsError(f"model.{name}={text}: '{part}' is not LAYERSxDEPTH/WIDTH, for example 6x256/3, with "
+                                f"numbers from 1 to {', '.join(map(str, _LARGEST))}.")
+        count, depth, width = numbers
         layers += [Convolution(depth, width)] * count
     return layers
 
