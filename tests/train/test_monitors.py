@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
@@ -21,13 +24,17 @@ class Put(Callback):
         self.trainer.monitors.put_scalar("half", self.global_step / 2)
 
 
-def train(log: Path, steps: int, start: int = 0) -> None:
+SETTINGS = {"train.steps": 300, "optimizer.learning_rate": 0.5, "model.pre_norm": True, "train.only": ["a|b"],
+            "architecture": "transformer", "long": "x" * 300}
+
+
+def train(log: Path, steps: int, start: int = 0, settings: dict | None = None) -> None:
     """Count up to `steps`, putting a scalar after each."""
     with tf.Graph().as_default():
         trainer = SimpleTrainer()
         step = tf1.train.get_or_create_global_step()
         trainer.train_op = tf.no_op()
-        trainer.setup_callbacks([Put()], [EventWriter(log), StatsWriter(log)])
+        trainer.setup_callbacks([Put()], [EventWriter(log, settings), StatsWriter(log)])
         assign = step.assign(start)
         trainer.initialize(SessionCreator(), JustCurrentSession())
         trainer.sess.run(assign)
@@ -44,6 +51,13 @@ def events(log: Path) -> list[tuple[int, str, float]]:
         for event in tf1.train.summary_iterator(str(file)):
             found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
     return found
+
+
+def accumulated(log: Path) -> Any:
+    """What TensorBoard makes of the files."""
+    accumulator = EventAccumulator(str(log), {TENSORS: 0})
+    accumulator.Reload()
+    return accumulator
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +78,49 @@ def test_a_resumed_run_goes_on_behind_the_entry_of_its_step(tmp_path):
     train(tmp_path, 4)
     train(tmp_path, 6, start=2)     # killed after 4, resumed from the checkpoint of 2
     assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_graph_is_written_once_and_not_at_each_resume(tmp_path):
+    for start in (0, 3, 6):
+        train(tmp_path, start + 3, start)
+        for file in tmp_path.glob("events.out.tfevents.*"):
+            if not file.name.startswith("events.out.tfevents.0"):   # as if in another process, at another second
+                file.rename(tmp_path / f"events.out.tfevents.0{start}.a.b")
+    files = sorted(tmp_path.glob("events.out.tfevents.*"))
+    graphs = [sum(event.HasField("graph_def") for event in tf1.train.summary_iterator(str(file))) for file in files]
+    assert graphs == [1, 0, 0]
+    assert accumulated(tmp_path).Graph().node
+
+
+def test_a_file_that_was_cut_before_its_graph_is_made_up_for(tmp_path):
+    train(tmp_path, 1)
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    file.write_bytes(file.read_bytes()[:60])
+    file.rename(tmp_path / "events.out.tfevents.0.a.b")
+    train(tmp_path, 2)
+    assert accumulated(tmp_path).Graph().node
+
+
+def test_tensorboard_forgets_the_steps_that_a_resumed_run_makes_again(tmp_path):
+    train(tmp_path, 4)
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    file.rename(tmp_path / "events.out.tfevents.0.a.b")
+    train(tmp_path, 6, start=2)     # killed after 4, resumed from the checkpoint of 2
+    assert [event.step for event in accumulated(tmp_path).Scalars("half")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_settings_are_shown_as_a_text_and_as_hyper_parameters(tmp_path):
+    train(tmp_path, 2, settings=SETTINGS)
+    found = accumulated(tmp_path)
+    (text,) = found.Tensors("settings")
+    assert "| train.only | \\['a\\|b'\\] |" in text.tensor_proto.string_val[0].decode()
+    assert found.SummaryMetadata("settings").plugin_data.plugin_name == "text"
+    metadata = found.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    assert metadata.plugin_name == "hparams"
+    info = HParamsPluginData.FromString(metadata.content).session_start_info
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in info.hparams.items()}
+    assert values == {**SETTINGS, "train.only": "['a|b']"}
+    assert info.group_name == str(tmp_path)
 
 
 def test_half_a_line_that_a_killed_process_left_is_dropped(tmp_path):

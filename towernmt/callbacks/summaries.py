@@ -5,7 +5,11 @@ The formats are those of TensorBoard's plugins; TensorBoard itself is not needed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from google.protobuf.struct_pb2 import Value  # type: ignore[import-untyped]
 
 from towernmt.tf_compat import tf, tf1
 
@@ -13,6 +17,47 @@ from towernmt.tf_compat import tf, tf1
 def text_summary(tag: str, markdown: str) -> Any:
     """A text, which TensorBoard reads as Markdown."""
     return _of_plugin("text", tag, tf.make_tensor_proto([markdown.encode()], tf.string, [1]))
+
+
+def settings_table(settings: Mapping[str, Any]) -> str:
+    """Settings by dotted name as a table in Markdown."""
+    rows = [f"| {name} | {markdown_cell(str(value))} |" for name, value in settings.items()]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])
+
+
+def hyper_parameters(settings: Mapping[str, Any], run: Path) -> Any:
+    """Settings as TensorBoard's HParams shows and compares them.
+
+    Args:
+        settings: numbers, booleans and texts by dotted name; others are shown as texts.
+        run: its directory, by which runs are told apart.
+    """
+    # An HParamsPluginData with a SessionStartInfo, whose map `hparams` is field 1 (tensorboard/plugins/hparams).
+    entries = b"".join(_part(1, _part(1, name.encode()) + _part(2, _value(value).SerializeToString()))
+                       for name, value in settings.items())
+    content = _part(3, entries + _part(4, str(run).encode()))
+    return _of_plugin("hparams", "_hparams_/session_start_info", tf.make_tensor_proto(0.0, tf.float32, [0]), content)
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool):
+        return Value(bool_value=value)
+    if isinstance(value, (int, float)):
+        return Value(number_value=value)
+    return Value(string_value=str(value))
+
+
+def _part(field: int, content: bytes) -> bytes:
+    """A field of a protocol buffer that holds a text, or another message: its tag, its length, its content."""
+    length, size = b"", len(content)
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([field << 3 | 2]) + length + bytes([size]) + content
+
+
+def markdown_cell(text: str) -> str:
+    """A text as it is, in a cell of a table in Markdown."""
+    return "".join(f"\\{character}" if character in "\\`*_{}[]<>|#" else character for character in text)
 
 
 def _of_plugin(plugin: str, tag: str, tensor: Any = None, content: bytes = b"") -> Any:

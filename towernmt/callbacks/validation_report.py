@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from towernmt.callbacks.metrics import METRICS, Outcome
+from towernmt.callbacks.summaries import markdown_cell
 from towernmt.dataflow.line_hash import line_hash
 from towernmt.dataflow.validation_set import ValidationSet
 
@@ -63,9 +64,5 @@ def sample_table(validation: ValidationSet, translations: Sequence[str], numbers
         texts = [("source", validation.source[number]),
                  *(("reference", reference[number]) for reference in validation.references),
                  ("translation", translations[number])]
-        rows += [f"| {side} {number + 1} | {_cell(text)} |" for side, text in texts]
+        rows += [f"| {side} {number + 1} | {markdown_cell(text)} |" for side, text in texts]
     return "\n".join(rows)
-
-
-def _cell(text: str) -> str:
-    return "".join(f"\\{character}" if character in "\\`*_{}[]<>|#" else character for character in text)

@@ -242,7 +242,8 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     config = TrainConfig(
         model=model, data=source, update_cycle=s.update_cycle,
         callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
-        monitors=[EventWriter(run.log), StatsWriter(run.log)], **({"session_init": first} if first else {}))
+        monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)],
+        **({"session_init": first} if first else {}))
     return config, stop
 
 

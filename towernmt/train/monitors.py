@@ -11,7 +11,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
 from towernmt.atomic_files import write_text
+from towernmt.callbacks.summaries import hyper_parameters, settings_table, text_summary
 from towernmt.tf_compat import tf, tf1
 
 # IndexError is what TensorFlow's file writers make of "file too large".
@@ -43,10 +45,21 @@ class _FileMonitor(MonitorBase):
 
 
 class EventWriter(_FileMonitor):
-    """TensorBoard's event file of this process: the graph, then every summary and scalar.
+    """TensorBoard's event file of this process: the run's settings, then every summary and scalar.
 
+    The graph stands in the first file of the directory alone. A later process begins with a mark that has TensorBoard
+    forget what its predecessor wrote of the steps that are made again.
     It is flushed after each step in which something was put, so that a killed process leaves its events.
     """
+
+    def __init__(self, directory: str | Path, settings: Mapping[str, Any] | None = None) -> None:
+        """
+        Args:
+            directory: of the files.
+            settings: of the run, by dotted name: shown as a text and as hyper-parameters; None for neither.
+        """
+        super().__init__(directory)
+        self._settings = settings
 
     def _setup_graph(self) -> None:
         self._writer: Any = None
@@ -58,9 +71,17 @@ class EventWriter(_FileMonitor):
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        earlier = sorted(self._directory.glob("events.out.tfevents.*"))
         self._writer = tf.io.TFRecordWriter(str(self._directory / name))
         self._put(tf1.Event(wall_time=time.time(), file_version="brain.Event:2"))
-        self._put(tf1.Event(wall_time=time.time(), graph_def=self.graph.as_graph_def().SerializeToString()))
+        if any(_has_graph(file) for file in earlier):
+            restart = tf1.SessionLog(status=tf1.SessionLog.START)
+            self._put(tf1.Event(wall_time=time.time(), step=self.global_step + 1, session_log=restart))
+        else:
+            self._put(tf1.Event(wall_time=time.time(), graph_def=self.graph.as_graph_def().SerializeToString()))
+        if self._settings:
+            self.process_summary(text_summary("settings", settings_table(self._settings)))
+            self.process_summary(hyper_parameters(self._settings, self._directory))
 
     def _put(self, event: Any) -> None:
         if self._writer is not None:
@@ -89,6 +110,14 @@ class EventWriter(_FileMonitor):
     def _after_train(self) -> None:
         if self._writer is not None:
             self._write(self._writer.close)
+
+
+def _has_graph(file: Path) -> bool:
+    """Whether the file is one that begins with the graph."""
+    try:
+        return any(event.HasField("graph_def") for event in islice(tf1.train.summary_iterator(str(file)), 2))
+    except tf.errors.DataLossError:     # of a process that was killed before it had written its graph
+        return False
 
 
 class StatsWriter(_FileMonitor):
