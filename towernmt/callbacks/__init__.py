@@ -9,10 +9,12 @@ from __future__ import annotations
 from towernmt.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    "attention_pictures": ["AttentionPictures"],
     "best_checkpoints": ["BestCheckpoints"],
     "bleu_validator": ["BleuValidator"],
     "checkpoint": ["CheckpointSaver"],
     "early_stopping": ["EarlyStopping"],
+    "histograms": ["Histograms"],
     "hooks": ["CallbackToHook", "HookToCallback"],
     "limits": ["StopAfterMinutes", "StopAtStep"],
     "loss_scale_monitor": ["LossScaleMonitor"],

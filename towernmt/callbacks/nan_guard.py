@@ -151,9 +151,13 @@ _LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float1
 
 def _gradients(graph: Any) -> list[tuple[str, Any]]:
     """(readable name, gradient), from the output back to the input."""
+    return [(f"gradient of {name}", gradient) for name, gradient in reversed(named_gradients(graph))]
+
+
+def named_gradients(graph: Any) -> list[tuple[str, Any]]:
+    """(variable's name, gradient): those that are watched, else the inputs of the optimizer's operations."""
     watched = [(variable.op.name, gradient) for gradient, variable in graph.get_collection(GRADIENTS)]
-    forward = watched or _optimizer_inputs(graph)
-    return [(f"gradient of {name}", gradient) for name, gradient in reversed(forward)]
+    return watched or _optimizer_inputs(graph)
 
 
 def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:

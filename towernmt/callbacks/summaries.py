@@ -19,6 +19,13 @@ def text_summary(tag: str, markdown: str) -> Any:
     return _of_plugin("text", tag, tf.make_tensor_proto([markdown.encode()], tf.string, [1]))
 
 
+def image_summary(tag: str, png: bytes) -> Any:
+    """A picture in PNG, in colours."""
+    width, height = (int.from_bytes(png[place:place + 4], "big") for place in (16, 20))     # of its header
+    image = tf1.Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=png)
+    return tf1.Summary(value=[tf1.Summary.Value(tag=tag, image=image)])
+
+
 def settings_table(settings: Mapping[str, Any]) -> str:
     """Settings by dotted name as a table in Markdown."""
     rows = [f"| {name} | {markdown_cell(str(value))} |" for name, value in settings.items()]

@@ -8,7 +8,8 @@ from towernmt.input_source.queue_input import GeneralQueueInput
 
 
 class QueueMonitor(Callback):
-    """Puts scalars to the trainer's monitors whenever it is triggered (by default at the end of each epoch).
+    """Puts scalars to the trainer's monitors every `every_steps` updates; 0: whenever it is triggered (at the end of
+    each epoch, unless tensorpack's `PeriodicTrigger` says otherwise).
 
     `input/queue_depth` (global batches waiting now), and since the last trigger: `input/wait_share` (part of
     the time that training waited for data, 0 to 1) and `input/target_tokens_per_second` (if the towers have
@@ -16,13 +17,21 @@ class QueueMonitor(Callback):
     one is registered with the trainer.
     """
 
-    def __init__(self, queue_input: GeneralQueueInput) -> None:
-        self._input = queue_input
+    def __init__(self, queue_input: GeneralQueueInput, every_steps: int = 0) -> None:
+        self._input, self._every_steps = queue_input, every_steps
 
     def _before_train(self) -> None:
         self._earlier = self._input.statistics()
 
+    def _trigger_step(self) -> None:
+        if self._every_steps and self.global_step % self._every_steps == 0:
+            self._put()
+
     def _trigger(self) -> None:
+        if not self._every_steps:
+            self._put()
+
+    def _put(self) -> None:
         now = self._input.statistics()
         since, self._earlier = now - self._earlier, now
         monitors = self.trainer.monitors

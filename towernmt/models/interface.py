@@ -118,6 +118,11 @@ class NMTModel(ModelDesc):
         raise SettingsError(f"{type(self).__name__} has guided_alignment_weight={self.guided_alignment_weight} but no "
                             "decode_with_attention: write that method, or set the weight to 0.")
 
+    @property
+    def gives_attention(self) -> bool:
+        """Whether `decode_with_attention` can be called."""
+        return type(self).decode_with_attention is not NMTModel.decode_with_attention
+
     def decode(self, memory: Any, target_in: Any) -> Any:
         """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
         return self.output_projection().logits(self.decode_hidden(memory, target_in))

@@ -134,6 +134,10 @@ class Seq2Seq(ConfiguredModel):
     def decode_hidden(self, memory: Seq2SeqMemory, target_in: Any) -> Any:
         return self._teacher_forced(memory, target_in, False)[0]
 
+    @property
+    def gives_attention(self) -> bool:
+        return self.settings.attention != "none"
+
     def decode_with_attention(self, memory: Seq2SeqMemory, target_in: Any) -> tuple[Any, Any]:
         hidden, weights = self._teacher_forced(memory, target_in, True)
         if self.settings.reverse_source:        # so are the annotations

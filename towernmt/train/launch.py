@@ -14,10 +14,12 @@ from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
+from towernmt.callbacks.attention_pictures import AttentionPictures
 from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.early_stopping import EarlyStopping
+from towernmt.callbacks.histograms import Histograms
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.metrics import mode_of
@@ -303,6 +305,10 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         validator = make_validator(settings, data, model)
         callbacks.append(validator)
         metric = validator.metric
+        if s.attention_pictures:
+            callbacks.append(AttentionPictures(
+                model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
+                s.attention_pictures, settings.search.averaged))
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))
@@ -311,8 +317,10 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if metric and s.keep_best:
         callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
+    if s.histograms:
+        callbacks.append(Histograms(s.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), saver, Progress(s.log_steps),
-                  QueueMonitor(source)]
+                  QueueMonitor(source, s.log_steps)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if limit is not None:

@@ -56,6 +56,11 @@ class TrainSettings(StreamSettings):
         "bleu", "what best checkpoints and early stopping go by; loss is of a target token (nats), without smoothing",
         choices=tuple(METRICS))
     metric_set: str = setting("", "the name of the validation set whose metric that is; empty: the first")
+    attention_pictures: int = setting(
+        2, "so many validation sentences have their attention drawn for TensorBoard at each validation; 0 for none",
+        at_least=0, at_most=100)
+    histograms: int = setting(
+        0, "histograms of parameters and gradients for TensorBoard every so many updates; 0 for none", at_least=0)
     keep_best: int = setting(1, "how many of the best checkpoints by train.metric are kept apart", at_least=0)
     stop_patience: int = setting(
         0, "stop after so many validations without a better train.metric; 0 for never", at_least=0)
