@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
 from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.metrics import perplexity
 from towernmt.callbacks.nan_guard import FORGIVEN
 from towernmt.callbacks.progress_text import Bar, Figures, duration
 from towernmt.callbacks.status_line import StatusLine
@@ -193,14 +193,6 @@ class _Interval:
                 result["tokens_per_second"] = (self._target + self._source) / seconds
         result["steps_per_second"] = self.steps / seconds
         return result
-
-
-def perplexity(nll: float) -> float:
-    """exp of the mean negative log-likelihood of a token (nats); infinite where that overflows."""
-    try:
-        return math.exp(nll)
-    except OverflowError:
-        return math.inf
 
 
 def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
