@@ -39,7 +39,7 @@ def train(tmp_path, capsys):
     """`train(data, *settings)`: the lines that the command shows."""
     def run(data: Path, *settings: str, arguments: tuple[str, ...] = ()) -> list[str]:
         for handler in terminal_handlers():     # of the test that imported it
-            handler.setStream(sys.stdout)
+            handler.stream = sys.stdout
         capsys.readouterr()
         assert main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments, "--set",
                      *SMALL, *settings]) == 0
