@@ -31,12 +31,12 @@ from input_loop import dequeuing, for_seconds, whole_pass
 from input_memory import measure_memory
 from input_resume import measure_resume
 
-from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.dataflow.batches import Batches, BatchSettings
 from towernmt.dataflow.corpora import Corpora, SourceEntry
 from towernmt.dataflow.prepared import open_prepared
 from towernmt.dataflow.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.window import StreamSettings
+from towernmt.stderr_noise import without_noise
 
 KINDS = ("prepared", "text", "sqlite", "postgresql", "s3", "s3-prepared", "tf.data", "torch")
 TABLE = "towernmt_benchmark"
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--torch-python", metavar="FILE", help="a Python with torch, numpy and sentencepiece")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(quiet_tensorflow())
+        stack.enter_context(without_noise())
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towernmt-input-")))
         folder.mkdir(parents=True, exist_ok=True)
         if options.resume:

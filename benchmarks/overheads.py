@@ -25,8 +25,8 @@ from tensorpack.utils import logger  # noqa: E402
 from train_work import VOCABULARY, draw, load  # noqa: E402
 
 from towernmt.allocator import restart_with_allocator  # noqa: E402
-from towernmt.cli.quiet import quiet_tensorflow  # noqa: E402
 from towernmt.models.precision import PRECISIONS  # noqa: E402
+from towernmt.stderr_noise import without_noise  # noqa: E402
 from towernmt.train.session import make_deterministic  # noqa: E402
 
 FIGURES = ("towers", "update_cycle", "callbacks", "startup", "depth")
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         "startup": lambda: startup_cost(options.starts, options.batch_tokens),
         "depth": lambda: depth_cost(options.depths, options.starts, options.precision),
     }
-    with quiet_tensorflow():
+    with without_noise():
         for name in options.figures or FIGURES:
             for figure in measures[name]():
                 print(json.dumps({**figure, "config": options.config, "batch_tokens": options.batch_tokens,

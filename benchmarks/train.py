@@ -25,11 +25,11 @@ from train_run import Plan, measure
 from train_work import PRESETS, VOCABULARY, FixedBatches, draw, load, make_model, twice_each
 
 from towernmt.allocator import restart_with_allocator
-from towernmt.cli.quiet import quiet_tensorflow
 from towernmt.dataflow.batches import Batches, BatchSettings
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.input_source.queue_input import ReadableBatches
 from towernmt.models.precision import PRECISIONS
+from towernmt.stderr_noise import without_noise
 
 STEPS = {("tiny", 1024): (6, 24, 8), ("tiny", 4096): (3, 9, 4), ("base", 1024): (2, 6, 2), ("base", 4096): (1, 3, 2)}
 """Steps to warm up, steps to measure, and pairs of a step and a bare update."""
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure once."""
     options = parser().parse_args(arguments)
     plan = plan_of(options)
-    with quiet_tensorflow():
+    with without_noise():
         figures = measure(make_model(options.model, options.config), batches_of(options, plan), plan)
     print(record(options, figures), flush=True)
 

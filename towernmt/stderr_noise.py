@@ -1,9 +1,62 @@
-"""The lines that TensorFlow's C++ writes to standard error at each start, whatever the log level."""
+"""Standard error without the lines that TensorFlow's C++ writes to it at each start, whatever the log level.
+
+They go straight to file descriptor 2. While `without_noise` is active, that descriptor leads through a thread that
+drops those lines and passes all others on; Python's own `sys.stderr` keeps writing to the real one.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before"
                    rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator)"
                    rb"|\t ?\[\[\{\{node )", re.IGNORECASE)
+_active = threading.Lock()
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Drop TensorFlow's chatter while the body runs; within itself it does nothing.
+
+    `TOWERNMT_DEBUG=1` keeps everything, and nothing changes where there is no standard error.
+    """
+    if os.environ.get("TOWERNMT_DEBUG") or sys.stderr is None or not _active.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _filtered():
+            yield
+    finally:
+        _active.release()
+
+
+@contextmanager
+def _filtered() -> Iterator[None]:
+    sys.stderr.flush()
+    real, python_stderr = os.dup(2), sys.stderr
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    thread = threading.Thread(target=_forward, args=(reader, real), name="stderr filter", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)        # closes the last writing end of the pipe: the thread reads on to its end
+        thread.join(timeout=2)
+        sys.stderr.close()
+        sys.stderr = python_stderr
+
+
+def _forward(reader: int, real: int) -> None:
+    with os.fdopen(reader, "rb") as lines:
+        for line in lines:
+            if not NOISE.match(line):
+                os.write(real, line)
+    os.close(real)

@@ -7,39 +7,9 @@ switched off before the first graph is built.
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from towernmt.processor import processor_flags
-from towernmt.stderr_noise import NOISE
-
-
-@contextmanager
-def _without_startup_noise() -> Iterator[None]:
-    """Keep back the lines that TensorFlow's C++ writes at each start, whatever the log level is set to.
-
-    Everything else that was written meanwhile is passed on. `TOWERNMT_DEBUG=1` keeps all lines.
-    """
-    if os.environ.get("TOWERNMT_DEBUG"):
-        yield
-        return
-    sys.stderr.flush()
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(real, 2)
-            os.close(real)
-            held.seek(0)
-            for line in held:
-                if not NOISE.match(line):
-                    os.write(2, line)
-
+from towernmt.stderr_noise import without_noise
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # TensorFlow takes oneDNN's operations by itself on newer processors only; where there is no AVX-512 they pay as well.
@@ -47,7 +17,7 @@ if "avx2" in processor_flags():
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # oneDNN compiles a kernel for each new shape and keeps 1,024 of them; the batches of a corpus need some thousands.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
-with _without_startup_noise():
+with without_noise():
     import tensorflow as tf
 
     tf.config.list_physical_devices("GPU")  # the search for a GPU driver is as noisy as the import

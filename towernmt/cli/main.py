@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
+import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from towernmt import __version__
 from towernmt.allocator import restart_with_allocator
-from towernmt.cli.quiet import quiet_tensorflow
+from towernmt.cli.broken_pipe import until_the_reader_has_gone
+from towernmt.cli.parser import Parser, refuse_unknown_command
 from towernmt.cli.standard_streams import open_missing_streams
 from towernmt.errors import TowerNMTError
+from towernmt.stderr_noise import without_noise
 
 COMMANDS = {
     "prepare": "make vocabularies and shards of integer ids from text",
@@ -26,11 +28,31 @@ COMMANDS = {
     "check": "check a model against the rules of tower functions",
     "average": "make one checkpoint from the mean weights of several",
     "grow": "give a trained run the vocabulary of other data",
+    "completion": "print the completion of commands and options for a shell",
+}
+
+
+EXAMPLES = {
+    "prepare": """towernmt prepare --source train.de --target train.en --valid-source valid.de \\
+    --valid-target valid.en --vocab-size 8000 --shared-vocab --output data/de-en""",
+    "load": "towernmt load --source 'crawl.{de,en}.gz' --output 'sqlite:///crawl.db?table=pairs'",
+    "inspect": "towernmt inspect corpora.yaml\ntowernmt inspect data/de-en --samples 10",
+    "train": """towernmt train --data data/de-en --preset tiny --logdir runs/de-en --set train.minutes=30
+towernmt train --help-settings schedule""",
+    "translate": """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp
+towernmt translate --model runs/de-en --input test.de --n-best 3""",
+    "evaluate": "towernmt evaluate --model runs/de-en --source test.de --reference test.en",
+    "score": "towernmt score --model runs/de-en --source test.de --target test.en > scores",
+    "check": "towernmt check my_model.py:MyModel",
+    "average": "towernmt average --model runs/de-en --last 5",
+    "grow": "towernmt grow --model runs/de-en --vocabulary data/more --output runs/grown",
+    "completion": "towernmt completion bash > ~/.local/share/bash-completion/completions/towernmt",
 }
 
 
 def program() -> int:
     """`main`, as a program of its own."""
+    open_missing_streams()
     restart_with_allocator()
     return main()
 
@@ -38,24 +60,42 @@ def program() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 only if it did what was asked."""
     open_missing_streams()
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="towernmt", description="Neural machine translation with tower functions.")
-    parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    asked = next((a for a in arguments if a in COMMANDS), None)
-    for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text)
-        if name == asked:       # the others stay unimported: TensorFlow takes seconds
-            importlib.import_module(f"towernmt.cli.{name}").add_arguments(command)
+    return until_the_reader_has_gone(lambda: _main(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _main(arguments: list[str]) -> int:
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if asked is not None:
+        refuse_unknown_command(asked, COMMANDS)
+    parser, commands = make_parser([asked] if asked else [])
+    parser.refuse_unknown(list(itertools.takewhile(lambda argument: argument != asked, arguments)))
+    if asked is not None:
+        commands[asked].refuse_unknown(arguments[arguments.index(asked) + 1:])
     options = parser.parse_args(arguments)
     return run_command(lambda: int(importlib.import_module(f"towernmt.cli.{options.command}").run(options)))
+
+
+def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the command line, and that of each command.
+
+    Args:
+        complete: the commands that get their options; for the others, which stay unimported, names are enough.
+    """
+    parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
+    parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    made = {name: commands.add_parser(name, help=text, description=text, example=EXAMPLES.get(name, ""))
+            for name, text in COMMANDS.items()}
+    for name in complete:
+        importlib.import_module(f"towernmt.cli.{name}").add_arguments(made[name])
+    return parser, made
 
 
 def run_command(command: Callable[[], int]) -> int:
     """Call `command`; print what the user can mend as one line, without a stack."""
     try:
-        with quiet_tensorflow():
-            return command()
+        with without_noise():
+            return until_the_reader_has_gone(command)
     except (TowerNMTError, OSError) as error:
         if isinstance(error, OSError) and not error.filename and error.errno not in _DISK_FULL:
             raise

@@ -45,9 +45,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         stream = translator.translate_stream(source, args.input or "stdin")
         write_translations(output, stream, n_best=args.n_best, scores=args.scores)
-    except BrokenPipeError:
-        # The reader (`| head`) has enough. Python flushes stdout once more at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if args.input:
             source.close()
