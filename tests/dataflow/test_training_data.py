@@ -56,6 +56,24 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
     assert "pairs.tsv as it is read, in windows of 100,000 pairs" in said[1]
 
 
+def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(place: Path) -> None:
+    def fingerprint(text: str, vocabulary: str = "prepared") -> str:
+        Path("corpora.yaml").write_text(text)
+        return open_training_data("corpora.yaml", vocabulary).fingerprint
+
+    plain = fingerprint("sources: [pairs.tsv]")
+    assert plain == fingerprint("sources: [pairs.tsv]") == fingerprint("sources: [{uri: pairs.tsv, weight: 3}]")
+    assert plain == open_training_data("pairs.tsv", "prepared").fingerprint and len(plain) == 32
+    prepare(PrepareSettings("valid.de", "valid.en", output="other", vocab_kind="word"))
+    others = [fingerprint("sources: [{uri: pairs.tsv, tag: ja}]"), fingerprint("sources: [pairs.tsv, pairs.tsv]"),
+              fingerprint("sources: [pairs.tsv]\nmax_length: 9"), fingerprint("sources: [./pairs.tsv]"),
+              fingerprint("sources: [pairs.tsv]", "other")]
+    assert len({plain, *others}) == 6
+    with open("pairs.tsv", "a") as file:
+        file.write("ja\tyes\n")
+    assert fingerprint("sources: [pairs.tsv]") == plain
+
+
 def test_a_yaml_file_brings_vocabularies_and_validation_text(place: Path) -> None:
     data = open_training_data("corpora.yaml")
     assert data.valid_source == ["ja wort"] and data.valid_target == ["yes  word"]

@@ -176,9 +176,10 @@ def fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabul
     Of the shards' checksums and sizes in their order, and of the content of the vocabularies; so it is the same for a
     copy, on a disk or in S3, and for data whose manifest was written before there were fingerprints.
     """
-    total = hashlib.sha256()
-    for shard in shards:
-        total.update(json.dumps({**shard.to_json(), "file": ""}, sort_keys=True).encode())
-    for name, content in sorted(vocabulary_files(source, target).items()):
-        total.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
-    return total.hexdigest()[:32]
+    return fingerprint_of([{**shard.to_json(), "file": ""} for shard in shards], source, target)
+
+
+def fingerprint_of(data: Any, source: Vocabulary, target: Vocabulary) -> str:
+    """32 hexadecimal digits of something that JSON can hold, and of the content of the vocabularies."""
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in vocabulary_files(source, target).items()}
+    return hashlib.sha256(json.dumps([data, files], sort_keys=True).encode()).hexdigest()[:32]

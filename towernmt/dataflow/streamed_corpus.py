@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from towernmt.dataflow.annotations import check_factored_text
 from towernmt.dataflow.corpora import Corpora, Sides
 from towernmt.dataflow.factors import FactorError, factored, load_factors
+from towernmt.dataflow.manifest import fingerprint_of
 from towernmt.dataflow.text import check_rereadable, read_chunks
 from towernmt.dataflow.validation_set import ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, load_vocabulary, save_vocabularies
@@ -51,6 +53,19 @@ class StreamedCorpus:
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = open_vocabularies(
             given, corpora.source_factors)
         self._check_tags()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits of the sources' names in their order, of their tags and filters, and of the content of
+        the vocabularies.
+
+        Not of what may change in a run: the weights, and what sources hold, which may grow. Positions tell whether what
+        was read of a source is still there.
+        """
+        corpora = self._corpora
+        sources = [[ingredient.source.name, ingredient.tag] for ingredient in corpora.mixture().ingredients]
+        return fingerprint_of([sources, dataclasses.asdict(corpora.pair_filter)], self.source_vocabulary,
+                              self.target_vocabulary)
 
     @cached_property
     def valid_source(self) -> list[str]:

@@ -29,6 +29,10 @@ class TrainingData(Protocol):
         """Its name, for messages: a directory or a URI, without credentials."""
 
     @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that change when a run that goes on would read other data: see the classes."""
+
+    @property
     def valid_source(self) -> list[str]:
         """Validation sentences in the source language, or none."""
 
