@@ -37,11 +37,13 @@ class DirectoryLock:
     Args:
         directory: made if it is not there.
         activity: what is done there, for whoever comes second; nothing secret.
+    Attributes:
+        directory: the same.
     """
 
     def __init__(self, directory: str | Path, activity: str) -> None:
-        self._directory, self._activity = Path(directory), activity
-        self._path = self._directory / LOCK_FILE
+        self.directory, self._activity = Path(directory), activity
+        self._path = self.directory / LOCK_FILE
         self._descriptor: int | None = None
 
     @property
@@ -58,7 +60,7 @@ class DirectoryLock:
         """
         if self._descriptor is not None:
             return
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -106,9 +108,9 @@ class DirectoryLock:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 logger.warning("%s: this file system has no locks, so nothing keeps a second writer out.",
-                               self._directory)
+                               self.directory)
             elif error.errno in _BUSY:
-                raise DirectoryInUseError(f"{self._directory} is in use: {_holder(descriptor)}. Wait until that has "
+                raise DirectoryInUseError(f"{self.directory} is in use: {_holder(descriptor)}. Wait until that has "
                                           "ended, or take another directory.") from None
             else:
                 raise OSError(error.errno, error.strerror, str(self._path)) from error

@@ -78,6 +78,8 @@ class Manifest:
         shards: the blocks, in their order.
         files: every other file; None: the manifest was written before there was such a list.
         fingerprint: of what training reads; see `fingerprint`.
+        folder: below the manifest, where the files are; None: beside it. In S3, where there is no renaming, a
+            preparation that replaces another one has a folder of its own.
     """
 
     format: Literal["towernmt-prepared"]
@@ -92,6 +94,7 @@ class Manifest:
     notes: list[str] = field(default_factory=list)
     files: list[FileInfo] | None = None
     fingerprint: str | None = None
+    folder: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the file has it: what is not known is not there."""
@@ -106,7 +109,11 @@ class Manifest:
 
     def names(self) -> list[str]:
         """The files of the preparation, without the manifest."""
-        return [entry.file for entry in (*self.shards, *(self.files or ()))]
+        return [entry.file for entry in (*(self.files or ()), *self.shards)]
+
+    def place(self, name: str) -> str:
+        """Where a file is, from the manifest on."""
+        return f"{self.folder}/{name}" if self.folder else name
 
     def file(self, name: str) -> FileInfo | None:
         """What is known of a file beside the shards."""
@@ -150,7 +157,7 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     except JSONError as error:
         raise DataError(f"{name}: {error}. {_AGAIN}") from error
     for file in manifest.names():
-        checked_name(file, name)
+        checked_name(manifest.place(file), name)
     return manifest
 
 

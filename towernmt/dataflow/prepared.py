@@ -62,9 +62,9 @@ class PreparedData:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory: Path | str = Path(directory)
-        self._files = Path(directory)
         finish_exchange(directory)
         self._manifest = read_manifest(directory)
+        self._files = Path(directory) / (self._manifest.folder or "")
         self.manifest: dict[str, Any] = self._manifest.to_json()
         self.source_vocabulary: Vocabulary
         self.target_vocabulary: Vocabulary

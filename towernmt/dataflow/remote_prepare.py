@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from pathlib import Path
 from typing import TextIO
 
 from towernmt.dataflow.prepare import prepare
@@ -12,6 +10,7 @@ from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.remote_prepared import RemotePreparedData, fetch_small_files, read_remote_manifest
 from towernmt.dataflow.s3_folder import parse_s3_folder
+from towernmt.dataflow.scratch import scratch_directory
 from towernmt.dataflow.upload import check_writable, upload_prepared
 
 
@@ -30,14 +29,14 @@ def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> Pr
     """
     settings.check()
     folder = parse_s3_folder(settings.output)
-    with tempfile.TemporaryDirectory(prefix="towernmt-prepare-") as directory:
-        local = dataclasses.replace(settings, output=directory)
+    with scratch_directory("towernmt prepare") as directory:
+        local = dataclasses.replace(settings, output=str(directory))
         if not settings.overwrite and read_remote_manifest(folder) is not None:
             # With these in place, `prepare` finds its work done, or that it would replace something else.
-            fetch_small_files(folder, Path(directory))
+            fetch_small_files(folder, directory)
             prepare(local, stream, name=folder.name)
         else:
             check_writable(folder)
             prepare(local, stream, name=folder.name)
-            upload_prepared(Path(directory), folder, stream)
+            upload_prepared(directory, folder, stream)
     return RemotePreparedData(settings.output)

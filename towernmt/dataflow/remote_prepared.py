@@ -46,7 +46,8 @@ class RemotePreparedData(PreparedData):
         self.directory = self._folder.name
 
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
-        name, version = self._folder.path(shard.file), f"{self._folder.options.endpoint_url} {shard.crc32}"
+        name = self._folder.path(self._manifest.place(shard.file))
+        version = f"{self._folder.options.endpoint_url} {shard.crc32}"
         for last in (False, True):
             with self._cache.open(name, version, shard.bytes, partial(self._fetch, name, shard)) as file:
                 try:
@@ -101,10 +102,11 @@ def fetch_small_files(folder: S3Folder, directory: Path) -> None:
         raise DataError(f"{folder.name}: {MANIFEST} lists no files, since it was copied there by other means. Run "
                         "`towernmt prepare` with this as its --output.")
     for entry in manifest.files:
-        path = path_inside(directory, entry.file, folder.path(MANIFEST))
-        content = folder.read(entry.file)
+        place = manifest.place(entry.file)
+        path = path_inside(directory, place, folder.path(MANIFEST))
+        content = folder.read(place)
         if not entry.matches(content):
-            raise DataError(f"{folder.path(entry.file)}: the file is damaged (its checksum is not the "
+            raise DataError(f"{folder.path(place)}: the file is damaged (its checksum is not the "
                             "manifest's). Prepare the data again.")
         with replacing(path) as file:
             file.write(content)

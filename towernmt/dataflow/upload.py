@@ -1,18 +1,25 @@
 """A preparation on a disk becomes one in S3: every other object first, the manifest last.
 
 What has no manifest is never read, so an upload that was cut off leaves nothing that looks finished; the next one
-goes on with the objects that are missing.
+goes on with the objects that are missing. What replaces another preparation goes into a folder of its own, whose name
+is a function of its content: until its manifest takes the place of the former one, in one request, that one is whole.
+S3 has no lock that ends with its process; two that upload different data at once do not touch each other's objects,
+and before a manifest is written, all that it names is looked for.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import re
 import zlib
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, FileInfo, read_manifest
+from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, Manifest, describe_files, read_manifest
+from towernmt.dataflow.remote_prepared import read_remote_manifest
 from towernmt.dataflow.s3_folder import S3Folder
 from towernmt.dataflow.sources.s3 import glob_pattern
 from towernmt.dataflow.sources.s3_client import client, list_objects, retrying, split_name
@@ -22,6 +29,7 @@ PART_BYTES = 16 << 20
 _THREADS = 4
 _SMALL = ("statistics.json", "statistics.txt", "valid.source", "valid.target", f"{VOCABULARIES}/*")
 _OURS = ("shard-*.pairs", *_SMALL)
+_FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
 _CHECKSUM = "towernmt-crc32"
 
 
@@ -45,17 +53,31 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
         DataError: no finished preparation, or S3 cannot be written.
     """
     manifest = read_manifest(directory)
-    small = sorted(path for pattern in _SMALL for path in directory.glob(pattern))
-    shards = [directory / shard.file for shard in manifest.shards]
+    if manifest.files is None:      # prepared by an earlier version
+        small = sorted(path for pattern in _SMALL for path in directory.glob(pattern))
+        manifest = dataclasses.replace(
+            manifest, files=describe_files(directory, [path.relative_to(directory).as_posix() for path in small]))
+    manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
     uploader = _Uploader(folder, stream)
-    uploader.remove([MANIFEST])
-    uploader.total = sum(path.stat().st_size for path in (*small, *shards))
-    manifest = dataclasses.replace(
-        manifest, files=[FileInfo(**uploader.upload(path, path.relative_to(directory).as_posix())) for path in small])
-    for path in shards:
-        uploader.upload(path, path.name)
+    uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
+    sent = {name: uploader.upload(directory / name, manifest.place(name)) for name in manifest.names()}
+    for name, file in sent.items():
+        uploader.check(manifest.place(name), file)
     uploader.put(MANIFEST, manifest.to_text().encode())
-    uploader.remove(sorted(uploader.present() - set(manifest.names())))
+    uploader.remove(sorted(uploader.present() - {manifest.place(name) for name in manifest.names()}))
+
+
+def _place(manifest: Manifest, folder: S3Folder) -> str | None:
+    """Where below the folder the files go: not where those of a former preparation are, unless they are the same."""
+    try:
+        former = read_remote_manifest(folder)
+    except DataError:       # it is damaged, or S3 cannot be reached, which the upload will tell
+        former = dataclasses.replace(manifest, notes=[*manifest.notes, "damaged"])
+    if former is None:
+        return None
+    if dataclasses.replace(former, folder=None) == dataclasses.replace(manifest, folder=None):
+        return former.folder
+    return "data-" + hashlib.sha256(manifest.to_text().encode()).hexdigest()[:12]
 
 
 class _Uploader:
@@ -74,14 +96,22 @@ class _Uploader:
         size, crc = path.stat().st_size, _crc32(path)
         if not self._is_there(file, size, crc):
             retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
-            if not self._is_there(file, size, crc):
-                raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
-                                "and see that nothing else writes to this folder.")
+            self.check(file, {"bytes": size, "crc32": crc})
         self._done += size
         if self._stream is not None:
             self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
             self._stream.flush()
         return {"file": file, "bytes": size, "crc32": crc}
+
+    def check(self, file: str, expected: Mapping[str, Any]) -> None:
+        """See that a file is there.
+
+        Raises:
+            DataError: it is not, or is another.
+        """
+        if not self._is_there(file, expected["bytes"], expected["crc32"]):
+            raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
+                            "and see that nothing else writes to this folder.")
 
     def _transfer(self, path: Path, file: str, crc: int) -> None:
         from boto3.s3.transfer import TransferConfig
@@ -124,7 +154,7 @@ class _Uploader:
         patterns = [glob_pattern(pattern) for pattern in _OURS]
         objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
         names = (item["Key"].removeprefix(self._prefix) for item in objects)
-        return {name for name in names if any(pattern.fullmatch(name) for pattern in patterns)}
+        return {name for name in names if any(pattern.fullmatch(_FOLDER.sub("", name)) for pattern in patterns)}
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
         """Whether an upload that was cut off had come past this file."""

@@ -130,7 +130,10 @@ def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
     assert keys(s3, uri) == before
     data = prepare_to_s3(dataclasses.replace(other, overwrite=True))
     assert data.num_blocks == 2 and sum(len(data.read_block(i).source_offsets) - 1 for i in range(2)) == data.pairs
-    assert [key for key in keys(s3, uri) if key.startswith("shard")] == ["shard-00000.pairs", "shard-00001.pairs"]
+    place = data.manifest["folder"]
+    assert [key for key in keys(s3, uri) if "shard" in key] == [f"{place}/shard-0000{n}.pairs" for n in range(2)]
+    assert all(key.startswith(f"{place}/") for key in keys(s3, uri) if key != "manifest.json")
+    assert prepare_to_s3(other).fingerprint == data.fingerprint
 
 
 def test_large_shards_go_up_in_parts(
@@ -201,16 +204,46 @@ def test_a_half_written_corpus_is_not_read_and_the_next_upload_goes_on(
     assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path, local, 9))) == all_blocks(local)
 
 
-def test_while_a_corpus_is_replaced_there_is_no_manifest(
-        s3: Any, fault_proxy: Any, settings: PrepareSettings) -> None:
-    uri = f"s3://{s3.new_bucket()}/prepared/de-en?endpoint_url={fault_proxy.url}"
+def test_a_corpus_is_whole_until_the_one_that_replaces_it_is(
+        s3: Any, fault_proxy: Any, settings: PrepareSettings, local: PreparedData, tmp_path: Path) -> None:
+    from towernmt_test_servers.fault_proxy import Answer
+
+    uri = f"s3://{s3.new_bucket()}/prepared/de-en?endpoint_url={fault_proxy.url}&retries=0"
     folder = parse_s3_folder(uri)
     upload_prepared(Path(settings.output), folder)
+    other = prepare(dataclasses.replace(settings, output=str(tmp_path / "other"), seed=2))
+    for refused in ("shard-00000", "shard-00003", "manifest"):
+        fault_proxy.applies = lambda method, path: method == "PUT" and refused in path  # noqa: B023
+        fault_proxy.script = [Answer(403, "AccessDenied")]
+        with pytest.raises(DataError, match="AccessDenied"):
+            upload_prepared(tmp_path / "other", folder)
+        assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / refused, local, 9))) == all_blocks(local)
     fault_proxy.seen.clear()
-    upload_prepared(Path(settings.output), folder)
+    upload_prepared(tmp_path / "other", folder)
     changes = [(seen.method, seen.path.rpartition("/")[2].partition("?")[0]) for seen in fault_proxy.seen
                if seen.method in ("PUT", "POST", "DELETE")]
-    assert changes[0] == ("DELETE", "manifest.json") and changes[-1] == ("PUT", "manifest.json")
+    assert changes[0] == ("PUT", "manifest.json") and {method for method, _ in changes[1:]} == {"DELETE"}
+    assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / "new", local, 9))) == all_blocks(other)
+    fault_proxy.seen.clear()
+    upload_prepared(tmp_path / "other", folder)     # the same again: nothing but the manifest
+    assert [seen.method for seen in fault_proxy.seen if seen.method in ("PUT", "DELETE")] == ["PUT"]
+
+
+@pytest.mark.parametrize("name", ["/tmp/absolute", "../above", "a/../../above", "C:\\drive", "back\\slash"])
+def test_a_manifest_in_s3_names_no_file_outside_its_place(
+        s3: Any, settings: PrepareSettings, uri: str, tmp_path: Path, name: str) -> None:
+    upload_prepared(Path(settings.output), parse_s3_folder(uri))
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    place = {"Bucket": uri.split("/")[2], "Key": "prepared/de-en/manifest.json"}
+    manifest = json.loads(s3.client().get_object(**place)["Body"].read())
+    for change in ({"files": [{**manifest["files"][0], "file": name if name[0] != "/" else str(victim)}]},
+                   {"shards": [{**manifest["shards"][0], "file": name}]}, {"folder": name}):
+        s3.client().put_object(**place, Body=json.dumps(manifest | change).encode())
+        for read in (open_prepared, lambda uri: prepare_to_s3(dataclasses.replace(settings, output=uri))):
+            with pytest.raises(DataError, match=r"manifest.json names the file .* may lie outside its directory"):
+                read(uri)
+    assert victim.read_text() == "mine"
 
 
 def test_permission_to_write_is_asked_for_before_the_work(
