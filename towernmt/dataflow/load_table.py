@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from towernmt.dataflow.progress import Progress
 from towernmt.dataflow.sources.database_check import check_table, schema_and_name, table_clause
-from towernmt.dataflow.sources.database_connection import Session, make_engine
+from towernmt.dataflow.sources.database_connection import Session
 from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 from towernmt.errors import DataError, SettingsError
@@ -60,7 +60,7 @@ def load(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextIO | No
     target = parse_database_uri(uri)
     if target.where:
         raise SettingsError(f"{target.name}: rows are put into a table, not chosen. Leave out the option where.")
-    with Session(make_engine(target, write=True), target) as session:
+    with Session(target, write=True) as session:
         return _Loading(source, target, session).run(batch, stream)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.dataflow.sources.database import open_database
@@ -159,6 +159,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[int]]:
     return server.uri(COLUMNS), keys
 
 
+@settings(deadline=None)
 @given(after=st.one_of(st.none(), st.integers(-400, 800)), until=st.integers(-400, 800), page=st.integers(1, 300))
 def test_any_cursor_gives_exactly_the_keys_behind_it(gaps: tuple[str, list[int]], after: int | None, until: int,
                                                      page: int) -> None:

@@ -49,11 +49,11 @@ class DatabaseSource(Source):
 
     def __init__(self, uri: DatabaseURI) -> None:
         self._uri, self.name = uri, uri.name
-        self._engine = make_engine(uri)
+        make_engine(uri)    # a driver or a file that is missing is said at once
 
     def begin(self) -> Cursor:
         """See `Source.begin`. Reads the rows once if the schema lets keys or texts be NULL or keys come twice."""
-        with Session(self._engine, self._uri) as session:
+        with Session(self._uri, scan=True) as session:
             session.run(lambda connection: check_table(connection, self._uri))
             session.run(lambda connection: check_rows(connection, self._uri))
             until = session.run(self._largest_key)
@@ -67,7 +67,7 @@ class DatabaseSource(Source):
         after, until = self._check_cursor(cursor)
         if until is None:
             return
-        with Session(self._engine, self._uri) as session:
+        with Session(self._uri) as session:
             while True:
                 rows = self._fetch(session, after, until)
                 for after, source, target in rows:
@@ -82,7 +82,7 @@ class DatabaseSource(Source):
         import sqlalchemy
 
         statement = sqlalchemy.select(sqlalchemy.func.count()).select_from(self._table).where(*conditions(self._uri))
-        with Session(self._engine, self._uri) as session:
+        with Session(self._uri, scan=True) as session:
             session.run(lambda connection: check_table(connection, self._uri))
             return int(session.run(lambda connection: connection.execute(statement).scalar_one()))
 

@@ -32,6 +32,9 @@ def may_pass(error: DBAPIError) -> bool:
     from sqlalchemy import exc
 
     original: Any = error.orig
+    number = original.args[0] if getattr(original, "args", None) else None
+    if isinstance(number, int) and number:      # MySQL's, whose SQLSTATE says less
+        return number in _MYSQL or error.connection_invalidated
     state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
     if state:
         return str(state).startswith(_SQLSTATES)
@@ -40,9 +43,6 @@ def may_pass(error: DBAPIError) -> bool:
         return (sqlite & 0xff) in _SQLITE
     if error.connection_invalidated:
         return True
-    number = original.args[0] if getattr(original, "args", None) else None
-    if isinstance(number, int) and number:
-        return number in _MYSQL
     # What is left has no code: libpq's failures to connect, other drivers.
     return isinstance(error, (exc.OperationalError, exc.InterfaceError)) and not _FOR_GOOD.search(str(original))
 

@@ -1,0 +1,148 @@
+"""Locks and frozen servers: each wait has an end, and says what is waited for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.dataflow.sources import database_watch
+from towernmt.dataflow.sources.database import open_database
+from towernmt.errors import DataError
+
+PATIENCE = 3
+COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"
+BOUND = 60.0        # far from `patience`, and farther from for ever: the machine may be busy
+ROWS = [(str(n), f"n{n}") for n in range(20)]
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Any:
+    server = request.getfixturevalue(request.param)
+    server.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs",
+                   "CREATE TABLE pairs (id BIGINT PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
+                   "INSERT INTO pairs VALUES " + ", ".join(f"({n}, '{de}', '{en}')"
+                                                           for n, (de, en) in enumerate(ROWS)))
+    return server
+
+
+@contextmanager
+def locked(server: Any) -> Iterator[None]:
+    """The table is locked by another session while the block runs."""
+    user, password, database = "tester", "s3:cr@t/%", "corpus"
+    if hasattr(server, "crash") and type(server).__name__ == "PostgreSQL":
+        import psycopg
+
+        with psycopg.connect(host="127.0.0.1", port=server.port, user=user, password=password,
+                             dbname=database) as holder:
+            holder.execute("LOCK TABLE pairs IN ACCESS EXCLUSIVE MODE")
+            yield
+        return
+    import pymysql
+
+    with pymysql.connect(host="127.0.0.1", port=server.port, user=user, password=password,
+                         database=database) as holder:
+        holder.cursor().execute("LOCK TABLES pairs WRITE")
+        yield
+
+
+def refused(work: Any, words: str) -> float:
+    """The seconds until `work` ends with a DataError of these words."""
+    begin = time.monotonic()
+    with pytest.raises(DataError, match=words):
+        work()
+    return time.monotonic() - begin
+
+
+def test_a_locked_table_is_waited_for_as_long_as_patience_says(server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    source = open_database(server.uri(COLUMNS))
+    items = source.read(source.begin())
+    read = [next(items) for _ in range(5)]
+    with locked(server):
+        seconds = refused(lambda: next(items), r"pairs.*: locked for \d+ s \(.*[Ll]ock.*End what holds the lock")
+        assert refused(source.begin, "locked for .* s") < BOUND
+    assert seconds < BOUND
+    assert "locked (" in caplog.text and "trying again for" in caplog.text
+    rest = [pair for _, pair in source.read(read[-1][0])]
+    assert [pair for _, pair in read] + rest == ROWS
+
+
+def test_a_lock_that_is_let_go_costs_no_pair(server: Any) -> None:
+    source = open_database(server.uri(COLUMNS.replace(f"patience={PATIENCE}", "patience=120")))
+    items = source.read(source.begin())
+    read = [next(items)[1] for _ in range(5)]
+    with locked(server):
+        reader = threading.Thread(target=lambda: read.extend(pair for _, pair in items))
+        reader.start()
+        reader.join(0.5)
+    reader.join(BOUND)
+    assert read == ROWS
+
+
+def test_a_backend_that_freezes_is_left_for_another(postgresql: Any, server: Any,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    if server is not postgresql:
+        pytest.skip("a backend of MariaDB is a thread, which cannot be frozen alone")
+    source = open_database(server.uri(f"{COLUMNS}&application_name=frozen"))
+    items = source.read(source.begin())
+    read = [next(items)[1] for _ in range(5)]
+    [(backend,)] = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'")
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        read += [pair for _, pair in items]
+    finally:
+        os.kill(backend, signal.SIGCONT)
+    assert read == ROWS
+    assert "lost (no answer for" in caplog.text and "reached again" in caplog.text
+
+
+def test_a_server_that_freezes_ends_with_one_sentence(server: Any) -> None:
+    source = open_database(server.uri(f"{COLUMNS}&connect_timeout=2&application_name=frozen"
+                                      if type(server).__name__ == "PostgreSQL" else f"{COLUMNS}&connect_timeout=2"))
+    items = source.read(source.begin())
+    read = [next(items) for _ in range(5)]
+    processes = [server._process.pid]
+    if type(server).__name__ == "PostgreSQL":
+        processes += [row[0] for row in server.execute("SELECT pid FROM pg_stat_activity "
+                                                       "WHERE application_name = 'frozen'")]
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        assert refused(lambda: next(items), r"not to be reached for \d+ s .*patience=SECONDS") < BOUND
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+    assert [pair for _, pair in source.read(read[-1][0])] == ROWS[5:]
+
+
+def test_a_long_wait_for_an_answer_says_so(postgresql: Any, monkeypatch: pytest.MonkeyPatch,
+                                           caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(database_watch, "FIRST_WORD", 0.5)
+    caplog.set_level(logging.WARNING)
+    postgresql.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs",
+                       "CREATE TABLE pairs (id BIGINT PRIMARY KEY, de TEXT, en TEXT)",
+                       "INSERT INTO pairs VALUES (1, 'a', 'b')")
+    uri = postgresql.uri(f"{COLUMNS}&where=pg_sleep(2) IS NOT NULL")
+    assert open_database(uri).count() == 1
+    assert "no answer for 1 s (a lock, a long search, or a frozen server); waiting up to 30 s" in caplog.text
+
+
+def test_a_locked_sqlite_file_is_waited_for_as_long_as_patience_says(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.db"
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)")
+    source = open_database(f"sqlite:///{path}?table=pairs&source=de&target=en&patience=0.5")
+    writer.execute("BEGIN EXCLUSIVE")
+    assert refused(source.begin, r"locked for .* s \(database is locked\)") < BOUND
+    writer.execute("COMMIT")
+    writer.close()
+    assert source.count() == 0
