@@ -99,6 +99,7 @@ class BothDirections(Direction):
     def __init__(self, settings: Settings) -> None:
         self.directions = {name: Direction(make_model(s), name) for name, s in each_direction(settings).items()}
         super().__init__(self.directions["forward"].model, "forward")
+        self.architecture = settings.architecture       # of each direction, by which its run is translated
 
     def inputs(self) -> list[Any]:
         specs = super().inputs()

@@ -106,7 +106,8 @@ def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> An
     no_dropout = {field.name: 0.0 for field in dataclasses.fields(theirs.model) if field.name.endswith("dropout")}
     model = make_model(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
     student = architecture(settings.architecture).model
-    kind = type("Distilled", (Distilled, student), {"teacher": model, "weight": weight})
+    kind = type("Distilled", (Distilled, student), {
+        "teacher": model, "weight": weight, "architecture": settings.architecture})     # by whose name it is translated
     return kind(settings.model, settings.optimizer, settings.train.clip_norm)
 
 

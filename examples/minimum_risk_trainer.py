@@ -143,7 +143,8 @@ def sentence_score(metric: str) -> Any:
 
 def make_model(settings: Settings, alpha: float) -> Any:
     """The run's architecture, with the expected risk as its cost."""
-    kind = type("MinimumRisk", (ExpectedRisk, architecture(settings.architecture).model), {"alpha": alpha})
+    kind = type("MinimumRisk", (ExpectedRisk, architecture(settings.architecture).model),
+                {"alpha": alpha, "architecture": settings.architecture})        # by whose name the run is translated
     return kind(settings.model, settings.optimizer, settings.train.clip_norm)
 
 

@@ -43,12 +43,12 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def settings(self) -> Settings:
+    def settings(self, model: Any = None) -> Settings:
         settings = Settings()
         settings.search = SearchSettings(beam_size=2, length_penalty=0.3)
         return settings
 
-    def load_model(self) -> Transformer:
+    def load_model(self, model: Any = None) -> Transformer:
         return self.model
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:

@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say how to train, shared with the example programs."""
     parser.add_argument("--logdir", help="directory of the run; if it holds one already, that run goes on")
-    parser.add_argument("--model", default=None, help=f"architecture: {', '.join(ARCHITECTURES)}")
+    parser.add_argument("--model", default=None, help=f"architecture: {', '.join(ARCHITECTURES)}; or one of "
+                                                           "your own, as my_model.py:MyModel or package.module:MyModel")
     parser.add_argument("--preset", default=None, help="named sizes of the model, for example tiny")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower each, for example 0,1,2,3")
@@ -90,10 +91,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
     run_directory = RunDirectory(options.logdir) if options.logdir else None
     if run_directory is not None and run_directory.exists():
-        settings = run_directory.settings()
-        if options.model not in (None, settings.architecture):
-            raise SettingsError(f"--model {options.model}: {options.logdir} holds a run of a {settings.architecture}; "
-                                "pass another --logdir.")
+        settings = run_directory.settings(options.model)
         if options.preset is not None:
             preset = default_settings(settings.architecture, options.preset).model
             settings.model = _keep_vocabulary_sizes(preset, settings.model)

@@ -1,4 +1,7 @@
-"""Architectures by name. Their modules are imported when they are asked for, since they need TensorFlow."""
+"""Architectures by name: those that are here, and models of one's own.
+
+Their modules are imported when they are asked for, since they need TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.lazy_exports import lazy_exports
+from towernmt.models import locate, model_class
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
@@ -26,7 +30,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     **{module: [name, f"{name}Settings"] for module, name in _CLASSES.values()},
     "tower_rules": ["Breach", "check_tower", "check_tower_function"],
 })
-__all__ += ["ARCHITECTURES", "Architecture", "architecture", "make_model"]
+__all__ += ["ARCHITECTURES", "Architecture", "architecture", "architecture_of", "make_model", "name_of_model"]
 
 
 class Architecture(NamedTuple):
@@ -40,18 +44,41 @@ class Architecture(NamedTuple):
 def architecture(name: str) -> Architecture:
     """The architecture of that name.
 
+    Args:
+        name: one of `ARCHITECTURES`; or of one's own, FILE.py:CLASS or MODULE:CLASS, a function that makes a model will
+            do as well. The settings are None if it does not say which it has.
     Raises:
         SettingsError: there is none.
     """
-    if name not in _CLASSES:
-        raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}.")
-    module_name, class_name = _CLASSES[name]
-    module = importlib.import_module(f"{__name__}.{module_name}")
-    return Architecture(getattr(module, class_name), getattr(module, f"{class_name}Settings"), module.PRESETS)
+    if name in _CLASSES:
+        module_name, class_name = _CLASSES[name]
+        module = importlib.import_module(f"{__name__}.{module_name}")
+        return Architecture(getattr(module, class_name), getattr(module, f"{class_name}Settings"), module.PRESETS)
+    if ":" not in name:
+        raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}, or name a file or module and "
+                            f"what is in it, as {locate.SHAPES[0]}.")
+    return architecture_of(locate.load(locate.find_place(name)))
+
+
+def architecture_of(kind: Any) -> Architecture:
+    """A class of one's own (or a function that makes a model), with its settings class, or None, and its presets."""
+    return Architecture(kind, model_class.settings_class(kind), model_class.presets(kind))
+
+
+def name_of_model(model: Any) -> str:
+    """The name by which `architecture` finds the class of a model again; see `locate.name_of_class`.
+
+    A model, or its class, that has the attribute `architecture` itself, not from another class, is called that: it is
+    trained in another way than the model of that name, but has its variables and is searched as it is.
+    """
+    own: str | None = vars(model).get("architecture", vars(type(model)).get("architecture"))
+    return own if own is not None else locate.name_of_class(type(model))
 
 
 def make_model(settings: Settings) -> NMTModel:
-    """The model that the settings of a run describe, as a tower function."""
-    model: NMTModel = architecture(settings.architecture).model(
-        settings.model, settings.optimizer, settings.train.clip_norm)
-    return model
+    """The model that the settings of a run describe, as a tower function.
+
+    Raises:
+        SettingsError: there is none of that name, or it cannot be made from settings.
+    """
+    return model_class.make(architecture(settings.architecture).model, settings, settings.architecture)

@@ -7,7 +7,7 @@ from typing import Any
 
 from towernmt.models.interface import NMTModel
 from towernmt.models.lhuc import lhuc
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
+from towernmt.train.optimizer import OptimizerSettings
 
 
 @dataclass
@@ -15,7 +15,7 @@ class ConfiguredModel(NMTModel):
     """An `NMTModel` made from a dataclass of settings.
 
     Args:
-        settings: `CommonSettings` and sizes, with the sizes of the vocabularies set.
+        settings: sizes, with those of the vocabularies set, and those of `CommonSettings` that the model has.
         optimizer_settings: which optimizer `optimizer()` makes.
         clip_norm: clip gradients to this global norm; 0 for no clipping.
     """
@@ -30,31 +30,28 @@ class ConfiguredModel(NMTModel):
 
     @property
     def source_factor_count(self) -> int:
-        return len(self.settings.source_factor_vocab_sizes)
-
-    def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
+        return len(getattr(self.settings, "source_factor_vocab_sizes", []))
 
     @property
     def label_smoothing(self) -> float:
-        smoothing: float = self.settings.label_smoothing
-        return smoothing
+        return self._rate("label_smoothing")
 
     @property
     def word_dropout(self) -> float:
-        rate: float = self.settings.word_dropout
-        return rate
+        return self._rate("word_dropout")
 
     @property
     def dropout_divergence(self) -> float:
-        weight: float = self.settings.dropout_divergence
-        return weight
+        return self._rate("dropout_divergence")
 
     @property
     def guided_alignment_weight(self) -> float:
-        weight: float = self.settings.guided_alignment_weight
-        return weight
+        return self._rate("guided_alignment_weight")
+
+    def _rate(self, name: str) -> float:
+        """One of `CommonSettings`, 0 where a model of one's own has no such setting."""
+        return float(getattr(self.settings, name, 0.0))
 
     def adapted(self, x: Any, name: str) -> Any:
         """`x` `[..., depth]`, scaled by `lhuc` under that variable scope if the settings ask for it."""
-        return lhuc(x, name) if self.settings.lhuc else x
+        return lhuc(x, name) if getattr(self.settings, "lhuc", False) else x

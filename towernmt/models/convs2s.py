@@ -103,7 +103,7 @@ class ConvS2S(ConfiguredModel):
         SettingsError: sizes that do not fit each other.
     """
 
-    architecture: ClassVar[str] = "convs2s"
+    architecture = "convs2s"
     recomputes: ClassVar[bool] = False
     settings: ConvS2SSettings
 

@@ -20,6 +20,7 @@ from towernmt.models.randomness import start_clock
 from towernmt.models.regularization import agreeing_cross_entropy, drop_words
 from towernmt.shared_batch import towers_of_batch
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.optimizer import OptimizerSettings, make_optimizer
 
 ALIGNMENT = "alignment"
 """The name of the input that only training towers with guided alignment read."""
@@ -55,12 +56,21 @@ class NMTModel(ModelDesc):
     `alignment` uint8 `[batch, target length, source length]`: 1 where two words are translations.
     """
 
-    architecture: ClassVar[str]
-    """The name by which `towernmt.models.architecture` finds the class."""
+    architecture: str
+    """The name by which `towernmt.models.architecture` finds the class, where that is not one's own. A class that is
+    derived from another only to be trained in another way takes the other's name, so that its runs are searched as the
+    other's; see `towernmt.models.name_of_model`."""
+    optimizer_settings: OptimizerSettings = OptimizerSettings()
+    """Which optimizer `optimizer()` makes; `make_model` gives those of the run."""
+    clip_norm: float = 0.0
+    """Clip gradients to this global norm; 0 for no clipping."""
     recomputes: ClassVar[bool] = True
     """Whether it can have layers that `recompute` computes again; a model without any refuses `train.recompute`."""
     source_vocab_size: int
     target_vocab_size: int
+
+    def optimizer(self) -> Any:
+        return make_optimizer(self.optimizer_settings, self.clip_norm)
 
     def inputs(self) -> list[Any]:
         return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)

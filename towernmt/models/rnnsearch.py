@@ -98,7 +98,7 @@ class RNNSearch(ConfiguredModel):
         SettingsError: sizes that do not fit each other.
     """
 
-    architecture: ClassVar[str] = "rnnsearch"
+    architecture = "rnnsearch"
     recomputes: ClassVar[bool] = False
     settings: RNNSearchSettings
 

@@ -101,7 +101,7 @@ class Seq2Seq(ConfiguredModel):
         SettingsError: sizes that do not fit each other.
     """
 
-    architecture: ClassVar[str] = "seq2seq"
+    architecture = "seq2seq"
     recomputes: ClassVar[bool] = False
     settings: Seq2SeqSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.models.attention import (
     causal_bias,
@@ -62,7 +62,7 @@ class Transformer(ConfiguredModel):
         SettingsError: sizes that do not fit each other.
     """
 
-    architecture: ClassVar[str] = "transformer"
+    architecture = "transformer"
     settings: TransformerSettings
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class Scorer:
     """
 
     def __init__(self, run_dir: str | Path, checkpoint: str | None = None, *, device: str | None = None,
-                 averaged: bool = True, batch_tokens: int = 4096) -> None:
+                 averaged: bool = True, batch_tokens: int = 4096, model: Any = None) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
@@ -63,6 +63,7 @@ class Scorer:
             device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
             averaged: with the moving average of the weights, where the run keeps one.
             batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
+            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
         Raises:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
             SettingsError: a value that cannot work, no run, or a GPU that is not there.
@@ -70,7 +71,7 @@ class Scorer:
         if batch_tokens < 1:
             raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
         run = RunDirectory(Path(run_dir))
-        model = run.load_model()
+        model = run.load_model(model)
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()

@@ -40,7 +40,7 @@ class Translator:
                  checkpoint: str | None = None, device: str | None = None,
                  batch_tokens: int = StreamSettings.batch_tokens,
                  batch_sentences: int = StreamSettings.batch_sentences,
-                 stream: StreamSettings | None = None, **search: Any) -> None:
+                 stream: StreamSettings | None = None, model: Any = None, **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
@@ -53,6 +53,7 @@ class Translator:
             batch_tokens: source tokens in a batch, padding included, at most.
             batch_sentences: sentences in a batch, at most.
             stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
+            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -60,12 +61,12 @@ class Translator:
             SettingsError: a value that cannot work, no run, or a GPU that is not there.
         """
         run = RunDirectory(Path(run_dir))
-        self.search = _search_settings(run.settings().search, beam_size, n_best, search)
+        self.search = _search_settings(run.settings(model).search, beam_size, n_best, search)
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        model = run.load_model()
+        model = run.load_model(model)
         tower = search_tower(model, self.search, device_name(device))
         self.predictor = make_predictor(PredictConfig(
             tower_func=tower, input_signature=search_signature(model), input_names=INPUT_NAMES,

@@ -20,7 +20,7 @@ from towernmt.train.checkpoint import write_checkpoint
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import Settings
+from towernmt.train.settings import Settings, model_with_sizes
 from towernmt.train.weights import KEY as WEIGHTS
 from towernmt.train.weights import refuse_unknown, weights_of_graph
 
@@ -54,7 +54,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
         raise SettingsError(f"{output} holds a run already: name another directory for the grown one.")
     source, target, shared = load_vocabularies(vocabulary)
     settings = run.settings()
-    if settings.model.tie_embeddings == "all" and not shared:
+    if getattr(settings.model, "tie_embeddings", "none") == "all" and not shared:
         raise SettingsError(f"{vocabulary}: source and target have vocabularies of their own, but the run has "
                             "model.tie_embeddings=all: prepare the data with --shared-vocab.")
     old, new = _by_name(*run.vocabularies()), _by_name(source, target)
@@ -62,8 +62,9 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
         raise SettingsError(f"{vocabulary} has {len(new) - 2} source factors and the run has {len(old) - 2}: prepare "
                             "the data with as many.")
     factors = [factor.size for factor in factors_of(source)]
-    model = dataclasses.replace(settings.model, source_vocab_size=source.size, target_vocab_size=target.size,
-                                **({"source_factor_vocab_sizes": factors} if factors else {}))
+    model = model_with_sizes(settings, source.size, target.size)
+    if factors:
+        model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
     settings = dataclasses.replace(settings, model=model)
     rows = {name: common_rows(old[name], new[name]) for name in new}
     for side, places in rows.items():

@@ -51,8 +51,9 @@ from towernmt.train.pretrained import PretrainedEmbeddings
 from towernmt.train.rollback import with_rollbacks
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.run_log import hold_log
+from towernmt.train.run_model import settings_as_made, why_lost
 from towernmt.train.session import make_deterministic
-from towernmt.train.settings import Settings, TrainSettings
+from towernmt.train.settings import Settings, TrainSettings, model_with_sizes
 from towernmt.train.start_from import StartFrom, initial_checkpoint
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -93,7 +94,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     check_ranges(settings)
     run = RunDirectory(logdir)
     settings = with_vocabulary_sizes(settings, data)
-    check_resumable(run, settings)
+    check_resumable(run, _recorded(settings, parts))
     check_vocabularies(run, data)
     if wants_search(settings, run):
         if parts is not None and (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
@@ -116,11 +117,22 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
-        run.begin(settings, data)
+        recorded = settings if parts.model is make_model else settings_as_made(settings, config.model)
+        run.begin(recorded, data)
+        if why_lost(recorded):
+            logger.warning(why_lost(recorded))
         if gpus is None and is_slow_on_cpu(s.precision):
             logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
+
+
+def _recorded(settings: Settings, parts: Parts | None) -> Settings:
+    """The settings as the run will be recorded: with the model that `parts` make, where it is one's own."""
+    if parts is None or parts.model is make_model:
+        return settings
+    with tf.Graph().as_default():
+        return settings_as_made(settings, parts.model(settings))
 
 
 def configure_graph(settings: TrainSettings) -> None:
@@ -139,8 +151,9 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
     Raises:
         SettingsError: the data have source factors, of which a model of one's own knows nothing.
     """
-    model = dataclasses.replace(settings.model, source_vocab_size=data.source_vocabulary.size,
-                                target_vocab_size=data.target_vocabulary.size)
+    if settings.model is None:
+        return settings         # of a model that is not made from settings
+    model = model_with_sizes(settings, data.source_vocabulary.size, data.target_vocabulary.size)
     factors = [vocabulary.size for vocabulary in factors_of(data.source_vocabulary)]
     if hasattr(model, "source_factor_vocab_sizes"):
         model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
@@ -154,7 +167,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
     return dataclasses.replace(settings, model=model)
 
 
-FIXED_GROUPS = ("architecture", "model.")
+FIXED_GROUPS = ("model.",)
 FREE_PARTS = ("dropout", "smoothing", "guided_alignment")     # of the model, but no part of its variables
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
@@ -167,7 +180,8 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
-    old, new = flatten(run.settings()), flatten(settings)
+    run.check_model(settings.architecture)
+    old, new = flatten(run.settings_like(settings)), flatten(settings)
     for key in old:
         fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
         if fixed and not any(part in key for part in FREE_PARTS) and old[key] != new.get(key):

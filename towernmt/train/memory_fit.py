@@ -19,6 +19,7 @@ from tensorpack.utils import logger
 from towernmt.dataflow.batches import Batch
 from towernmt.dataflow.training_data import TrainingData, make_batches
 from towernmt.errors import DataError, SettingsError, TowerNMTError
+from towernmt.models import architecture
 from towernmt.peak_memory import peak_memory
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings, TrainSettings
@@ -38,7 +39,7 @@ def wants_search(settings: Settings, run: RunDirectory) -> bool:
     """Whether `train.batch_tokens` is still to be found: there is a limit, and no run here that has found its own."""
     if not settings.train.memory_gb:
         return False
-    return not run.exists() or run.settings().train.memory_gb != settings.train.memory_gb
+    return not run.exists() or run.settings_like(settings).train.memory_gb != settings.train.memory_gb
 
 
 def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
@@ -48,7 +49,7 @@ def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
     """
     if not settings.train.memory_gb or not run.exists():
         return settings
-    found = run.settings().train.batch_tokens
+    found = run.settings_like(settings).train.batch_tokens
     if settings.train.batch_tokens != TrainSettings().batch_tokens or found == settings.train.batch_tokens:
         return settings
     logger.info(f"train.batch_tokens={found}: the run has found it for train.memory_gb={settings.train.memory_gb:g}.")
@@ -81,7 +82,7 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     first = 64 if settings.train.batch_type == "sentences" else 1024
     found = largest_that_fits(measured, int(limit * GIB), first)
     if found is None:
-        can_recompute = settings.architecture == "transformer" and not settings.train.recompute
+        can_recompute = architecture(settings.architecture).model.recomputes and not settings.train.recompute
         raise SettingsError(f"train.memory_gb={limit:g}: not even train.batch_tokens={min(used)} fits (it takes more "
                             f"than {limit:g} GiB); give more, {'set train.recompute=true, ' if can_recompute else ''}"
                             "or choose a smaller model.")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from towernmt.errors import CheckpointError, SettingsError
+from towernmt.models import ARCHITECTURES
+from towernmt.models.model_class import default_values
 from towernmt.settings import apply_overrides, load_yaml, save_yaml
-from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint
-from towernmt.train.settings import Settings, default_settings
+from towernmt.train import run_model
+from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
+from towernmt.train.settings import Settings, default_settings, settings_of_model
+from towernmt.train.weights import KEY as WEIGHTS
 
 if TYPE_CHECKING:
     from towernmt.dataflow.training_data import TrainingData
@@ -23,6 +28,7 @@ class RunDirectory:
     ```
     settings.yaml            all settings
     vocabulary/              source and target vocabularies
+    code/                    of a model of one's own: its file, with what it imports from beside it, and their SHA-256
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
     log/                     log.log, stats.jsonl, TensorBoard events
@@ -33,6 +39,7 @@ class RunDirectory:
         self.path = Path(path)
         self.settings_file = self.path / "settings.yaml"
         self.vocabulary = self.path / "vocabulary"
+        self.code = self.path / "code"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"
         self.log = self.path / "log"
@@ -55,22 +62,66 @@ class RunDirectory:
         begin_log(self.log)
 
     def save_settings(self, settings: Settings) -> None:
-        """Write `settings.yaml`."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        save_yaml(settings, self.settings_file)
-
-    def settings(self) -> Settings:
-        """The settings of the run.
+        """Write `settings.yaml`, and a copy of the code of a model of one's own.
 
         Raises:
-            SettingsError: there is no run here, or its settings are not understood.
+            SettingsError: the run has checkpoints of another model, or of that before its code changed.
         """
+        if self.exists() and checkpoint_steps(self.checkpoints):
+            self.check_model(settings.architecture)
+        self.path.mkdir(parents=True, exist_ok=True)
+        name = run_model.recorded_name(settings.architecture, self.code)
+        save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file)
+
+    def settings(self, model: Any = None) -> Settings:
+        """The settings of the run.
+
+        Args:
+            model: the model that the run is of, its class, or its name; None to find it by what the run holds.
+        Raises:
+            SettingsError: there is no run here, or its settings are not understood, or its model is not found.
+        """
+        saved = self._saved()
+        name = str(saved.get("architecture", "transformer"))
+        if isinstance(model, str):
+            self.check_model(model)
+            defaults = default_settings(model)
+        elif model is None:
+            defaults = default_settings(run_model.kept_name(name, self.code))
+        elif isinstance(model, type):
+            defaults = Settings(name, default_values(model, model.__name__))
+        else:
+            defaults = dataclasses.replace(settings_of_model(model), architecture=name)
+        return self._with_saved(defaults, saved)
+
+    def settings_like(self, settings: Settings) -> Settings:
+        """The settings of the run, where those of its model are of the same class as these; its model is not needed."""
+        return self._with_saved(Settings(settings.architecture, _at_defaults(settings.model)), self._saved())
+
+    def check_model(self, name: str) -> None:
+        """Refuse to go on with the run by another model, or by one whose code has changed.
+
+        Raises:
+            SettingsError: the model of that name is not as the run has it.
+        """
+        recorded = str(self._saved().get("architecture", "transformer"))
+        last = latest_checkpoint(self.checkpoints)
+        if last is not None and name not in ARCHITECTURES and recorded in ARCHITECTURES:
+            if WEIGHTS not in read_state(last):
+                return      # begun when runs did not record models of one's own; restoring tells if it is another
+        run_model.refuse_other_model(self.path, self.code, recorded, name)
+
+    def _saved(self) -> dict[str, Any]:
         if not self.exists():
             raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
                                 "pass the --logdir of a `towernmt train`.")
-        saved = load_yaml(self.settings_file)
-        settings = default_settings(str(saved.get("architecture", "transformer")))
-        return apply_overrides(settings, saved, origin=str(self.settings_file))
+        return load_yaml(self.settings_file)
+
+    def _with_saved(self, defaults: Settings, saved: dict[str, Any]) -> Settings:
+        """`defaults` with what is saved, but the model's name, and its settings where it is not made from any."""
+        saved = {key: value for key, value in saved.items() if key not in ("architecture", "model")
+                 and not (defaults.model is None and key.startswith("model."))}
+        return apply_overrides(defaults, saved, origin=str(self.settings_file))
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
         """Source and target vocabulary."""
@@ -79,11 +130,19 @@ class RunDirectory:
         source, target, _ = load_vocabularies(self.vocabulary)
         return source, target
 
-    def load_model(self) -> NMTModel:
-        """The run's model, untrained: a tower function."""
-        from towernmt.models import make_model
+    def load_model(self, model: Any = None) -> NMTModel:
+        """The run's model, untrained: a tower function.
 
-        return make_model(self.settings())
+        Args:
+            model: the model itself, or its class; None to find it by what the run holds.
+        """
+        from towernmt.models import make_model, model_class
+        from towernmt.models.interface import NMTModel
+
+        if isinstance(model, NMTModel):
+            return model
+        settings = self.settings(model)
+        return make_model(settings) if model is None else model_class.make(model, settings, settings.architecture)
 
     def checkpoint(self, which: str | None = None) -> str:
         """The prefix of a checkpoint's TensorFlow files.
@@ -117,3 +176,13 @@ class RunDirectory:
         record = self.best / "record.json"
         entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else []
         return int(entries[0]["step"]) if entries else None
+
+
+def _at_defaults(model: Any) -> Any:
+    """The settings of a model with the defaults of all that have one."""
+    if model is None:
+        return None
+    fields = dataclasses.fields(model)
+    defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+    made = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
+    return dataclasses.replace(model, **defaults, **made)

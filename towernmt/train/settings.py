@@ -10,7 +10,8 @@ from towernmt.callbacks.metrics import METRICS
 from towernmt.callbacks.schedules import ScheduleSettings
 from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import SettingsError
-from towernmt.models import architecture
+from towernmt.models import architecture, name_of_model
+from towernmt.models.model_class import default_values
 from towernmt.models.precision import PRECISIONS
 from towernmt.predict.settings import SearchSettings
 from towernmt.settings import setting
@@ -87,7 +88,7 @@ class TrainSettings(StreamSettings):
 class Settings:
     """Everything that defines a run; saved in its directory as `settings.yaml`."""
 
-    architecture: str = setting("transformer", "set by --model")
+    architecture: str = setting("transformer", "set by --model: one of those here, or FILE.py:CLASS, or MODULE:CLASS")
     model: Any = None
     train: TrainSettings = field(default_factory=TrainSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -99,21 +100,41 @@ def settings_of_model(model: Any) -> Settings:
     """The settings of a run of this model, the other groups at their defaults.
 
     Args:
-        model: an `NMTModel` with `architecture`, `settings` and `optimizer_settings`.
+        model: an `NMTModel`. If its `settings` are no dataclass, a program that translates with the run must have the
+            model, and pass it on.
     """
-    return Settings(model.architecture, model.settings, optimizer=model.optimizer_settings)
+    own = getattr(model, "settings", None)
+    return Settings(name_of_model(model), own if dataclasses.is_dataclass(own) else None,
+                    optimizer=getattr(model, "optimizer_settings", OptimizerSettings()))
 
 
 def default_settings(name: str = "transformer", preset: str | None = None) -> Settings:
     """The defaults of an architecture, or of one of its presets.
 
+    Args:
+        name: as `towernmt.models.architecture` takes it.
     Raises:
         SettingsError: unknown architecture or preset.
     """
     kind = architecture(name)
-    model = kind.settings()
+    model = default_values(kind.model, name)
     if preset is not None:
         if preset not in kind.presets:
-            raise SettingsError(f"--preset {preset}: {name} has the presets {', '.join(kind.presets)}.")
+            names = f"the presets {', '.join(kind.presets)}" if kind.presets else "no presets"
+            raise SettingsError(f"--preset {preset}: {name} has {names}.")
         model = dataclasses.replace(model, **kind.presets[preset])
     return Settings(architecture=name, model=model)
+
+
+def model_with_sizes(settings: Settings, source: int, target: int) -> Any:
+    """The model's group of `settings` with the sizes of the vocabularies.
+
+    Raises:
+        SettingsError: a model of one's own has no such settings.
+    """
+    names = {field.name for field in dataclasses.fields(settings.model)}
+    missing = [name for name in ("source_vocab_size", "target_vocab_size") if name not in names]
+    if missing:
+        raise SettingsError(f"{type(settings.model).__name__}, the settings of the model {settings.architecture}, has "
+                            f"no '{missing[0]}': add `{missing[0]}: int = 0`, which is set from the data.")
+    return dataclasses.replace(settings.model, source_vocab_size=source, target_vocab_size=target)
