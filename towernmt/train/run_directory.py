@@ -12,9 +12,9 @@ from towernmt.models import ARCHITECTURES
 from towernmt.models.model_class import default_values
 from towernmt.settings import apply_overrides, load_yaml, save_yaml
 from towernmt.train import run_model
-from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
+from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint
+from towernmt.train.checkpoint_state import read_state
 from towernmt.train.settings import Settings, default_settings, settings_of_model
-from towernmt.train.weights import KEY as WEIGHTS
 
 if TYPE_CHECKING:
     from towernmt.dataflow.training_data import TrainingData
@@ -107,7 +107,7 @@ class RunDirectory:
         recorded = str(self._saved().get("architecture", "transformer"))
         last = latest_checkpoint(self.checkpoints)
         if last is not None and name not in ARCHITECTURES and recorded in ARCHITECTURES:
-            if WEIGHTS not in read_state(last):
+            if read_state(last).weights is None:
                 return      # begun when runs did not record models of one's own; restoring tells if it is another
         run_model.refuse_other_model(self.path, self.code, recorded, name)
 
