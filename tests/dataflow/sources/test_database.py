@@ -263,3 +263,68 @@ def test_a_cursor_of_another_kind_of_source_is_refused(sqlite: SQLite, cursor: o
     fill(sqlite, rows_of(3))
     with pytest.raises(DataError, match="not a place in a table"):
         list(open_database(sqlite.uri(COLUMNS)).read(cursor))
+
+
+def test_a_key_whose_collation_takes_different_texts_for_equal_is_refused_whatever_its_index_says(
+        sqlite: SQLite) -> None:
+    fill(sqlite, [(key, key, key) for key in "aAbBc"], key="TEXT NOT NULL COLLATE NOCASE")
+    sqlite.execute("CREATE UNIQUE INDEX exact ON pairs (id COLLATE BINARY)")
+    with pytest.raises(DataError, match="the key id is not unique: '[aA]' is there 2 times .as its collation compares"):
+        open_database(sqlite.uri(f"{COLUMNS}&page=1")).begin()
+    sqlite.execute("DELETE FROM pairs WHERE id IN ('A' COLLATE BINARY, 'B' COLLATE BINARY)")
+    assert [pair.source for pair in read(sqlite.uri(f"{COLUMNS}&page=1"))] == ["a", "b", "c"]
+
+
+def test_a_collation_of_postgresql_in_which_cases_are_equal_is_seen_too(postgresql: Any) -> None:
+    postgresql.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs", "DROP COLLATION IF EXISTS ci",
+                       "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    fill(postgresql, [(key, key, key) for key in "aAbBc"], key="TEXT COLLATE ci NOT NULL")
+    postgresql.execute('CREATE UNIQUE INDEX exact ON pairs (id COLLATE "C")')
+    with pytest.raises(DataError, match="the key id is not unique"):
+        open_database(postgresql.uri(f"{COLUMNS}&page=1")).begin()
+    postgresql.execute("DROP TABLE pairs")
+    fill(postgresql, [(key, key, key) for key in "aAbBc"], key="TEXT NOT NULL")
+    postgresql.execute('CREATE UNIQUE INDEX exact ON pairs (id COLLATE "C")')
+    assert len(read(postgresql.uri(f"{COLUMNS}&page=1"))) == 5
+
+
+def test_a_view_has_no_row_numbers(sqlite: SQLite) -> None:
+    fill(sqlite, rows_of(3))
+    sqlite.execute("CREATE VIEW chosen AS SELECT de, en FROM pairs")
+    with pytest.raises(DataError, match="chosen is a view, whose rows have no rowid. Choose a column .* key=COLUMN"):
+        open_database(sqlite.uri("table=chosen&source=de&target=en&key=rowid")).begin()
+
+
+def test_a_table_with_a_dot_in_its_name_is_read(database: Any) -> None:
+    mark = "`" if type(database).__name__ == "MariaDB" else '"'
+    name = f"{mark}a.b{mark}"
+    database.execute(f"DROP TABLE IF EXISTS {name}",
+                     f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
+                     f"INSERT INTO {name} VALUES (1, 'x', 'y')")
+    try:
+        assert read(database.uri('table="a.b"&source=de&target=en')) == [("x", "y")]
+        with pytest.raises(DataError, match='has a dot in it.* Write it in quotation marks: table="a.b"'):
+            open_database(database.uri("table=a.b&source=de&target=en")).begin()
+    finally:
+        database.execute(f"DROP TABLE {name}")
+
+
+def test_a_table_of_a_schema_is_read_with_or_without_quotation_marks(postgresql: Any) -> None:
+    postgresql.execute('CREATE SCHEMA IF NOT EXISTS "my.own"', 'DROP TABLE IF EXISTS "my.own".t',
+                       'CREATE TABLE "my.own".t (id INT PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)',
+                       """INSERT INTO "my.own".t VALUES (1, 'x', 'y')""")
+    for table in ('my.own.t', '"my.own".t', '"my.own"."t"'):
+        assert read(postgresql.uri(f"table={table}&source=de&target=en")) == [("x", "y")]
+    postgresql.execute('DROP SCHEMA "my.own" CASCADE')
+
+
+def test_a_key_that_is_a_fraction_is_refused_as_it_is_read(sqlite: SQLite) -> None:
+    sqlite.execute("CREATE TABLE pairs (id INTEGER, de TEXT NOT NULL, en TEXT NOT NULL)",
+                   "INSERT INTO pairs VALUES (1, 'a', 'b'), (1.5, 'c', 'd'), (2, 'e', 'f')")
+    source = open_database(sqlite.uri(f"{COLUMNS}&page=1"))
+    items = source.read(source.begin())
+    cursor, _ = next(items)
+    with pytest.raises(DataError, match="the key id has the value 1.5, but must be an integer or text"):
+        next(items)
+    with pytest.raises(DataError, match="the value 1.5"):
+        next(source.read(cursor))

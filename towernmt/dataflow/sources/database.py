@@ -58,8 +58,7 @@ class DatabaseSource(Source):
             session.run(lambda connection: check_rows(connection, self._uri))
             until = session.run(self._largest_key)
         if until is not None and type(until) not in (int, str):
-            raise DataError(f"{self.name}: the key {self._uri.key} has the value {until!r}, but must be an integer or "
-                            "text. Choose another by key=COLUMN.")
+            raise DataError(self._wrong_key(until))
         return [None, until]
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
@@ -71,6 +70,8 @@ class DatabaseSource(Source):
             while True:
                 rows = self._fetch(session, after, until)
                 for after, source, target in rows:
+                    if type(after) not in (int, str):
+                        raise DataError(self._wrong_key(after))
                     if type(source) is not str or type(target) is not str:
                         self._refuse_row(after, source, target)
                     yield [after, until], Pair(source, target)
@@ -120,6 +121,10 @@ class DatabaseSource(Source):
         except Refused:
             session.run(lambda connection: check_table(connection, self._uri))     # knows better what is missing
             raise
+
+    def _wrong_key(self, key: object) -> str:
+        return (f"{self.name}: the key {self._uri.key} has the value {key!r}, but must be an integer or text. Mend "
+                "it, or choose another by key=COLUMN.")
 
     def _check_cursor(self, cursor: Cursor) -> tuple[Key | None, Key | None]:
         if (isinstance(cursor, (list, tuple)) and len(cursor) == 2

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
+from towernmt.dataflow.sources.database_collation import keeps_apart
 from towernmt.dataflow.sources.database_errors import may_pass, reason
 from towernmt.dataflow.sources.database_uri import DatabaseURI, nearest
-from towernmt.errors import DataError
+from towernmt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Inspector, TableClause
 
 logger = logging.getLogger(__name__)
+_QUOTED = '"(?:[^"]|"")+"'
+_TABLE = re.compile(rf"""(?:(?P<schema>.+)\.)?(?P<name>{_QUOTED}|[^."]+)""")
 
 
 def table_clause(uri: DatabaseURI) -> TableClause:
@@ -33,9 +37,17 @@ def conditions(uri: DatabaseURI) -> list[ColumnElement[bool]]:
 
 
 def schema_and_name(uri: DatabaseURI) -> tuple[str | None, str]:
-    """The two parts of the `table` option."""
-    schema, _, name = uri.table.rpartition(".")
-    return schema or None, name
+    """The two parts of the `table` option; a part with a dot in it is written in quotation marks, as in SQL."""
+    match = _TABLE.fullmatch(uri.table)
+    if match is None:
+        raise SettingsError(f"{uri.name}: table={uri.table} is no name. Write TABLE or SCHEMA.TABLE, and a name with a "
+                            'dot in it in quotation marks, as in table="a.b".')
+    schema, name = match["schema"], match["name"]
+    return schema and _unquoted(schema), _unquoted(name)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if re.fullmatch(_QUOTED, name) else name
 
 
 def check_table(connection: Connection, uri: DatabaseURI) -> None:
@@ -52,7 +64,11 @@ def check_table(connection: Connection, uri: DatabaseURI) -> None:
     columns = _columns(inspector, uri)
     for option in ("key", "source", "target"):
         column = getattr(uri, option)
-        if column not in columns and not _is_rowid(connection, option, column):
+        if column not in columns and option == "key" and _is_rowid(connection, uri):
+            if _is_view(inspector, uri):
+                raise DataError(f"{uri.name}: {uri.table} is a view, whose rows have no {column}. Choose a column that "
+                                "numbers them by key=COLUMN.")
+        elif column not in columns:
             raise DataError(f"{uri.name}: the table {uri.table} has no column '{column}'. "
                             f"{nearest(column, columns)}Choose it by {option}=COLUMN.")
     key_type = columns.get(uri.key, {"type": sqlalchemy.Integer()})["type"]
@@ -84,13 +100,15 @@ def check_rows(connection: Connection, uri: DatabaseURI) -> None:
         ).select_from(table).where(*_where(uri))).one()
         for name, count in zip(names, counts[1:], strict=True):
             _judge_nulls(uri, name, counts[0] - count, counts[0])
-    if not _is_unique(inspector, uri) and uri.key in columns:
+    # Asked for even where there is no doubt, since it warns.
+    unique = _is_unique(inspector, uri)
+    if uri.key in columns and not (unique and keeps_apart(connection, *schema_and_name(uri), uri.key)):
         key = table.c[uri.key]
         twice = connection.execute(sqlalchemy.select(key, sqlalchemy.func.count()).where(*conditions(uri))
                                    .group_by(key).having(sqlalchemy.func.count() > 1).limit(1)).first()
         if twice is not None:
-            raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} is there {twice[1]} times. "
-                            "Choose another by key=COLUMN.")
+            raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} is there {twice[1]} times"
+                            f"{' (as its collation compares)' if unique else ''}. Choose another by key=COLUMN.")
 
 
 def _judge_nulls(uri: DatabaseURI, column: str, nulls: int, rows: int) -> None:
@@ -112,15 +130,22 @@ def _where(uri: DatabaseURI) -> list[ColumnElement[bool]]:
 
 
 def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
-    from sqlalchemy.exc import NoSuchTableError
+    from sqlalchemy.exc import NoSuchTableError, OperationalError
 
     schema, name = schema_and_name(uri)
     try:
         columns = {column["name"]: column for column in inspector.get_columns(name, schema)}
     except NoSuchTableError:
         columns = {}
+    except OperationalError as error:
+        if "unknown database" not in str(error.orig):   # what SQLite calls a schema that is not there
+            raise
+        columns = {}
     if columns:
         return columns
+    if schema is not None and uri.table in inspector.get_table_names() + inspector.get_view_names():
+        raise DataError(f"{uri.name}: the name of the table has a dot in it, which is taken for SCHEMA.TABLE. Write it "
+                        f"in quotation marks: table=\"{uri.table}\".")
     if schema is not None and schema not in inspector.get_schema_names():
         raise DataError(f"{uri.name}: there is no schema '{schema}'. {nearest(schema, inspector.get_schema_names())}"
                         "Choose it by table=SCHEMA.TABLE.")
@@ -128,9 +153,14 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
     raise DataError(f"{uri.name}: there is no table '{name}'. {nearest(name, names)}Choose it by table=TABLE.")
 
 
-def _is_rowid(connection: Connection, option: str, column: str) -> bool:
-    """SQLite's own number of a row, which a table need not name."""
-    return option == "key" and column == "rowid" and connection.dialect.name == "sqlite"
+def _is_rowid(connection: Connection, uri: DatabaseURI) -> bool:
+    """Whether the key is SQLite's own number of a row, which a table need not name."""
+    return uri.key == "rowid" and connection.dialect.name == "sqlite"
+
+
+def _is_view(inspector: Inspector, uri: DatabaseURI) -> bool:
+    schema, name = schema_and_name(uri)
+    return name in inspector.get_view_names(schema)
 
 
 def _check_condition(connection: Connection, uri: DatabaseURI, columns: list[str]) -> None:
@@ -149,9 +179,9 @@ def _check_condition(connection: Connection, uri: DatabaseURI, columns: list[str
 
 def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
     """Whether the schema says so; warns if no index helps to find a key, which makes each page read the table."""
-    schema, name = schema_and_name(uri)
-    if name in inspector.get_view_names(schema):
+    if _is_view(inspector, uri):
         return False
+    schema, name = schema_and_name(uri)
     # An index over some rows, or over an expression, promises nothing.
     indexes = [index for index in inspector.get_indexes(name, schema)
                if not any(key.endswith("_where") for key in index.get("dialect_options", {}))]
