@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from towernmt.stderr_noise import without_noise
+
 
 def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
                  ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -24,7 +26,8 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
     def get(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        with without_noise():       # of TensorFlow, if this is what imports it
+            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
 
     def names() -> list[str]:
         return sorted([*vars(sys.modules[package]), *home])

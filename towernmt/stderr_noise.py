@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before"
                    rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator)"
@@ -39,7 +40,8 @@ def without_noise() -> Iterator[None]:
 def _filtered() -> Iterator[None]:
     sys.stderr.flush()
     real, python_stderr = os.dup(2), sys.stderr
-    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    if _writes_to_descriptor_2(python_stderr):
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
@@ -50,8 +52,17 @@ def _filtered() -> Iterator[None]:
     finally:
         os.dup2(real, 2)        # closes the last writing end of the pipe: the thread reads on to its end
         thread.join(timeout=2)
-        sys.stderr.close()
-        sys.stderr = python_stderr
+        if sys.stderr is not python_stderr:
+            sys.stderr.close()
+            sys.stderr = python_stderr
+
+
+def _writes_to_descriptor_2(stream: TextIO) -> bool:
+    """Not so in a notebook, for instance, which shows what Python writes in its own way."""
+    try:
+        return stream.fileno() == 2
+    except (OSError, ValueError):
+        return False
 
 
 def _forward(reader: int, real: int) -> None:

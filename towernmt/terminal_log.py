@@ -8,10 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import textwrap
+from functools import partial
 from typing import Any
 
 from tensorpack.utils import logger
+
+from towernmt.lost_reader import lead_nowhere
 
 DETAIL = {"detail": True}
 """`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
@@ -32,6 +36,7 @@ def mend_terminal(verbose: bool | None = None) -> None:
             telling = _Telling()
             handler.addFilter(telling)
             handler.setFormatter(_TerminalFormatter(handler))
+            handler.handleError = partial(_go_on_without, handler)
         if verbose is not None:
             telling.verbose = verbose
 
@@ -39,6 +44,14 @@ def mend_terminal(verbose: bool | None = None) -> None:
 def terminal_handlers() -> list[Any]:
     """tensorpack's handlers that write to standard output or standard error, not to a file."""
     return [handler for handler in logger._logger.handlers if type(handler) is logging.StreamHandler]
+
+
+def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
+    """Without its reader (`| head`) or its terminal, only the file gets the log."""
+    if isinstance(sys.exc_info()[1], OSError):
+        lead_nowhere(handler.stream)
+    else:
+        logging.Handler.handleError(handler, record)
 
 
 class _Telling(logging.Filter):

@@ -166,3 +166,13 @@ def test_a_last_checkpoint_that_cannot_be_written_fails_the_program(tmp_path: Pa
             TrainConfig(Line(), GeneralQueueInput(FourNumbers()), callbacks=[Spoiler(), steps], steps_per_epoch=2,
                         max_epoch=1, monitors=[]), SyncMultiGPUTrainer(towers=1))
     assert steps.events[-1] == "end"        # the callbacks behind it ended all the same
+
+
+def test_a_program_put_together_by_hand_is_quiet_and_logs_into_its_run(corpus, start, tmp_path: Path):
+    program = [Path(__file__).with_name("by_hand.py")]
+    for _ in range(2):      # the second time there is a log already, and nobody is asked what to do about it
+        result = start(corpus.prepared, tmp_path / "run", program=program).wait()
+        assert (result.status, result.errors) == (0, "")
+    assert "step 2, nll" in (tmp_path / "run" / "log" / "log.log").read_text()
+    kinds = {path.name.split(".")[0] for path in (tmp_path / "run" / "log").iterdir()}
+    assert kinds == {"log", "stats", "events"} and (tmp_path / "run" / "log" / "stats.jsonl").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -97,3 +98,15 @@ def test_a_disk_without_room_costs_the_log_and_no_stack(tmp_path: Path, capsys) 
     logger._FILE_HANDLER.setStream(open("/dev/full", "w"))
     logger.info("no room")
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_log_whose_reader_has_gone_goes_on_in_the_file(tmp_path: Path, capsys) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        logger._logger.handlers[:] = [logging.StreamHandler(stream)]
+        begin_log(tmp_path)
+        for _ in range(3):
+            logger.info("nobody reads this")
+    assert (tmp_path / "log.log").read_text().count("nobody reads this") == 3
+    assert capsys.readouterr().err == ""

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from towernmt.lost_reader import lead_nowhere
 from towernmt.terminal_log import terminal_handlers
 
 
@@ -73,9 +74,13 @@ class StatusLine:
 
     def show(self, line: RenderableType) -> None:
         """Replace the line."""
-        if self._live is not None:
+        if self._live is None:
+            return
+        try:
             self._live.update(line, refresh=True)
             self._shown_at = time.monotonic()
+        except OSError:     # the terminal has gone; the training has not
+            lead_nowhere(self._out)
 
 
 class _Console(Console):

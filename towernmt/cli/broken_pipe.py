@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import sys
 from collections.abc import Callable
+
+from towernmt.lost_reader import lead_nowhere
 
 BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
 """The exit status of a program whose reader has gone, as a shell shows it of those that the signal ends."""
@@ -24,16 +25,9 @@ def until_the_reader_has_gone(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         if not _reader_has_gone():
             raise
-        drop_output()
+        lead_nowhere(sys.stdout)
         return BROKEN_PIPE
     return status
-
-
-def drop_output() -> None:
-    """Lead standard output nowhere: what Python still holds of it is flushed once more at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def _reader_has_gone() -> bool:

@@ -143,8 +143,9 @@ def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def log_to_stderr() -> None:
     """tensorpack logs to stdout, which is where the translations go."""
-    from tensorpack.utils import logger
+    from towernmt.terminal_log import mend_terminal, terminal_handlers
 
-    for handler in logger._logger.handlers:
-        if getattr(handler, "stream", None) is sys.stdout:
+    mend_terminal()
+    for handler in terminal_handlers():
+        if handler.stream is sys.stdout:
             handler.setStream(sys.stderr)

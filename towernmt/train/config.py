@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorpack.callbacks import MergeAllSummaries, MovingAverageSummary, RunUpdateOps
+from tensorpack.callbacks import MergeAllSummaries, MovingAverageSummary, RunUpdateOps, ScalarPrinter
 from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
 from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.callbacks.progress import Progress
+from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.session import SessionCreator
 
@@ -31,7 +33,7 @@ class TrainConfig(TensorpackTrainConfig):
             they are not known, as of a stream, tensorpack's epoch is `STEPS_PER_EPOCH` updates.
         update_cycle: batches an update, as the trainer has it.
         max_epoch: the number of epochs.
-        others: as tensorpack's.
+        others: as tensorpack's; `monitors` are by default ours, in the directory of the log (`RunDirectory.begin`).
     """
 
     def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
@@ -41,6 +43,7 @@ class TrainConfig(TensorpackTrainConfig):
             steps_per_epoch = _steps_per_epoch(data, update_cycle)
         others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
         others.setdefault("session_creator", SessionCreator())
+        others.setdefault("monitors", _monitors(callbacks))
         checkpoint = None
         for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
             saver.data = saver.data or data
@@ -53,6 +56,13 @@ class TrainConfig(TensorpackTrainConfig):
             others["starting_epoch"] = _step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
                          max_epoch=max_epoch, **others)
+
+
+def _monitors(callbacks: Sequence[Any]) -> list[Any]:
+    """Ours, in the directory of the log if one is set, and tensorpack's printer where no `Progress` shows scalars."""
+    directory = logger.get_logger_dir()
+    writers = [EventWriter(directory), StatsWriter(directory)] if directory else []
+    return writers + ([] if any(isinstance(c, Progress) for c in callbacks) else [ScalarPrinter()])
 
 
 def _steps_per_epoch(data: Any, update_cycle: int) -> int:

@@ -19,6 +19,7 @@ from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.models.tower_rules.watch import TowerWatch
 from towernmt.runs import Run, belong_to
 from towernmt.shared_batch import TOKENS, target_tokens_of_step
+from towernmt.stderr_noise import without_noise
 from towernmt.terminal_log import DETAIL, mend_terminal
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.callback_group import CallbackGroup
@@ -133,7 +134,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """tensorpack's, in a session whose threads suit the number of towers."""
         if isinstance(session_creator, SessionCreator):
             session_creator.cpu_towers = sum(device == CPU for device in self.tower_devices)
-        super().initialize(session_creator, session_init)
+        with without_noise():
+            super().initialize(session_creator, session_init)
 
     def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
         """tensorpack's, with a group that keeps what fails at the end of training."""
@@ -156,7 +158,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
     def main_loop(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
         """tensorpack's, and what a callback raised at the end of training."""
         try:
-            super().main_loop(steps_per_epoch, starting_epoch, max_epoch)
+            with without_noise():
+                super().main_loop(steps_per_epoch, starting_epoch, max_epoch)
         except BaseException:
             if self._group.error is not None:
                 self._group.log(self._group.error)

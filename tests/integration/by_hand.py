@@ -1,0 +1,25 @@
+"""A program as the README has it: prepared data and a run's directory in its arguments, once, twice, ..."""
+
+from __future__ import annotations
+
+import sys
+
+from towernmt.callbacks import CheckpointSaver, InverseSquareRootSchedule, NaNGuard, Progress
+from towernmt.dataflow import Batches, BatchSettings, PreparedData
+from towernmt.input_source import GeneralQueueInput
+from towernmt.models import Transformer, TransformerSettings
+from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, settings_of_model
+
+from tensorpack.train import launch_train_with_config  # isort: skip
+
+data, run = PreparedData(sys.argv[1]), sys.argv[2]
+size = data.source_vocabulary.size
+model = Transformer(TransformerSettings(source_vocab_size=size, target_vocab_size=size, hidden_size=16, filter_size=16,
+                                        heads=2, encoder_layers=1, decoder_layers=1))
+RunDirectory(run).begin(settings_of_model(model), data)
+config = TrainConfig(
+    model=model, data=GeneralQueueInput(Batches(data, BatchSettings(batch_tokens=256)), feeders=2),
+    callbacks=[NaNGuard(), InverseSquareRootSchedule(learning_rate=1e-3, warmup_steps=1000),
+               CheckpointSaver(f"{run}/checkpoints", every_steps=500), Progress(2)],
+    max_epoch=1)
+launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
