@@ -11,6 +11,7 @@ import pytest
 from towernmt.cli import prepare as command
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.validation_set import ValidationFiles
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,7 +42,18 @@ def test_every_setting_has_an_option_with_the_same_default() -> None:
     assert PrepareSettings(**vars(args)) == PrepareSettings(source="a", target="b", output="c")
     text = " ".join(_parser().format_help().split())
     for field in dataclasses.fields(PrepareSettings):
-        assert "--" + field.name.replace("_", "-") in text
+        assert ("--" + field.name.replace("_", "-") in text) or not field.metadata
+
+
+def test_validation_text_may_be_given_several_times() -> None:
+    required = ["--source=a", "--target=b", "--output=c"]
+    for options in (["--valid-source", "n.de", "t.de", "--valid-target", "n.en", "t.en"],
+                    ["--valid-source=n.de", "--valid-target=n.en", "--valid-source=t.de", "--valid-target=t.en"]):
+        files = PrepareSettings(**vars(_parser().parse_args([*required, *options]))).validation_files()
+        assert files == [ValidationFiles("n", "n.de", ["n.en"]), ValidationFiles("t", "t.de", ["t.en"])]
+    options = ["--valid-source", "n.de", "--valid-target", "n.1", "--valid-target", "n.2", "--valid-name", "news"]
+    files = PrepareSettings(**vars(_parser().parse_args([*required, *options]))).validation_files()
+    assert files == [ValidationFiles("news", "n.de", ["n.1", "n.2"])]
 
 
 def test_a_kind_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import sys
@@ -18,6 +19,7 @@ from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.text import clean
+from towernmt.dataflow.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary import UNK, load_vocabularies, load_vocabulary
 from towernmt.errors import DataError, SettingsError
 
@@ -191,6 +193,33 @@ def test_validation_text_is_kept_raw(tmp_path: Path) -> None:
         prepare(replace(settings, overwrite=True))
 
 
+def test_several_validation_sets_and_references_are_kept_under_their_names(tmp_path: Path) -> None:
+    paths = {name: str(tmp_path / name) for name in ("news.de", "talks.de", "n1", "n2", "t1", "t2")}
+    for name, text in {"news.de": "a  b\nc\n", "talks.de": "d\n", "n1": "k\nl\n", "n2": "m\nn \n", "t1": "o\n",
+                       "t2": "p\n"}.items():
+        Path(paths[name]).write_text(text)
+    settings = _write(tmp_path, _corpus(100), valid_source=[paths["news.de"], paths["talks.de"]],
+                      valid_target=[paths[name] for name in ("n1", "n2", "t1", "t2")])
+    expected = [ValidationSet("news", ["a b", "c"], [["k", "l"], ["m", "n "]]),
+                ValidationSet("talks", ["d"], [["o"], ["p"]])]
+    data = prepare(settings)
+    assert data.validation_sets == expected
+    assert (data.valid_source, data.valid_target) == (["a b", "c"], ["k", "l"])
+    assert (tmp_path / "out/valid-2.target-2").read_text() == "p\n"
+    said = io.StringIO()
+    prepare(settings, said)
+    assert "kept" in said.getvalue()
+    with pytest.raises(DataError, match="another valid_2_target_2 file"):
+        Path(paths["t2"]).write_text("q\n")
+        prepare(settings)
+    again = prepare(replace(settings, valid_name=["x", "y"], overwrite=True))
+    assert [one.name for one in again.validation_sets] == ["x", "y"]
+    single = prepare(replace(settings, valid_source=paths["talks.de"], valid_target=paths["t1"], overwrite=True))
+    assert single.validation_sets == [ValidationSet("", ["d"], [["o"]])]
+    assert sorted(path.name for path in (tmp_path / "out").glob("valid*")) == ["valid.source", "valid.target"]
+    assert "validation_sets" not in json.loads((tmp_path / "out/manifest.json").read_text())
+
+
 def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
     first = prepare(_write(tmp_path / "a", _corpus(300), vocab_kind="bpe"))
     files = {f"{side}_vocab": str(first.directory / "vocabulary" / f"{side}.model")
@@ -313,6 +342,9 @@ def test_text_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("options", "message"), (
     ({"source": ""}, "--source is missing"),
     ({"valid_source": "x"}, "--valid-source and --valid-target belong together"),
+    ({"valid_source": ["x", "y"], "valid_target": ["a", "b", "c"]}, "names 3 files for 2 validation sets"),
+    ({"valid_source": "x", "valid_target": "a", "valid_name": ["n", "m"]}, "gives 2 names for 1 validation sets"),
+    ({"valid_source": ["x", "y"], "valid_target": ["a", "b"], "valid_name": ["n", "n"]}, "two validation sets are"),
     ({"vocab_kind": "wordpiece"}, "--vocab-kind wordpiece is not one of unigram"),
     ({"vocab_size": 4}, "--vocab-size 4 must be at least 5"),
     ({"vocab_size": -1}, "--vocab-size -1"),

@@ -63,6 +63,16 @@ def test_a_mixture_brings_its_tags_limits_and_validation_text(place: Path) -> No
     assert data.valid_target == [pair[1] for pair in PAIRS]
 
 
+def test_a_mixture_brings_all_its_validation_sets_with_all_references(place: Path) -> None:
+    Path("corpora.yaml").write_text(
+        "sources: [train.tsv.gz]\nvalidation:\n- {name: both, source: train.de, target: [train.en, train.de]}\n"
+        "- {source: train.en, target: train.de}\n")
+    both, swapped = prepared(source="corpora.yaml").validation_sets
+    assert (both.name, len(both.references), swapped.name, len(swapped.references)) == ("both", 2, "train", 1)
+    assert list(both.references[1]) == list(swapped.references[0])
+    assert prepared(source="corpora.yaml").validation_sets == [both, swapped]
+
+
 def test_prepared_again_from_the_same_sources_it_is_kept(place: Path) -> None:
     before = prepared(source="train.tsv.gz").manifest
     stamp = Path("out/manifest.json").stat().st_mtime_ns

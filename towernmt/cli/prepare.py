@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One option for each field of `PrepareSettings`, with its help and its default."""
     parser.description = DESCRIPTION
     kinds = typing.get_type_hints(PrepareSettings)
-    for field in dataclasses.fields(PrepareSettings):
+    for field in _options():
         option = "--" + field.name.replace("_", "-")
         text = field.metadata["help"].replace("%", "%%")
         kind = _kind(kinds[field.name])
@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(option, action="store_true", help=text)
             continue
         if kind is list:
-            parser.add_argument(option, nargs="+", default=[], metavar="FILE", help=text)
+            default: list[str] | None = None if field.default is None else []
+            metavar = "NAME" if field.name == "valid_name" else "FILE"
+            parser.add_argument(option, nargs="+", action="extend", default=default, metavar=metavar, help=text)
             continue
         required = field.name in ("source", "output")
         if not required and field.default not in (None, ""):
@@ -43,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         TowerNMTError: what `prepare` raises.
     """
-    names = [field.name for field in dataclasses.fields(PrepareSettings)]
-    settings = PrepareSettings(**{name: getattr(args, name) for name in names})
+    settings = PrepareSettings(**{field.name: getattr(args, field.name) for field in _options()})
     if settings.output.startswith("s3://"):
         from towernmt.dataflow.remote_prepare import prepare_to_s3
 
@@ -55,9 +56,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _options() -> list[dataclasses.Field[Any]]:
+    """The settings that have an option."""
+    return [field for field in dataclasses.fields(PrepareSettings) if "help" in field.metadata]
+
+
 def _kind(annotation: Any) -> type:
     """The type of an option's value: `float` for `float | None`, `list` for a list of files."""
-    if typing.get_origin(annotation) is list:
+    if list in (typing.get_origin(annotation), *map(typing.get_origin, typing.get_args(annotation))):
         return list
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     kind: type = kinds[0] if kinds else annotation

@@ -63,6 +63,15 @@ class VocabularyInfos:
 
 
 @dataclass(frozen=True)
+class ValidationInfo:
+    """Name, sentences and references of a validation set."""
+
+    name: str
+    pairs: Natural
+    references: Annotated[int, Between(1, 1000)] = 1
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What the manifest says.
 
@@ -73,7 +82,8 @@ class Manifest:
         vocabularies: their kinds and sizes.
         pairs: of all shards.
         length_ratio: mean over the pairs of source tokens / target tokens.
-        validation_pairs: lines of the validation text.
+        validation_pairs: lines of the validation text, of the first set.
+        validation_sets: all sets; None: there is one at most, without a name and with one reference.
         notes: sentences for the user.
         shards: the blocks, in their order.
         files: every other file; None: the manifest was written before there was such a list.
@@ -95,6 +105,7 @@ class Manifest:
     files: list[FileInfo] | None = None
     fingerprint: str | None = None
     folder: str | None = None
+    validation_sets: list[ValidationInfo] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the file has it: what is not known is not there."""

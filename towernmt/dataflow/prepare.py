@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from towernmt.atomic_files import write_text
-from towernmt.dataflow.annotations import check_factored_text, scan_annotations, training_chunks
+from towernmt.dataflow.annotations import scan_annotations, training_chunks
 from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files, ids_of
 from towernmt.dataflow.factors import factors_of
 from towernmt.dataflow.line_hash import line_hash
@@ -35,13 +35,14 @@ from towernmt.dataflow.manifest import (
 )
 from towernmt.dataflow.prepare_directory import PrepareDirectory
 from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepare_validation import ValidationText
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.progress import Progress
 from towernmt.dataflow.shards import ShardInfo, ShardWriter
 from towernmt.dataflow.spool import spooled
 from towernmt.dataflow.statistics import Statistics, table
 from towernmt.dataflow.subword.learn import VocabularyMaker
-from towernmt.dataflow.text import TextSummary, check_rereadable, clean, read_lines, scan_pair
+from towernmt.dataflow.text import check_rereadable, scan_pair
 from towernmt.dataflow.vocabulary import Vocabulary, save_vocabularies
 from towernmt.ending_signals import cleaned_up
 from towernmt.errors import DataError
@@ -87,11 +88,7 @@ class _Preparation:
         self._texts = scan_pair(settings.source, settings.target, progress)
         progress.done()
         self._beside = scan_annotations(settings, self._texts[0])
-        self._validation: tuple[TextSummary, TextSummary] | None = None
-        if settings.valid_source and settings.valid_target:
-            self._validation = scan_pair(settings.valid_source, settings.valid_target)
-            if settings.factors:
-                check_factored_text(settings.valid_source, settings.factors)
+        self._validation = ValidationText(settings.validation_files(), settings.factors)
         self._inputs = self._describe_inputs()
 
     def is_done(self) -> bool:
@@ -186,10 +183,7 @@ class _Preparation:
             VocabularyInfo(settings.vocab_kind if not settings.source_vocab else source.kind, source.size),
             VocabularyInfo(settings.vocab_kind if not settings.target_vocab else target.kind, target.size), factors)
         small = list(vocabulary_files(source, target))
-        if self._validation is not None:
-            _write_lines(self._stage / "valid.source", self._validation[0].path, cleaned=True)
-            _write_lines(self._stage / "valid.target", self._validation[1].path, cleaned=False)
-            small += ["valid.source", "valid.target"]
+        small += self._validation.write(self._stage)
         write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
         write_text(self._stage / "statistics.txt", table(report, dataclasses.asdict(vocabularies), notes))
         small += ["statistics.json", "statistics.txt"]
@@ -197,7 +191,7 @@ class _Preparation:
             format="towernmt-prepared", version=2 if factors or settings.alignments else 1,
             settings=settings.identity(), inputs=self._inputs, vocabularies=vocabularies, pairs=statistics.pairs,
             length_ratio=statistics.length_ratio,
-            validation_pairs=self._validation[0].lines if self._validation is not None else 0, notes=notes,
+            validation_pairs=self._validation.pairs, validation_sets=self._validation.infos(), notes=notes,
             shards=shards, files=describe_files(self._stage, small),
             fingerprint=fingerprint(shards, source, target))
         write_text(self._stage / MANIFEST, manifest.to_text())
@@ -209,10 +203,7 @@ class _Preparation:
         return [shard for shard in shards if shard.pairs]
 
     def _describe_inputs(self) -> dict[str, Any]:
-        texts = {"source": self._texts[0], "target": self._texts[1]}
-        if self._validation is not None:
-            texts |= {"valid_source": self._validation[0], "valid_target": self._validation[1]}
-        texts |= self._beside
+        texts = {"source": self._texts[0], "target": self._texts[1], **self._validation.inputs(), **self._beside}
         described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
                                      for name, text in texts.items()}
         return described | self._maker.given_checksums()
@@ -244,7 +235,3 @@ class _Reordered:
         elements = slice(self._offsets[sentences.start], self._offsets[sentences.stop])
         return [self._lengths[sentences], *(None if column is None else column[..., elements]
                                             for column in self._columns)]
-
-
-def _write_lines(path: Path, text: str, cleaned: bool) -> None:
-    write_text(path, "".join((clean(line) if cleaned else line) + "\n" for line in read_lines(text)))

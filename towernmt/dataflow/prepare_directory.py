@@ -23,7 +23,7 @@ from towernmt.outside_names import path_inside
 
 STAGE = ".preparing"
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
-_OTHERS = re.compile(r"(manifest\.json|statistics\.(json|txt)|valid\.(source|target))(\.tmp)?")
+_OTHERS = re.compile(r"(manifest\.json|statistics\.(json|txt)|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
 _VOCABULARY = re.compile(r"((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words)(\.tmp)?")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from towernmt.dataflow.alignment import LONGEST
+from towernmt.dataflow.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
 from towernmt.errors import SettingsError
 from towernmt.settings import check_ranges, setting
@@ -23,8 +25,14 @@ class PrepareSettings:
         "URI of a source of sentence pairs, or a corpora.yaml.")
     target: str = setting("", "Its translation, line by line; not with a URI.")
     output: str = setting("", "Directory for the prepared data, or s3://bucket/prefix.")
-    valid_source: str | None = setting(None, "Validation text in the source language, kept as raw text.")
-    valid_target: str | None = setting(None, "Its reference translation, line by line, kept untouched.")
+    valid_source: str | list[str] | None = setting(
+        None, "Validation text in the source language, kept as raw text; a file for each validation set.")
+    valid_target: str | list[str] | None = setting(
+        None, "Its reference translation, line by line, kept untouched; of several sets in the same order, and with "
+        "several references first those of the first set: as many for each.")
+    valid_name: list[str] = setting(
+        [], "Names of the validation sets, for their figures; none: several are called as their files.")
+    validation: Sequence[ValidationFiles] = ()      # for programs, instead of the three above
     source_factors: int = setting(
         0, "Source factors: of each word of the source, the last so many fields between | are what is known of it, "
         "such as its part of speech (Haus|NOUN).", at_least=0, at_most=100)
@@ -67,10 +75,35 @@ class PrepareSettings:
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide what comes out; files are known by their content instead."""
-        elsewhere = ("source", "target", "output", "valid_source", "valid_target", "source_vocab",
-                     "target_vocab", "workers", "overwrite", "source_factors", "source_factor_files", "alignments")
+        elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
+                     "source_vocab", "target_vocab", "workers", "overwrite", "source_factors", "source_factor_files",
+                     "alignments")
         settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
-        return settings | ({"source_factors": self.factors} if self.factors else {})
+        names = [files.name for files in self.validation_files()]
+        return (settings | ({"source_factors": self.factors} if self.factors else {})
+                | ({"validation_sets": names} if names not in ([], [""]) else {}))
+
+    def validation_files(self) -> list[ValidationFiles]:
+        """Where the validation sets are.
+
+        Raises:
+            SettingsError: their files do not fit together, or their names are none.
+        """
+        if self.validation:
+            return named_sets(self.validation, "validation")
+        sources, targets = _listed(self.valid_source), _listed(self.valid_target)
+        if bool(sources) != bool(targets):
+            raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
+        if sources and len(targets) % len(sources):
+            raise SettingsError(f"--valid-target names {len(targets)} files for {len(sources)} validation sets: "
+                                "give as many references for each (a corpora.yaml takes any number).")
+        if self.valid_name and len(self.valid_name) != len(sources):
+            raise SettingsError(f"--valid-name gives {len(self.valid_name)} names for {len(sources)} validation sets: "
+                                "give one for each, or none.")
+        each = len(targets) // max(len(sources), 1)
+        return named_sets([ValidationFiles(name, source, targets[number * each:(number + 1) * each])
+                           for number, (name, source) in enumerate(
+                               zip(self.valid_name or [""] * len(sources), sources, strict=True))], "--valid-name")
 
     @property
     def factors(self) -> int:
@@ -80,7 +113,8 @@ class PrepareSettings:
     def text_files(self) -> list[str]:
         """The files of text that are read line by line, as far as they are given."""
         both = [self.source, self.target] if self.target else []
-        beside = [self.valid_source, self.valid_target, self.alignments, *self.source_factor_files]
+        validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
+        beside = [*validation, self.alignments, *self.source_factor_files]
         return [path for path in (*both, *beside) if path]
 
     def check(self) -> None:
@@ -91,8 +125,7 @@ class PrepareSettings:
             if not getattr(self, name):
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
-        if bool(self.valid_source) != bool(self.valid_target):
-            raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
+        self.validation_files()
         check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
@@ -111,3 +144,7 @@ class PrepareSettings:
         if self.alignments and self.max_length >= LONGEST:
             raise SettingsError(f"--max-length {self.max_length} with --alignments: links can point into {LONGEST - 1} "
                                 "tokens at most; lower it.")
+
+
+def _listed(paths: str | list[str] | None) -> list[str]:
+    return [paths] if isinstance(paths, str) and paths else list(paths or ())

@@ -5,7 +5,7 @@ manifest.json            written last: without it the directory is not read
 vocabulary/source.*      and vocabulary/target.*
 shard-00000.pairs ...    the blocks
 statistics.json          and statistics.txt, the same as a table
-valid.source             and valid.target: raw text, if validation text was given
+valid.source             and valid.target: raw text, if validation text was given (more: see `prepare_validation`)
 ```
 """
 
@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from towernmt.dataflow.manifest import VOCABULARIES, fingerprint, read_manifest, vocabulary_files
+from towernmt.dataflow.manifest import VOCABULARIES, ValidationInfo, fingerprint, read_manifest, vocabulary_files
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.prepare_directory import finish_exchange
 from towernmt.dataflow.shards import ShardInfo, read_shard
 from towernmt.dataflow.statistics import StatisticsReport
 from towernmt.dataflow.text import Chunk
-from towernmt.dataflow.validation_set import ValidationSet
+from towernmt.dataflow.validation_set import ValidationSet, files_of_set
 from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies, save_vocabularies
 from towernmt.errors import DataError
 from towernmt.json_files import parse_json
@@ -119,17 +119,24 @@ class PreparedData:
     @cached_property
     def valid_source(self) -> list[str]:
         """Validation sentences in the source language (empty if none were given)."""
-        return self._valid("source")
+        return list(self.validation_sets[0].source) if self.validation_sets else []
 
     @cached_property
     def valid_target(self) -> list[str]:
         """Their references, as they were given."""
-        return self._valid("target")
+        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
         """All validation sets, that of `valid_source` first; empty if there is none."""
-        return [ValidationSet("", self.valid_source, [self.valid_target])] if self.valid_source else []
+        infos = self._manifest.validation_sets or [ValidationInfo("", self._manifest.validation_pairs)]
+        found = []
+        for number, info in enumerate(infos, 1):
+            if info.pairs:
+                source, references = files_of_set(number, info.references)
+                found.append(ValidationSet(info.name, self._valid(source, info.pairs),
+                                           [self._valid(name, info.pairs) for name in references]))
+        return found
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies into another directory, for `load_vocabularies`."""
@@ -138,10 +145,7 @@ class PreparedData:
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
         return read_shard(self._files, shard, verify)
 
-    def _valid(self, side: str) -> list[str]:
-        name, expected = f"valid.{side}", self._manifest.validation_pairs
-        if not expected:
-            return []
+    def _valid(self, name: str, expected: int) -> list[str]:
         lines = self._lines(name)
         if len(lines) != expected:
             raise DataError(f"{self._files / name}: {len(lines)} lines where the manifest announces "

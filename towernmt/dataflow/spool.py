@@ -94,8 +94,7 @@ def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target
                ) -> PrepareSettings:
     changes: dict[str, object] = {"source": str(source), "target": str(target)}
     if corpora.validation and not settings.valid_source:
-        first = corpora.validation[0]
-        changes |= {"valid_source": first.source, "valid_target": first.targets[0]}
+        changes["validation"] = corpora.validation
     if factors:
         changes["source_factors"] = factors
     tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})

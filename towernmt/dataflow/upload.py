@@ -27,7 +27,8 @@ from towernmt.errors import DataError
 
 PART_BYTES = 16 << 20
 _THREADS = 4
-_SMALL = ("statistics.json", "statistics.txt", "valid.source", "valid.target", f"{VOCABULARIES}/*")
+_SMALL = ("statistics.json", "statistics.txt", "valid.source", "valid.target", "valid-[0-9]*.source",
+          "valid-[0-9]*.target", "valid.target-[0-9]*", "valid-[0-9]*.target-[0-9]*", f"{VOCABULARIES}/*")
 _OURS = ("shard-*.pairs", *_SMALL)
 _FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
 _CHECKSUM = "towernmt-crc32"

@@ -83,6 +83,18 @@ def named_sets(files: Sequence[ValidationFiles], origin: str) -> list[Validation
     return named
 
 
+def files_of_set(number: int, references: int) -> tuple[str, list[str]]:
+    """The names, in prepared data, of the source and of the references of a set.
+
+    Args:
+        number: of the set, from 1.
+        references: how many it has.
+    """
+    stem = "valid" if number == 1 else f"valid-{number}"
+    return f"{stem}.source", [f"{stem}.target" if place == 1 else f"{stem}.target-{place}"
+                              for place in range(1, references + 1)]
+
+
 def _stem(path: str) -> str:
     """The name of a file without the suffixes of its compression and its language."""
     name = Path(path).name
