@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli import prepare as command
+from towernmt.cli.main import main
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.validation_set import ValidationFiles
@@ -35,6 +36,15 @@ def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
     assert printed.out == data.statistics_table
     assert "pairs: 50 of 50 lines; 0 dropped" in printed.out
     assert "encoding: 50 of 50 lines" in printed.err
+    assert printed.err.endswith(f"Prepared. Train on it: towernmt train "
+                                f"--data {tmp_path / 'out'} --logdir runs/out\n")
+
+
+def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.de").write_text("ja\n")
+    assert main(["prepare", "--source", str(tmp_path / "train.de"), "--output", str(tmp_path / "out")]) == 1
+    assert f"--target is missing: {tmp_path / 'train.de'} has one side" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_setting_has_an_option_with_the_same_default() -> None:

@@ -124,6 +124,23 @@ def test_licence_source_and_what_was_dropped_are_written_beside_it(pip: list[str
     assert not (files.directory / "LICENSE.Python").exists()
 
 
+@pytest.mark.parametrize("name", ["LICENSE\\..\\..\\evil", "LICENSE:evil"])
+def test_an_archive_names_no_file_outside_its_place(name: str, wheel: Path, pip: list[str], tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(f"homeassistant-2026.11.0.dist-info/{name}", "evil")
+    with pytest.raises(DataError, match="names the file .* which may lie outside its directory"):
+        default_corpus("en-de", tmp_path / "cache", pip)
+    assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
+
+
+def test_an_archive_nested_too_deeply_is_damaged(wheel: Path, pip: list[str], tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel, "a") as archive:
+        for language in ("en", "de"):
+            archive.writestr(f"homeassistant/components/deep/translations/{language}.json", "[" * 10**6 + "]" * 10**6)
+    with pytest.raises(DataError, match="is damaged"):
+        default_corpus("en-de", tmp_path / "cache", pip)
+
+
 def test_pip_is_called_once_and_only_to_download(pip: list[str], tmp_path: Path) -> None:
     for pair in ("en-de", "en-de", "de-en", "pt-BR-en", "EN-pt-br"):
         assert default_corpus(pair, tmp_path / "cache", pip).complete()

@@ -116,6 +116,27 @@ def test_what_cannot_be_loaded_into_is_refused(place: tuple[str, Path], options:
         load(ListSource(PAIRS), place[0], 0)
 
 
+@pytest.mark.parametrize("name", [
+    "{path}?table=pairs&source=de&target=en", "{link}?table=pairs&source=de&target=en",
+    "{path}?table=pairs&source=en&target=de", "{path}?table=main.pairs&source=de&target=en"])
+def test_a_table_is_not_loaded_into_itself(place: tuple[str, Path], name: str) -> None:
+    load(ListSource(PAIRS[:3]), place[0])
+    link = place[1].with_name("link.db")
+    link.symlink_to(place[1])
+    source = open_database("sqlite:///" + name.format(path=place[1], link=link))
+    before = rows(place[1]), rows(place[1], "select * from towernmt_load")
+    for _ in range(2):
+        with pytest.raises(DataError, match="is the table .* itself, whose pairs would all be there twice"):
+            load(source, place[0])
+    assert (rows(place[1]), rows(place[1], "select * from towernmt_load")) == before
+
+
+def test_a_table_is_loaded_into_one_of_its_name_elsewhere(place: tuple[str, Path], tmp_path: Path) -> None:
+    load(ListSource(PAIRS[:3]), place[0])
+    assert load(open_database(place[0]), f"sqlite:///{tmp_path}/copy.db?table=pairs&source=de&target=en").pairs == 3
+    assert load(open_database(place[0]), f"sqlite:///{place[1]}?table=others").pairs == 3
+
+
 def command(files: Path, uri: str) -> list[str]:
     return ["load", "--source", f"{files}/x.{{de,en}}", "--output", uri, "--batch", "50"]
 

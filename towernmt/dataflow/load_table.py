@@ -76,6 +76,10 @@ class _Loading:
         if record["begin"] != json.dumps(begin) and record["done"]:
             raise DataError(f"{self.source.name} was loaded into {self.target.name}, and has changed since. Load it "
                             "into another table, or drop that one and start again.")
+        if not record["done"] and self._is_itself():
+            self.session.run(self._forget)
+            raise DataError(f"{self.source.name} is the table {self.target.name} itself, whose pairs would all be "
+                            "there twice. Load them into another table.")
         before = pairs = int(record["pairs"])
         progress = Progress("loading", stream=stream)
         if not record["done"]:
@@ -115,6 +119,26 @@ class _Loading:
         connection.execute(records.insert(), record)
         return record
 
+    def _is_itself(self) -> bool:
+        """Whether the source is the table that is loaded: then its database, however it is named, has our record."""
+        uri = getattr(self.source, "uri", None)
+        if not isinstance(uri, DatabaseURI) or _kind_and_table(uri) != _kind_and_table(self.target):
+            return False
+
+        def has_record(connection: Connection) -> bool:
+            import sqlalchemy
+
+            return (sqlalchemy.inspect(connection).has_table(RECORD_TABLE, schema_and_name(uri)[0])
+                    and self._find(connection, _records(uri)) is not None)
+
+        with Session(uri) as session:
+            return session.run(has_record)
+
+    def _forget(self, connection: Connection) -> None:
+        records = _records(self.target)
+        with connection.begin():
+            connection.execute(records.delete().where(records.c.load == self._identity()))
+
     def _step(self, rows: list[Pair], pairs: int, cursor: Cursor) -> Any:
         """The work that inserts `rows` behind the first `pairs`; without rows, the one that says it is all."""
         records, table = _records(self.target), table_clause(self.target)
@@ -141,6 +165,10 @@ class _Loading:
 
     def _identity(self) -> str:
         return hashlib.sha256(f"{self.source.name}\n{self.target.table}".encode()).hexdigest()
+
+
+def _kind_and_table(uri: DatabaseURI) -> tuple[str, str]:
+    return uri.url.get_backend_name(), schema_and_name(uri)[1].lower()
 
 
 def _batches(items: Iterator[tuple[Cursor, Pair]], size: int) -> Iterator[tuple[Cursor, list[Pair]]]:

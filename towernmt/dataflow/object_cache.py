@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -118,7 +117,7 @@ class ObjectCache:
                     return
             # Only copies on their way are left. Whose room is taken waits for nobody, so the end of one is near.
             with contextlib.suppress(FileNotFoundError), open(in_the_way, "rb") as other:
-                fcntl.flock(other, fcntl.LOCK_SH)
+                _flock(other, "LOCK_SH")
 
     def _make_room(self, size: int, own: str) -> str | None:
         """Unlink old copies until `size` bytes are free; otherwise a copy on its way that must be waited for."""
@@ -141,7 +140,9 @@ class ObjectCache:
         old = [path for _, _, path in sorted(self._files()) if not path.name.endswith(_UNFINISHED)]
         while True:
             try:
-                if size:
+                if not hasattr(os, "posix_fallocate"):      # on macOS
+                    os.ftruncate(unfinished.fileno(), size)
+                elif size:
                     os.posix_fallocate(unfinished.fileno(), 0, size)
                 return
             except OSError as error:
@@ -192,11 +193,20 @@ def default_cache() -> ObjectCache:
 def _locked(path: Path) -> Iterator[BinaryIO]:
     """The file, made if need be, open and locked for this thread alone."""
     with open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666)) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _flock(file, "LOCK_EX")
         try:
             yield file
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)    # closing is not enough where a child process holds the file too
+            _flock(file, "LOCK_UN")     # closing is not enough where a child process holds the file too
+
+
+def _flock(file: BinaryIO, *operations: str) -> None:
+    try:
+        import fcntl
+    except ModuleNotFoundError as error:
+        raise SettingsError("Prepared data in S3 are read through a cache on the disk, whose locks this operating "
+                            "system does not have: copy the data to a directory and name that.") from error
+    fcntl.flock(file, sum(getattr(fcntl, operation) for operation in operations))
 
 
 def _is_linked(file: BinaryIO) -> bool:
@@ -211,7 +221,7 @@ def _remove_abandoned(path: Path) -> bool:
     """Unlink a copy on its way if nobody holds its lock: its writer was killed. Whether it is gone."""
     try:
         with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(file, "LOCK_EX", "LOCK_NB")
             if _is_linked(file):    # under the lock: who waits for it sees then that the file is no longer its own
                 path.unlink()
             return True

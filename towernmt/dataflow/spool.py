@@ -43,7 +43,7 @@ def spooled(settings: PrepareSettings, directory: Path, stream: TextIO | None = 
         yield settings, f"{settings.source} and {settings.target}"
         return
     corpora = read_corpora(settings.source)
-    mixture = corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
+    mixture = _open(settings, corpora, stream)
     factors = settings.source_factors or corpora.source_factors or 0
     _check_tags(corpora, factors)
     source, target = directory / "spool.source", directory / "spool.target"
@@ -53,6 +53,17 @@ def spooled(settings: PrepareSettings, directory: Path, stream: TextIO | None = 
     finally:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
+
+
+def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) -> Mixture:
+    try:
+        return corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
+    except SettingsError as error:
+        if Path(settings.source).is_file() and not corpora.name:
+            raise SettingsError(f"--target is missing: {settings.source} has one side of the pairs, as far as its name "
+                                "tells; pass --target with its translation, line by line. If it has both sides: "
+                                f"{error}") from error
+        raise
 
 
 def _check_tags(corpora: Corpora, factors: int) -> None:

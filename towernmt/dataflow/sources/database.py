@@ -43,12 +43,16 @@ def open_database(uri: str) -> Source:
 class DatabaseSource(Source):
     """The rows of a table, in the order of a key.
 
+    Attributes:
+        uri: of the table.
+
     A cursor is `[after, until]`: the last key that was read, None at the beginning, and the largest that was there
     when the pass began, None if there was no row. Rows that are added with larger keys belong to the next pass.
     """
 
     def __init__(self, uri: DatabaseURI) -> None:
-        self._uri, self.name = uri, uri.name
+        self._uri = self.uri = uri
+        self.name = uri.name
         make_engine(uri)    # a driver or a file that is missing is said at once
 
     def begin(self) -> Cursor:
