@@ -42,8 +42,8 @@ from towernmt.shared_batch import towers_of_batch
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
-from towernmt.train.launch import Parts, differing_vocabulary, train
-from towernmt.train.run_directory import RunDirectory
+from towernmt.train.launch import Parts, train
+from towernmt.train.run_directory import RunDirectory, differing_vocabulary
 from towernmt.train.settings import Settings
 
 SCOPE = "teacher"
@@ -141,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
                       callbacks=lambda: [LoadTeacher(teacher.checkpoint())])
     else:
         data = distilled_data(options, teacher)
-    if differing_vocabulary(teacher, data):
+    if differing_vocabulary(teacher.vocabulary, data):
         raise SettingsError(f"{data.directory} has another vocabulary than the teacher {teacher.path}: prepare it with "
                             f"the files in {teacher.vocabulary}.")
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)

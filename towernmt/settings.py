@@ -185,9 +185,9 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
     return rows
 
 
-def save_yaml(settings: Any, path: Path) -> None:
-    """Write a nest of dataclasses as YAML; the file is replaced whole."""
-    write_text(path, yaml.safe_dump(dataclasses.asdict(settings), sort_keys=False))
+def save_yaml(settings: Any, path: Path, others: Mapping[str, Any] | None = None) -> None:
+    """Write a nest of dataclasses, and other keys behind them, as YAML; the file is replaced whole."""
+    write_text(path, yaml.safe_dump({**dataclasses.asdict(settings), **(others or {})}, sort_keys=False))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

@@ -29,6 +29,7 @@ PAIRS = [("w1 w2 w3", "w4 w5"), ("w1", ""), ("w3 w3 w3 w3 w3 w3", "w9 w8 w7 w6 w
 class Data:
     """The vocabularies of a corpus."""
 
+    directory = "data"
     source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
 
     def copy_vocabularies(self, directory: Path) -> None:

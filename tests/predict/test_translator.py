@@ -41,7 +41,7 @@ class Run:
     model = make_model()
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.vocabulary = path, path / "vocabulary"
 
     def settings(self, model: Any = None) -> Settings:
         settings = Settings()

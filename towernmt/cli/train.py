@@ -86,6 +86,7 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
+    from towernmt.train.provenance import without_facts
     from towernmt.train.run_directory import RunDirectory
     from towernmt.train.settings import default_settings
 
@@ -98,7 +99,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     else:
         settings = default_settings(options.model or "transformer", options.preset)
     if options.config:
-        settings = apply_overrides(settings, load_yaml(Path(options.config)), origin=options.config)
+        settings = apply_overrides(settings, without_facts(load_yaml(Path(options.config))), origin=options.config)
     return apply_overrides(settings, parse_assignments(options.assignments))
 
 

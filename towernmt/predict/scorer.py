@@ -20,6 +20,7 @@ from towernmt.predict.translator import checkpoint_path, device_name, make_predi
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.ema import RestoreAverages
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
+from towernmt.train.provenance import check_vocabulary_of
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import SessionCreator, refuse_forked
@@ -75,6 +76,7 @@ class Scorer:
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
+        check_vocabulary_of(held, run.vocabulary)
         self._batch_tokens = batch_tokens
         self._predictor = make_predictor(PredictConfig(
             tower_func=_scoring_tower(model, device_name(device)), input_signature=model.inputs()[:4],

@@ -20,6 +20,7 @@ from towernmt.predict.stream import Hypothesis, translate_stream
 from towernmt.tf_compat import tf
 from towernmt.train.ema import RestoreAverages
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
+from towernmt.train.provenance import check_vocabulary_of
 from towernmt.train.restore import RestoreCheckpoint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.session import SessionCreator, refuse_forked
@@ -66,6 +67,7 @@ class Translator:
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
+        check_vocabulary_of(held, run.vocabulary)
         model = run.load_model(model)
         tower = search_tower(model, self.search, device_name(device))
         self.predictor = make_predictor(PredictConfig(

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from towernmt.directory_lock import DirectoryLock
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.predict.search import SearchSettings, search_signature, search_tower
 from towernmt.tf_compat import tf, tf1
 from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, write_checkpoint
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
+from towernmt.train.output_place import check_average_output
+from towernmt.train.provenance import FROM, check_vocabulary_of, vocabulary_fingerprint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.weights import KEY as WEIGHTS
 from towernmt.train.weights import refuse_unknown
@@ -82,10 +85,16 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
     Returns:
         the new checkpoint, for `--checkpoint` of `towernmt translate`.
     Raises:
+        SettingsError: a step of a run would be replaced, or prepared data; or a vocabulary is not the run's.
         CheckpointError: one is unreadable, lacks a weight or has one that the model lacks, or the new one cannot be
             written.
     """
+    steps = [int(place.name.removeprefix("step-")) for place in checkpoints]
+    check_average_output(output, max(steps))
     held = [HeldCheckpoint(place / "model") for place in checkpoints]
+    run.check_vocabulary()
+    for one in held:
+        check_vocabulary_of(one, run.vocabulary)
     shapes = [one.shapes() for one in held]
     values: dict[str, np.ndarray] = {}
     weights = _weights(run)
@@ -95,10 +104,10 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
         for full in (name, name + SUFFIX):
             if full == name or all(full in shape for shape in shapes):
                 values[full] = _mean(held, full)
-    steps = [int(place.name.removeprefix("step-")) for place in checkpoints]
     state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
-                             "mean_of": sorted(steps), WEIGHTS: sorted(weights)}
-    with tf.Graph().as_default(), tf1.Session() as session:
+                             "mean_of": sorted(steps), WEIGHTS: sorted(weights),
+                             FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
+    with DirectoryLock(output, "towernmt average"), tf.Graph().as_default(), tf1.Session() as session:
         return write_checkpoint(_Values(values), session, output, max(steps), state)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from towernmt.tf_compat import tf, tf1
 from towernmt.train.checkpoint import write_checkpoint
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
+from towernmt.train.output_place import check_run_output
+from towernmt.train.provenance import FROM, check_vocabulary_of, facts, vocabulary_fingerprint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.settings import Settings, model_with_sizes
 from towernmt.train.weights import KEY as WEIGHTS
@@ -50,8 +53,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
         CheckpointError: the checkpoint is not there or damaged.
     """
     grown = RunDirectory(output)
-    if grown.exists():
-        raise SettingsError(f"{output} holds a run already: name another directory for the grown one.")
+    check_run_output(grown.path)
     source, target, shared = load_vocabularies(vocabulary)
     settings = run.settings()
     if getattr(settings.model, "tie_embeddings", "none") == "all" and not shared:
@@ -70,9 +72,18 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     for side, places in rows.items():
         logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
     held = again_if_gone(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
-    written = _write(settings, held, rows, grown)
-    save_vocabularies(source, target, grown.vocabulary)
-    grown.save_settings(settings)
+    check_vocabulary_of(held, run.vocabulary)
+    with grown.writing("towernmt grow"):
+        check_run_output(grown.path)        # nobody came first meanwhile
+        try:
+            save_vocabularies(source, target, grown.vocabulary)
+            made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
+            written = _write(settings, held, rows, grown, made_from)
+            grown.save_settings(settings, facts(made_from))     # last: only now it is a run
+        except BaseException:
+            for place in (grown.checkpoints, grown.vocabulary):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
     return written
 
 
@@ -97,7 +108,8 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
     return rows
 
 
-def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray], grown: RunDirectory) -> Path:
+def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray], grown: RunDirectory,
+           made_from: dict[str, str]) -> Path:
     """Write the grown model's checkpoint."""
     state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -108,7 +120,7 @@ def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray]
         variables = tf1.global_variables()
         saved = held.shapes()
         refuse_unknown(held, {v.op.name for v in variables}, "grow a run of the model that it was trained with.")
-        state[WEIGHTS] = weights_of_graph()
+        state |= {WEIGHTS: weights_of_graph(), FROM: made_from}
         for variable in variables:
             _load(variable, held, saved, rows, session)
         return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)

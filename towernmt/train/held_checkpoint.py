@@ -145,6 +145,11 @@ class HeldCheckpoint:
         self.prefix = os.path.join(links, path.name)
 
 
+def held_checkpoint(checkpoint: str | Path | HeldCheckpoint) -> HeldCheckpoint:
+    """A checkpoint that may be held already."""
+    return checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
+
+
 def again_if_gone(action: Callable[[], T]) -> T:
     """What `action` returns, which looks for checkpoints and opens them: called again where one was removed meanwhile.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,13 +44,16 @@ from towernmt.tf_compat import tf
 from towernmt.train.checkpoint import latest_checkpoint
 from towernmt.train.config import TrainConfig
 from towernmt.train.freeze import TrainedVariables
+from towernmt.train.going_on import check_data, finished
+from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
 from towernmt.train.introduction import Introduction
 from towernmt.train.loss_scale import LossScaling, set_loss_scaling
 from towernmt.train.memory_fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.pretrained import PretrainedEmbeddings
+from towernmt.train.provenance import check_vocabulary_of, fingerprints, versions
 from towernmt.train.rollback import with_rollbacks
-from towernmt.train.run_directory import RunDirectory
+from towernmt.train.run_directory import RunDirectory, differing_vocabulary
 from towernmt.train.run_log import hold_log
 from towernmt.train.run_model import settings_as_made, why_lost
 from towernmt.train.session import make_deterministic
@@ -93,18 +97,47 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     hold_log()
     check_ranges(settings)
     run = RunDirectory(logdir)
-    settings = with_vocabulary_sizes(settings, data)
+    run.check_place()
+    with one_training(), run.writing("towernmt train"):
+        return _train_alone(with_vocabulary_sizes(settings, data), data, run, gpus, towers, parts or Parts())
+
+
+_TRAINING = threading.Lock()
+
+
+@contextmanager
+def one_training() -> Iterator[None]:
+    """Refuse a second training in this process: tensorpack has one tower context and one log a process.
+
+    Raises:
+        SettingsError: another thread trains.
+    """
+    if not _TRAINING.acquire(blocking=False):
+        raise SettingsError("This process is training already, and two trainings need two processes: start the other "
+                            "one when this one has ended, or in a process of its own.")
+    try:
+        yield
+    finally:
+        _TRAINING.release()
+
+
+def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
+                 towers: int | None, parts: Parts) -> int:
     check_resumable(run, _recorded(settings, parts))
     check_vocabularies(run, data)
+    check_data(run, data)
+    if done := finished(run, settings.train):
+        logger.info(done)
+        return 0
     if wants_search(settings, run):
-        if parts is not None and (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
+        if (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
             raise SettingsError(f"train.memory_gb={settings.train.memory_gb:g} cannot measure a model or trainer of "
                                 "one's own: set train.batch_tokens, and train.memory_gb=0.")
         settings = with_fitting_batch(settings, data, gpus, towers)
     else:
         settings = with_found_batch(settings, run)
     towers = 1 if gpus is None and towers is None else towers
-    return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, parts or Parts()))
+    return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, parts))
 
 
 def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
@@ -121,15 +154,17 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         run.begin(recorded, data)
         if why_lost(recorded):
             logger.warning(why_lost(recorded))
+        logger.info(f"Made with {', '.join(f'{name} {version}' for name, version in versions().items())}; data: "
+                    f"{data.directory}", extra=DETAIL)
         if gpus is None and is_slow_on_cpu(s.precision):
             logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
 
 
-def _recorded(settings: Settings, parts: Parts | None) -> Settings:
+def _recorded(settings: Settings, parts: Parts) -> Settings:
     """The settings as the run will be recorded: with the model that `parts` make, where it is one's own."""
-    if parts is None or parts.model is make_model:
+    if parts.model is make_model:
         return settings
     with tf.Graph().as_default():
         return settings_as_made(settings, parts.model(settings))
@@ -197,23 +232,11 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
-    other = differing_vocabulary(run, data)
+    other = differing_vocabulary(run.vocabulary, data)
     if other:
         raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} ({other} "
                             "differs): pass the --data of the run, prepare the new data with the run's vocabulary "
                             "files, or pass another --logdir to begin another.")
-
-
-def differing_vocabulary(run: RunDirectory, data: TrainingData) -> str:
-    """The name of the first vocabulary file that either lacks, or that differs, of `data` and a run; "" for none."""
-    with tempfile.TemporaryDirectory() as place:
-        data.copy_vocabularies(place)
-        for file in sorted(Path(place).iterdir()):
-            old = run.vocabulary / file.name
-            if not old.is_file() or old.read_bytes() != file.read_bytes():
-                return file.name
-        factors = sorted(run.vocabulary.glob("source_factor_*.words"))
-        return next((file.name for file in factors if not (Path(place) / file.name).is_file()), "")
 
 
 def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | None:
@@ -234,13 +257,19 @@ def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | Non
 
 
 def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
-    run, checkpoint = initial_checkpoint(settings.init_from)
-    other = differing_vocabulary(run, data)
+    def opened() -> tuple[RunDirectory, HeldCheckpoint]:
+        run, prefix = initial_checkpoint(settings.init_from)
+        return run, HeldCheckpoint(prefix)
+
+    run, held = again_if_gone(opened)
+    run.check_vocabulary()
+    check_vocabulary_of(held, run.vocabulary)
+    other = differing_vocabulary(run.vocabulary, data)
     if other:
         raise SettingsError(f"train.init_from={settings.init_from}: that run has another vocabulary than "
                             f"{data.directory} ({other} differs): prepare the data with the files in "
                             f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
-    return StartFrom(checkpoint, settings.init_new, settings.init_left_out)
+    return StartFrom(held, settings.init_new, settings.init_left_out)
 
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
@@ -330,7 +359,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
     if metric and s.keep_best:
         callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
-    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source)
+    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source,
+                            fingerprints(data))
     if s.histograms:
         callbacks.append(Histograms(s.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), saver, Progress(s.log_steps),

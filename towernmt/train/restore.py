@@ -11,7 +11,7 @@ from tensorpack.utils import logger
 from towernmt.errors import CheckpointError
 from towernmt.terminal_log import DETAIL
 from towernmt.tf_compat import tf1
-from towernmt.train.held_checkpoint import HeldCheckpoint
+from towernmt.train.held_checkpoint import HeldCheckpoint, held_checkpoint
 from towernmt.train.loss_scale import SCOPE as LOSS_SCALE
 from towernmt.train.weights import refuse_unknown
 
@@ -35,7 +35,7 @@ class RestoreCheckpoint(SessionInit):
     """
 
     def __init__(self, checkpoint: str | Path | HeldCheckpoint) -> None:
-        self.held = checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
+        self.held = held_checkpoint(checkpoint)
         self.name = self.held.name
 
     def _setup_graph(self) -> None:

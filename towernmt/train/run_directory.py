@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from towernmt.dataflow.manifest import MANIFEST
+from towernmt.directory_lock import DirectoryLock
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.models import ARCHITECTURES
 from towernmt.models.model_class import default_values
@@ -14,6 +19,7 @@ from towernmt.settings import apply_overrides, load_yaml, save_yaml
 from towernmt.train import run_model
 from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint
 from towernmt.train.checkpoint_state import read_state
+from towernmt.train.provenance import facts, fingerprints, recorded, vocabulary_fingerprint, without_facts
 from towernmt.train.settings import Settings, default_settings, settings_of_model
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ class RunDirectory:
     """Paths and contents of a run.
 
     ```
-    settings.yaml            all settings
+    settings.yaml            all settings, and what the run was made from and with
     vocabulary/              source and target vocabularies
     code/                    of a model of one's own: its file, with what it imports from beside it, and their SHA-256
     checkpoints/step-N/      the last checkpoints
@@ -57,12 +63,52 @@ class RunDirectory:
         """
         from towernmt.train.run_log import begin_log  # with tensorpack, which imports TensorFlow
 
-        self.save_settings(settings)
+        self.check_place()
+        self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
+        self.save_settings(settings, facts({**fingerprints(data), "data_path": str(data.directory)}))
         begin_log(self.log)
 
-    def save_settings(self, settings: Settings) -> None:
+    @contextmanager
+    def writing(self, activity: str) -> Iterator[None]:
+        """Keep other writers out of the directory, which is made; what holds nothing at the end is removed again.
+
+        Args:
+            activity: what is done, for whoever comes second.
+        Raises:
+            DirectoryInUseError: another process writes there, or another thread of this one.
+        """
+        new = not self.path.exists()
+        try:
+            with DirectoryLock(self.path, activity):
+                yield
+        finally:
+            if new and self.path.is_dir() and not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def check_place(self) -> None:
+        """Refuse a directory that holds something else than a run.
+
+        Raises:
+            SettingsError: prepared data, whose vocabulary a run would replace.
+        """
+        if (self.path / MANIFEST).exists():
+            raise SettingsError(f"{self.path} holds prepared data, which a run would spoil: pass another directory "
+                                "(--logdir, --output).")
+
+    def _refuse_other_vocabulary(self, data: TrainingData) -> None:
+        if not self.exists() and self.vocabulary.is_dir() and any(self.vocabulary.iterdir()):
+            other = differing_vocabulary(self.vocabulary, data)
+            if other:
+                raise SettingsError(f"{self.vocabulary} holds a vocabulary of something else than this run ({other} "
+                                    "differs), which a run would replace: pass another --logdir.")
+
+    def save_settings(self, settings: Settings, made: dict[str, dict[str, str]] | None = None) -> None:
         """Write `settings.yaml`, and a copy of the code of a model of one's own.
+
+        Args:
+            settings: of the run.
+            made: what stands beside them in the file (`provenance.facts`).
 
         Raises:
             SettingsError: the run has checkpoints of another model, or of that before its code changed.
@@ -71,7 +117,7 @@ class RunDirectory:
             self.check_model(settings.architecture)
         self.path.mkdir(parents=True, exist_ok=True)
         name = run_model.recorded_name(settings.architecture, self.code)
-        save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file)
+        save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, made)
 
     def settings(self, model: Any = None) -> Settings:
         """The settings of the run.
@@ -111,23 +157,46 @@ class RunDirectory:
                 return      # begun when runs did not record models of one's own; restoring tells if it is another
         run_model.refuse_other_model(self.path, self.code, recorded, name)
 
+    def _with_saved(self, defaults: Settings, saved: dict[str, Any]) -> Settings:
+        """`defaults` with what is saved, but the model's name, and its settings where it is not made from any."""
+        saved = {key: value for key, value in without_facts(saved).items() if key not in ("architecture", "model")
+                 and not (defaults.model is None and key.startswith("model."))}
+        return apply_overrides(defaults, saved, origin=str(self.settings_file))
+
     def _saved(self) -> dict[str, Any]:
         if not self.exists():
             raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
                                 "pass the --logdir of a `towernmt train`.")
         return load_yaml(self.settings_file)
 
-    def _with_saved(self, defaults: Settings, saved: dict[str, Any]) -> Settings:
-        """`defaults` with what is saved, but the model's name, and its settings where it is not made from any."""
-        saved = {key: value for key, value in saved.items() if key not in ("architecture", "model")
-                 and not (defaults.model is None and key.startswith("model."))}
-        return apply_overrides(defaults, saved, origin=str(self.settings_file))
+    def check_vocabulary(self) -> None:
+        """Refuse a vocabulary that was put in the place of the run's own: its ids are other words.
+
+        Raises:
+            SettingsError: it is not the one that `settings.yaml` tells of.
+        """
+        told = recorded(self._saved()).get("vocabulary")
+        if told is not None and told != vocabulary_fingerprint(self.vocabulary):
+            raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: put the "
+                                "run's own back (the data that it was trained on have it).")
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
-        """Source and target vocabulary."""
-        from towernmt.dataflow.prepared import load_vocabularies
+        """Source and target vocabulary.
+
+        Raises:
+            DataError: they are missing or damaged.
+            SettingsError: they are not those that the run was trained with.
+        """
+        from towernmt.dataflow.vocabulary import load_vocabularies
 
         source, target, _ = load_vocabularies(self.vocabulary)
+        self.check_vocabulary()
+        saved = self._saved()
+        for side, vocabulary in (("source", source), ("target", target)):
+            size = saved.get(f"model.{side}_vocab_size")
+            if size and size != vocabulary.size:
+                raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} pieces, but the "
+                                    f"run was trained with {size} (model.{side}_vocab_size): put the run's own back.")
         return source, target
 
     def load_model(self, model: Any = None) -> NMTModel:
@@ -186,3 +255,15 @@ def _at_defaults(model: Any) -> Any:
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     made = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
     return dataclasses.replace(model, **defaults, **made)
+
+
+def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
+    """The first vocabulary file that either lacks, or that differs, of `data` and a directory; "" for none."""
+    with tempfile.TemporaryDirectory() as place:
+        data.copy_vocabularies(place)
+        for file in sorted(Path(place).iterdir()):
+            old = vocabulary / file.name
+            if not old.is_file() or old.read_bytes() != file.read_bytes():
+                return file.name
+        factors = sorted(vocabulary.glob("source_factor_*.words"))
+        return next((file.name for file in factors if not (Path(place) / file.name).is_file()), "")

@@ -13,7 +13,7 @@ from tensorpack.utils import logger
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.tf_compat import tf1
 from towernmt.train.ema import SUFFIX
-from towernmt.train.held_checkpoint import HeldCheckpoint
+from towernmt.train.held_checkpoint import HeldCheckpoint, held_checkpoint
 from towernmt.train.run_directory import RunDirectory
 from towernmt.train.weights import refuse_unknown
 
@@ -46,7 +46,8 @@ class StartFrom(SessionInit):
     one, and so does the moving average of this run. Optimizer, step and clock begin anew.
 
     Args:
-        prefix: of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
+        checkpoint: held already, or the prefix of TensorFlow's files, such as
+            "runs/de-en/checkpoints/step-1000/model". It is let go when the values are there.
         new: regular expressions: a variable whose name one of them matches may be missing in the checkpoint, and then
             keeps its initial value.
         left_out: regular expressions: trained variables of the checkpoint that the model may lack.
@@ -54,8 +55,9 @@ class StartFrom(SessionInit):
         CheckpointError: unreadable, or a variable is missing or has another shape, or the model lacks a trained one.
     """
 
-    def __init__(self, prefix: str, new: Sequence[str] = (), left_out: Sequence[str] = ()) -> None:
-        self.held, self.new, self.left_out = HeldCheckpoint(prefix), list(new), list(left_out)
+    def __init__(self, checkpoint: str | HeldCheckpoint, new: Sequence[str] = (),
+                 left_out: Sequence[str] = ()) -> None:
+        self.held, self.new, self.left_out = held_checkpoint(checkpoint), list(new), list(left_out)
         self.name = self.held.name
 
     def _setup_graph(self) -> None:
