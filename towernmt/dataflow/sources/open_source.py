@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 from towernmt.dataflow.sources.catalogues import Catalogues
 from towernmt.dataflow.sources.compression import split_compression
@@ -32,10 +34,12 @@ from towernmt.dataflow.sources.tmx import TranslationMemory
 from towernmt.errors import SettingsError
 from towernmt.secrets import mask_uri
 
+_PLACES = ("", "file", "s3", "http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
 _S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
                                  "chunk_bytes": whole_number, "timeout": seconds}
 _S3_PATIENCE = ("retries", "chunk_bytes", "timeout")
+_WEB_OPTIONS: dict[str, Parse] = {"patience": seconds, "timeout": seconds}
 _ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
             ".tmx": "tmx", ".po": "catalogue", ".mo": "catalogue"}
 _MISSING = choice("error", "skip")
@@ -52,13 +56,15 @@ def open_source(uri: str) -> Source:
     """
     scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
     kind = scheme[1].lower() if scheme else ""
-    if kind.partition("+")[0] in _DATABASES or (kind not in ("", "file", "s3") and _is_dialect(kind)):
+    if kind.partition("+")[0] in _DATABASES or (kind not in _PLACES and _is_dialect(kind)):
         from towernmt.dataflow.sources.database import open_database
 
         return open_database(uri)
-    if kind not in ("", "file", "s3"):
-        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no kind of source. There are paths, s3://, "
+    if kind not in _PLACES:
+        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no kind of source. There are paths, s3://, https://, "
                             f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
+    if kind in ("http", "https"):
+        return _open_url(uri)
     place, given = split_uri(uri)
     if kind == "s3":
         split_name(place)
@@ -94,16 +100,37 @@ def _is_dialect(scheme: str) -> bool:
 
 def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
     place = mask_uri(uri.partition("?")[0] if given else uri)
-    format = given.get("format") or _format(place, pattern)
-    read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
-    make, options = _FORMATS[format]
-    if (make is ParallelFiles) != has_braces(pattern):
-        raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
-                            f"The format here is {format}.")
+    make, options = _format(place, pattern, given)
     values = read_options(place, given, {**options, **storage_options, "format": name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_options if key in values}
     return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
+
+
+def _open_url(uri: str) -> Source:
+    """A file of a web server; what stands behind the `?` and is no option of ours belongs to the server."""
+    from towernmt.dataflow.sources.http import HttpStorage
+    from towernmt.dataflow.sources.http_client import WebServer
+
+    url, _, query = uri.partition("#")[0].partition("?")
+    scheme, _, rest = url.partition("://")
+    user, _, place = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
+    pattern = f"{scheme.lower()}://{place}"
+    items = [item for item in query.split("&") if item]
+    given = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
+    make, options = _format(pattern, pattern, given)
+    known = {**options, **_WEB_OPTIONS, "format": name}
+    for key in given.keys() - known.keys():
+        if near := difflib.get_close_matches(key, known, n=1, cutoff=0.8):
+            raise SettingsError(f"{pattern}: there is no option '{key}'. Did you mean '{near[0]}'? (To send the "
+                                f"server a parameter of this name, write %{ord(key[0]):02X}{key[1:]}.)")
+    values = read_options(pattern, {key: text for key, text in given.items() if key in known}, known)
+    values.pop("format", None)
+    patience = {key: values.pop(key) for key in _WEB_OPTIONS if key in values}
+    sent = "&".join(item for item in items if item.partition("=")[0] not in known)
+    kept = [item for item in items if item.partition("=")[0] not in _WEB_OPTIONS]
+    return make(mask_uri(f"{pattern}?{'&'.join(kept)}" if kept else pattern),
+                HttpStorage(WebServer(user, sent, **patience)), pattern, **values)
 
 
 def _s3_name(uri: str, place: str) -> str:
@@ -120,7 +147,17 @@ def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
     return S3Storage(**options)
 
 
-def _format(place: str, pattern: str) -> str:
+def _format(place: str, pattern: str, given: Mapping[str, str]) -> tuple[Callable[..., FileSource], dict[str, Parse]]:
+    """What makes the source, and the options of the format: the one that is given, or that a name tells."""
+    format = given.get("format") or _told(place, pattern)
+    read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
+    if (format == "parallel") != has_braces(pattern):
+        raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
+                            f"The format here is {format}.")
+    return _FORMATS[format]
+
+
+def _told(place: str, pattern: str) -> str:
     """The format that a name tells."""
     if has_braces(pattern):
         return "parallel"
