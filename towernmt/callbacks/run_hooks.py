@@ -7,7 +7,7 @@ from typing import Any
 
 from towernmt.errors import SettingsError
 from towernmt.runs import Run, meets, name_of, run_as, runs_of, said
-from towernmt.tf_compat import tf1
+from towernmt.tf_compat import tf, tf1
 
 
 def separate_runs(hooks: Sequence[Any]) -> list[RunHook]:
@@ -131,7 +131,7 @@ class FeedLedger:
         """Note the feeds of one hook.
 
         Raises:
-            SettingsError: another hook, or who calls the run, feeds one of them.
+            SettingsError: another hook, or who calls the run, feeds one of them; or it is the handle of a variable.
         """
         if context is not self._context:
             self._context = context
@@ -142,6 +142,10 @@ class FeedLedger:
             if name in self._feeders:
                 raise SettingsError(_conflict(self._feeders[name], name_of(hook), name))
             self._feeders[name] = name_of(hook)
+            if context.session.graph.as_graph_element(tensor).dtype == tf.resource:
+                raise SettingsError(
+                    f"{name_of(hook)} feeds '{name}', the handle of a variable and not its value: make that variable "
+                    "by tf1.get_variable(..., use_resource=False), or assign to it.")
 
 
 def _conflict(one: str, other: str, tensor: str) -> str:

@@ -61,6 +61,8 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Any], Any]] = {
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
 
+    The tensor `learning_rate:0` is what its updates read: a hook that feeds it sets the rate of that very step.
+
     Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in
     TensorFlow's fused kernel. Where the graph's precision is float16, the loss is scaled (`loss_scale`).
 
@@ -69,7 +71,7 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
     """
     check_ranges(settings, "optimizer.")
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
-                            trainable=False)
+                            trainable=False, use_resource=False)     # a resource's tensor is a handle, not to be fed
     optimizer = MAKERS[settings.name](settings, rate)
     if settings.ema_decay:
         optimizer = AveragingOptimizer(optimizer, settings.ema_decay)
