@@ -81,7 +81,8 @@ def test_the_best_are_kept_with_their_record_and_log(tmp_path):
         {"step": 2, "score": 3.0, "metric": "validation_bleu"}]
     assert (tmp_path / "best/log").read_text().splitlines() == [
         f"step {i} validation_bleu {s:.6f}" for i, s in enumerate([1.0, 3.0, 2.0, 3.0, 0.5], 1)]
-    assert sorted(p.name for p in (tmp_path / "best").iterdir()) == ["log", "record.json", "step-2", "step-4"]
+    assert sorted(p.name for p in (tmp_path / "best").iterdir()) == [
+        "checkpoint", "log", "record.json", "step-2", "step-4"]
     assert (tmp_path / "best/step-2/model").read_text() == "2"  # the saver has removed its own by now
 
 

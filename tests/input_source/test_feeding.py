@@ -65,3 +65,24 @@ def test_a_stop_wakes_a_feeder_that_waits_for_its_turn() -> None:
     run.request_stop()
     waiter.join(LONG)
     assert answers == [False]
+
+
+def test_who_waits_long_is_told_for_whom_again_and_again() -> None:
+    run, told = FeederRun(["a", "b"], in_order=True, allow_empty=False), []
+    run.records[0].reading_since = run.records[1].reading_since = 0.0
+
+    def tell(seconds: float) -> None:
+        told.append((seconds, run.awaited()))
+        if len(told) == 3:
+            assert run.take_turn(0)
+            run.enqueued_by(0)
+
+    assert run.wait_for_item(0, patience=0.001, tell=tell)
+    assert len(told) == 3 and told[0][0] >= 0.001
+    assert all(whom.startswith("a has been reading for ") and ";" not in whom for _, whom in told)
+
+
+def test_a_feeder_that_breaks_down_without_its_turn_holds_nobody_up() -> None:
+    run = FeederRun(["a", "b"], in_order=True, allow_empty=False)
+    run.fail(1, FeederError("broken"))
+    assert run.finished and not run.take_turn(0) and not run.wait_for_item(0)

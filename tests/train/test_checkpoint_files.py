@@ -66,6 +66,12 @@ def save(directory: Path) -> None:
     write_state(directory, 3, state(3, "new"))
 
 
+def pointed_at(directory: Path) -> int:
+    """The step that TensorFlow's file names as the last."""
+    first = (directory / "checkpoint").read_text().splitlines()[0]
+    return int(first.removeprefix('model_checkpoint_path: "step-').removesuffix('/model"'))
+
+
 def assert_all_complete(directory: Path) -> None:
     for step in checkpoint_steps(directory):
         place = directory / f"step-{step}"
@@ -90,10 +96,12 @@ def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(t
         assert_all_complete(directory)
         latest.add(checkpoint_steps(directory)[-1])
         remove_unfinished(directory)            # the next start
-        assert all(path.name.startswith("step-") for path in directory.iterdir())
+        assert all(path.name.startswith(("step-", "checkpoint")) for path in directory.iterdir())
+        assert (directory / f"step-{pointed_at(directory)}").is_dir()
         save(directory)
         assert checkpoint_steps(directory) == [2, 3]
         assert read_state(directory / "step-3").position == "new"
+        assert pointed_at(directory) == 3
         moment += 1
     assert moment > 15
     assert latest == {2, 3}
@@ -133,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
     with pytest.raises(CheckpointError, match=r"step-5: the checkpoint could not be written \(No space left") as error:
         write_checkpoint(FullDisk(), "", tmp_path, 5, {})
     assert "\n" not in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "step-4"]
     assert_all_complete(tmp_path)
 
 

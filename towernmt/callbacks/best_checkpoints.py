@@ -15,6 +15,7 @@ from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.callbacks.score_watcher import ScoreWatcher
 from towernmt.callbacks.surroundings import EndOfTraining, find_saver
 from towernmt.errors import CheckpointError, SettingsError
+from towernmt.train.checkpoint import point_at
 
 Entry = dict[str, Any]
 """One kept checkpoint: {"step": int, "score": float, "metric": str}."""
@@ -172,6 +173,8 @@ class BestCheckpoints(ScoreWatcher):
 
     def _write_record(self) -> None:
         write_text(self.directory / "record.json", json.dumps(self._entries, indent=1) + "\n")
+        if self._entries:
+            point_at(self.directory, [entry["step"] for entry in reversed(self._entries)])
 
     def _read_log(self) -> list[str]:
         path = self.directory / "log"

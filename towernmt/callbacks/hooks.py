@@ -23,8 +23,8 @@ class HookToCallback(Callback):
     """Any `tf1.train.SessionRunHook` as a callback of any tensorpack trainer.
 
     As in TensorFlow, and other than with tensorpack's class of this name, the hook gets a coordinator (what
-    asks it to stop ends training after the present step), and its `end` is called only if no error ended the
-    training: a `CheckpointSaverHook` saves nothing that diverged.
+    asks it to stop ends training after the present step), its `StopIteration` ends training normally, and its `end`
+    is called only if no error ended the training: a `CheckpointSaverHook` saves nothing that diverged.
     """
 
     _chief_only = False
@@ -56,10 +56,19 @@ class HookToCallback(Callback):
         self.wrapped.after_create_session(self.trainer.sess, self._coordinator)
 
     def _before_run(self, context: Any) -> Any:
-        return self.wrapped.before_run(context)
+        try:
+            return self.wrapped.before_run(context)
+        except StopIteration as stop:
+            raise self._end_by(stop) from stop
 
     def _after_run(self, context: Any, values: Any) -> None:
-        self.wrapped.after_run(context, values)
+        try:
+            self.wrapped.after_run(context, values)
+        except StopIteration as stop:
+            raise self._end_by(stop) from stop
+
+    def _end_by(self, stop: StopIteration) -> StopTraining:
+        return StopTraining(f"{self}: {stop}" if str(stop) else f"{self} asked for the end")
 
     def _trigger_step(self) -> None:
         if self._coordinator.should_stop():

@@ -56,11 +56,12 @@ class NaNGuard(Callback):
     before everything that saves.
     """
 
-    def __init__(self, loss: str = "loss", tensors: Sequence[str] = (), check_steps: int = 100,
+    def __init__(self, loss: str = "", tensors: Sequence[str] = (), check_steps: int = 100,
                  last_checkpoint: Callable[[], Any] | None = None) -> None:
         """
         Args:
-            loss: name of the loss in a training tower.
+            loss: name of the loss in a training tower; by default the trainer's cost, whatever its name. Where nothing
+                but the graph is there, as in a plain session: "loss".
             tensors: names of more tensors in the training towers that must be finite.
             check_steps: steps between looks at all trainable variables; 0 for none of them.
             last_checkpoint: gives the path of the last good checkpoint; by default the saver is asked.
@@ -129,8 +130,9 @@ class NaNGuard(Callback):
     def _tower_tensors(self) -> list[tuple[str, Any]]:
         """(readable name, tensor) of the loss and the named tensors, in each training tower."""
         towers = training_towers(self.trainer)
-        found: list[tuple[str, Any]] = []
-        for name in [self._loss, *self._names]:
+        costs = [] if self._loss else [cost for cost in (tower.output for tower in towers) if _is_cost(cost)]
+        found = _by_tower("loss", costs)
+        for name in [*([] if costs else [self._loss or "loss"]), *self._names]:
             try:
                 if towers:
                     tensors = [tower.get_tensor(name) for tower in towers]
@@ -139,10 +141,17 @@ class NaNGuard(Callback):
             except KeyError:
                 raise SettingsError(f"NaNGuard found no tensor '{name}' in the training tower: give the "
                                     "tensor that name, or name another one (NaNGuard(loss=...)).") from None
-            for index, tensor in enumerate(tensors):
-                place = f" of tower {index}" if len(tensors) > 1 else ""
-                found.append((("loss" if name == self._loss else f"tensor {name}") + place, tensor))
+            found += _by_tower(f"tensor {name}" if name in self._names else "loss", tensors)
         return found
+
+
+def _by_tower(what: str, tensors: list[Any]) -> list[tuple[str, Any]]:
+    return [(f"{what} of tower {index}" if len(tensors) > 1 else what, tensor) for index, tensor in enumerate(tensors)]
+
+
+def _is_cost(output: Any) -> bool:
+    """Whether a tower function returned a cost; a tower of no `SingleCostTrainer` may return anything."""
+    return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
 
 
 _LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it "

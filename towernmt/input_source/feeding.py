@@ -7,6 +7,8 @@ the data or a request to stop wakes exactly those who wait for it.
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from towernmt.errors import FeederError
@@ -22,6 +24,7 @@ class FeederRecord:
         reading: time inside its feed function.
         waiting_for_turn: time with an item in hand, until it was its turn (in-order runs only).
         enqueuing: time inside the enqueue operation; nearly all of it is waiting on a full queue.
+        reading_since: `time.perf_counter()` when it entered the feed function that it is in; None outside of one.
     """
 
     name: str
@@ -29,16 +32,17 @@ class FeederRecord:
     reading: float = 0.0
     waiting_for_turn: float = 0.0
     enqueuing: float = 0.0
+    reading_since: float | None = None
 
 
 class FeederRun:
     """The shared state of the feeder threads from `create_threads` to their end, in one session.
 
     A feeder that has an item, an end or an error asks for its turn with `take_turn`, and gives it back
-    with exactly one of `enqueued_by`, `end`, `fail` and `queue_closed`. In an in-order run the turn goes
-    round 0, 1, ..., N-1, 0, ... leaving out the feeders that ended; else everybody has it at once.
-    An error takes effect in its turn: what comes before it in the order is in the queue, what comes
-    after it never will be.
+    with exactly one of `enqueued_by`, `end`, `fail` and `queue_closed`; one that breaks down may `fail` without.
+    In an in-order run the turn goes round 0, 1, ..., N-1, 0, ... leaving out the feeders that ended; else
+    everybody has it at once. An error takes effect in its turn: what comes before it in the order is in the
+    queue, what comes after it never will be.
 
     Attributes:
         changed: the condition that guards everything here; notified at each change.
@@ -58,12 +62,12 @@ class FeederRun:
         self._allow_empty = allow_empty
         self._active = [True] * len(names)
         self._turn = 0
-        self._holding = 0  # feeders between take_turn and giving it back
+        self._holding: set[int] = set()  # feeders between take_turn and giving it back
 
     @property
     def finished(self) -> bool:
         """Whether nothing will be enqueued any more (hold `changed`, or accept that it may just change)."""
-        return (self.error is not None or not any(self._active)) and self._holding == 0
+        return (self.error is not None or not any(self._active)) and not self._holding
 
     def take_turn(self, feeder: int) -> bool:
         """Wait until this feeder may act; False if it must leave (a stop, or an error before its turn)."""
@@ -71,7 +75,7 @@ class FeederRun:
             self.changed.wait_for(lambda: self._over() or not self._in_order or self._turn == feeder)
             if self._over():
                 return False
-            self._holding += 1
+            self._holding.add(feeder)
             return True
 
     def enqueued_by(self, feeder: int) -> None:
@@ -116,17 +120,38 @@ class FeederRun:
         with self.changed:
             self.changed.wait_for(lambda: self.finished or self.stopping)
 
-    def wait_for_item(self, consumed: int) -> bool:
-        """Wait until more than `consumed` elements were enqueued; False if no more will come."""
+    def wait_for_item(self, consumed: int, patience: float | None = None,
+                      tell: Callable[[float], None] | None = None) -> bool:
+        """Wait until more than `consumed` elements were enqueued; False if no more will come.
+
+        Args:
+            patience: seconds of waiting after which to `tell`; then again after twice as long, and so on.
+            tell: gets the seconds that were waited.
+        """
+        began = time.perf_counter()
+        while True:
+            with self.changed:
+                if self.changed.wait_for(lambda: self.enqueued > consumed or self.finished or self.stopping, patience):
+                    return self.enqueued > consumed
+            if patience is not None and tell is not None:
+                tell(time.perf_counter() - began)
+                patience *= 2
+
+    def awaited(self) -> str:
+        """Whom everybody waits for: the feeders that are inside their sources, and since when."""
         with self.changed:
-            self.changed.wait_for(lambda: self.enqueued > consumed or self.finished or self.stopping)
-            return self.enqueued > consumed
+            now = time.perf_counter()
+            reading = [(index, record.name, now - record.reading_since) for index, record in enumerate(self.records)
+                       if record.reading_since is not None and self._active[index]]
+            reading = [item for item in reading if self._in_order and item[0] == self._turn] or reading
+        return "; ".join(f"{name} has been reading for {seconds:.0f} s" for _, name, seconds in reading) or (
+            "no feeder is reading")
 
     def _over(self) -> bool:
         return self.stopping or self.error is not None
 
     def _give_back(self, feeder: int) -> None:
-        self._holding -= 1
+        self._holding.discard(feeder)
         count = len(self._active)
         following = ((feeder + step) % count for step in range(1, count + 1))
         self._turn = next((other for other in following if self._active[other]), feeder)

@@ -136,7 +136,8 @@ class InputCallback(Callback):
     def _stage(self) -> Known | None:
         """In the thread of `Staging`: the next batch to the towers' devices; None if none will come."""
         run, staging = self._input.run, self._input.staging
-        if run is None or staging is None or not run.wait_for_item(self._dequeued):
+        if run is None or staging is None or not run.wait_for_item(
+                self._dequeued, self._input.patience, self._tell_wait):
             return None
         self._dequeued += 1     # if the copy to a device fails, the batch has left the queue all the same
         known, _ = self._session.run([self._fetches(), staging.puts])
@@ -156,13 +157,19 @@ class InputCallback(Callback):
         if run is None:
             return
         begin = time.perf_counter()
-        more = run.wait_for_item(self.counts.batches)
+        more = run.wait_for_item(self.counts.batches, self._input.patience, self._tell_wait)
         self.counts = self.counts.waited(time.perf_counter() - begin)
         if more:
             return
         self.raise_feeder_error()
         if run.finished:
             raise self._end()
+
+    def _tell_wait(self, seconds: float) -> None:
+        run = self._input.run
+        whom = run.awaited() if run else self._input.name
+        logger.warning(f"Training has waited {seconds:.0f} s for a batch: {whom}. It goes on when one comes; "
+                       "Ctrl-C ends it with a checkpoint.")
 
     def _end(self) -> StopTraining:
         return StopTraining(f"{self._input.name} ended after {self.counts.batches} batches")

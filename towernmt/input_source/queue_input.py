@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from tensorpack.dataflow import DataFlow
 from tensorpack.input_source import FeedfreeInput
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.utils import logger
 
 from towernmt.dataflow.position import Position
 from towernmt.errors import SettingsError
+from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints
 from towernmt.input_source.feeding import FeederRun
 from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_runner import GeneralQueueRunner
@@ -56,12 +58,14 @@ class GeneralQueueInput(FeedfreeInput):
       end, those still staged (one, by default) are not trained on, nor does `last_position` pass them.
 
     Args:
-        batches: see `ReadableBatches`, for example `towernmt.dataflow.Batches`.
-        feeders: feeder threads, one or more. Their number does not change the order.
+        batches: see `ReadableBatches`, for example `towernmt.dataflow.Batches`; or a tensorpack DataFlow, each
+            datapoint of which is a global batch (see `DataFlowBatches`).
+        feeders: feeder threads, one or more. Their number does not change the order. A DataFlow has one.
         capacity: elements (global batches) that the queue holds at most.
         position: where to begin; a position, or its JSON. None: at the beginning.
-        parse_position: makes a position from its JSON.
+        parse_position: makes a position from its JSON; None: as `towernmt.dataflow`, or a DataFlow, has it.
         name: of the source, in errors and logs.
+        patience: seconds that training waits for a batch until the log says for whom; it goes on waiting.
 
     Attributes:
         last_position: JSON of the position after the last batch that a training step consumed; before the
@@ -70,23 +74,28 @@ class GeneralQueueInput(FeedfreeInput):
         staging: where the next batch waits on the towers' devices; None where it does not.
 
     Raises:
-        SettingsError: a number is too small, or the position cannot be read.
+        SettingsError: a number is too small, or `batches` cannot be read.
     """
 
-    def __init__(self, batches: ReadableBatches, feeders: int = 2, capacity: int = 32,
-                 position: Any = None, parse_position: Callable[[str], Any] = Position.from_json,
-                 name: str = "the training data") -> None:
+    def __init__(self, batches: ReadableBatches | DataFlow, feeders: int = 2, capacity: int = 32,
+                 position: Any = None, parse_position: Callable[[str], Any] | None = None,
+                 name: str = "the training data", patience: float = 60.0) -> None:
         if feeders < 1 or capacity < 1:
             raise SettingsError("An input queue needs at least one feeder and room for one batch; given were "
                                 f"{feeders} feeders and a capacity of {capacity}.")
+        if isinstance(batches, DataFlow):
+            batches, feeders, parse_position = DataFlowBatches(batches), 1, parse_position or DataPoints.from_json
+        if not callable(getattr(batches, "read", None)):
+            raise SettingsError(f"GeneralQueueInput({batches!r}): give it batches that can be read from a position, "
+                                "such as towernmt.dataflow.Batches, or a tensorpack DataFlow.")
         self.batches = batches
         self.feeders = feeders
         self.capacity = capacity
-        self.name = name
+        self.name, self.patience = name, patience
         self.runner: GeneralQueueRunner | None = None
         self.last_position: str | None = None
         self.staging: Staging | None = None
-        self._parse_position = parse_position
+        self._parse_position = parse_position or Position.from_json
         self._position: Any = None
         self._started = False
         self._session: Any = None

@@ -23,8 +23,11 @@ from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.feeding import FeederRecord, FeederRun
 from towernmt.tf_compat import tf, tf1
 
+FeedFunctions = Sequence[Callable[[], Any] | None] | None
+
 STOP_GRACE = 2.0  # seconds that a stop waits for feeders that are inside their feed function
 DRAIN_CHECK = 0.05  # seconds between two looks at the queue while a Coordinator waits for its last elements
+DRAIN_PATIENCE = 60.0  # seconds of that until the log says so
 
 
 class GeneralQueueRunner(tf1.train.QueueRunner):
@@ -50,9 +53,12 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         enqueue_ops: one enqueue operation per feeder; the same one may stand several times.
         feed_fns: one function per feeder, called without arguments in that feeder's thread, again and
             again: returns the values for its feed tensors, raises `StopIteration` at the end. It must not write
-            to an array again that it returned: TensorFlow may hold it in the queue without copying.
+            to an array again that it returned: TensorFlow may hold it in the queue without copying. None, for one
+            feeder or all of them: nothing is fed, as in TensorFlow's QueueRunner; the operation's own data end with
+            its `OutOfRangeError`.
         feed_tensors: per feeder a tensor (its function returns one value), or a list of tensors (its
             function returns a list of as many values). None in a static shape stands for what varies.
+        feed_dict_funcs: the same as `feed_fns`, as ChappiebotAI's queue runner calls it.
         in_order: enqueue strictly in rotation 0, 1, ..., N-1, 0, ... whatever the thread timing; a feeder
             that ended is left out of the rotation. Reading still goes on in parallel.
         names: what to call the feeders in errors and logs, best their sources.
@@ -65,16 +71,23 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         SettingsError: the lists' lengths differ, a list is empty, or a feed function cannot be called.
     """
 
-    def __init__(self, queue: Any, enqueue_ops: Sequence[Any], feed_fns: Sequence[Callable[[], Any]],
-                 feed_tensors: Sequence[Any], in_order: bool = False, names: Sequence[str] | None = None,
-                 close_op: Any = None, cancel_op: Any = None,
-                 queue_closed_exception_types: tuple[type, ...] | None = None) -> None:
-        self._names = list(names) if names is not None else [f"feeder {i}" for i in range(len(feed_fns))]
+    def __init__(self, queue: Any, enqueue_ops: Sequence[Any], feed_fns: FeedFunctions = None,
+                 feed_tensors: Sequence[Any] | None = None, in_order: bool = False,
+                 names: Sequence[str] | None = None, close_op: Any = None, cancel_op: Any = None,
+                 queue_closed_exception_types: tuple[type, ...] | None = None, *,
+                 feed_dict_funcs: FeedFunctions = None) -> None:
+        if feed_fns is not None and feed_dict_funcs is not None:
+            raise SettingsError("A GeneralQueueRunner takes its feed functions as feed_fns or as feed_dict_funcs, not "
+                                "as both.")
+        nothing = [None] * len(enqueue_ops)
+        feed_fns = feed_fns or feed_dict_funcs or nothing
+        feed_tensors = feed_tensors or nothing
+        self._names = list(names) if names is not None else [f"feeder {i}" for i in range(len(enqueue_ops))]
         _check_lengths(enqueue_ops, feed_fns, feed_tensors, self._names)
         closed_types = queue_closed_exception_types or (tf.errors.OutOfRangeError, tf.errors.CancelledError)
         with _queue_scope(queue):
             super().__init__(queue, list(enqueue_ops), close_op, cancel_op, closed_types)
-            self._size = queue.size()
+            self._size, self._is_closed = queue.size(), queue.is_closed()
         self._feed_fns = list(feed_fns)
         self._feed_tensors = [list(t) if isinstance(t, (list, tuple)) else t for t in feed_tensors]
         self._in_order = in_order
@@ -163,9 +176,11 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             threading.Thread(target=_stop_with, args=(coord, run), daemon=True,
                              name=f"GeneralQueueRunner-{self.name}-coordinator").start()
         run.wait_until_over()
-        if run.error and not run.stopping:
-            self._report(sess, run, run.error, coord)
-        self._run_quietly(sess, self._cancel_op if run.stopping else self._close_op)
+        try:
+            if run.error and not run.stopping:
+                self._report(sess, run, run.error, coord)
+        finally:
+            self._run_quietly(sess, self._cancel_op if run.stopping else self._close_op)
         self._join(feeders)
 
     def _report(self, sess: Any, run: FeederRun, error: FeederError, coord: Any) -> None:
@@ -175,10 +190,21 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             return
         # The Coordinator must have the error when the dequeuing side sees the queue closed, but not
         # while elements wait in it: `while not coord.should_stop()` would leave them there.
-        while not run.stopping and self._depth(sess) > 0:
+        began, patience = time.monotonic(), DRAIN_PATIENCE
+        while not run.stopping and (depth := self._depth(sess)) > 0:
             with run.changed:
                 run.changed.wait(DRAIN_CHECK)
+            if time.monotonic() - began > patience:
+                patience *= 2
+                logger.warning("The error is raised when the %d element(s) that wait in '%s' were taken out, for which "
+                               "it has waited %.0f s.", depth, self.name, time.monotonic() - began)
         coord.request_stop((type(error), error, error.__traceback__))
+
+    def _closed(self, sess: Any) -> bool:
+        try:
+            return bool(sess.run(self._is_closed))
+        except (tf.errors.OpError, RuntimeError):  # and the session with it
+            return True
 
     def _depth(self, sess: Any) -> int:
         try:
@@ -202,18 +228,24 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             pass
 
     def _feed(self, sess: Any, run: FeederRun, index: int) -> None:
+        try:
+            self._feed_all(sess, run, index)
+        except BaseException as cause:      # whatever it is: nobody must wait for this feeder's turn for ever
+            run.fail(index, _named_error(self._names[index], cause))
+
+    def _feed_all(self, sess: Any, run: FeederRun, index: int) -> None:
         record, feed_fn, tensors = run.records[index], self._feed_fns[index], self._feed_tensors[index]
         enqueue = FedOperation(sess, self._enqueue_ops[index])
         while not run.stopping and not run.error:
             feeds, ended, error = {}, False, None
-            begin = time.perf_counter()
+            record.reading_since = begin = time.perf_counter()
             try:
-                feeds = feed_dict(tensors, feed_fn())
+                feeds = {} if feed_fn is None else feed_dict(tensors, feed_fn())
             except StopIteration:
                 ended = True
             except BaseException as cause:  # SystemExit in a thread would vanish without a word
                 error = _named_error(record.name, cause)
-            read = time.perf_counter()
+            read, record.reading_since = time.perf_counter(), None
             record.reading += read - begin
             if not run.take_turn(index):
                 return
@@ -224,16 +256,20 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             elif ended:
                 run.end(index)
             else:
-                self._enqueue(enqueue, run, index, feeds)
+                ended = not self._enqueue(sess, enqueue, run, index, feeds)
                 record.enqueuing += time.perf_counter() - turn
             if error is not None or ended:
                 return
 
-    def _enqueue(self, enqueue: FedOperation, run: FeederRun, index: int, feeds: dict[Any, Any]) -> None:
+    def _enqueue(self, sess: Any, enqueue: FedOperation, run: FeederRun, index: int, feeds: dict[Any, Any]) -> bool:
+        """Enqueue one item, and give the turn back; whether the feeder goes on."""
         try:
             enqueue(feeds)
-        except self._queue_closed_exception_types:
-            run.queue_closed(index)
+        except self._queue_closed_exception_types as end:
+            if self._feed_fns[index] is None and isinstance(end, tf.errors.OutOfRangeError) and not self._closed(sess):
+                run.end(index)      # of what the operation reads in the graph
+            else:
+                run.queue_closed(index)
         except Exception as cause:
             if run.stopping or _session_is_closed(cause):
                 run.queue_closed(index)
@@ -241,11 +277,16 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
                 run.fail(index, _named_error(self._names[index], cause))
         else:
             run.enqueued_by(index)
+            return True
+        return False
 
 
 def _named_error(name: str, cause: BaseException) -> FeederError:
     """The error that a feeder's exception becomes: a sentence with the feeder's name, caused by it."""
-    what = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
+    try:
+        what = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
+    except Exception as broken:     # an exception's own __str__ may be anybody's
+        what = f"{type(cause).__name__}, whose message cannot be told: its __str__ raises {type(broken).__name__}"
     error = FeederError(f"Feeding stopped at {name}: {what}")
     error.__cause__ = cause
     return error
@@ -276,7 +317,10 @@ def _check_lengths(enqueue_ops: Sequence[Any], feed_fns: Sequence[Any], feed_ten
         raise SettingsError("A GeneralQueueRunner takes one enqueue operation, feed function, entry of feed "
                             "tensors and name per feeder, and at least one feeder; given were "
                             + ", ".join(f"{count} {what}" for what, count in lengths.items()) + ".")
-    for feed_fn, name in zip(feed_fns, names, strict=True):
-        if not callable(feed_fn):
+    for feed_fn, tensors, name in zip(feed_fns, feed_tensors, names, strict=True):
+        if (feed_fn is None) != (tensors is None):
+            raise SettingsError(f"{name} has " + ("feed tensors but no feed function" if feed_fn is None else
+                                                  "a feed function but no feed tensors") + ": pass both or neither.")
+        if feed_fn is not None and not callable(feed_fn):
             raise SettingsError(f"The feed function of {name} is a {type(feed_fn).__name__}, not a function. "
                                 "For an iterator pass its __next__.")

@@ -172,7 +172,8 @@ class NMTModel(ModelDesc):
             float32 `[]`: the tower's summed token loss x the towers that share its batch / target tokens, so
             that the mean over towers is the mean over all target tokens of the global batch (see `shared_batch`).
             Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower, and
-            with guided alignment `alignment_loss` (without its weight) in those that train.
+            with guided alignment `alignment_loss` (without its weight) in those that train. Towers that do not train
+            have `logits`, float32 `[batch, target length, target vocabulary]`, for tensorpack's predictors.
         """
         context = get_current_tower_context()
         divergence = self.dropout_divergence if context.is_training else 0.0
@@ -188,13 +189,15 @@ class NMTModel(ModelDesc):
             hidden, attention = self.decode_with_attention(memory, target_in)
         else:
             hidden = self.decode_hidden(memory, target_in)
-        smoothing = self.label_smoothing if context.is_training else 0.0
+        smoothing, projection = self.label_smoothing if context.is_training else 0.0, self.output_projection()
+        if not context.is_training:
+            tf.identity(projection.logits(hidden), name="logits")
         if divergence:
             loss_sum, nll_sum = agreeing_cross_entropy(
-                hidden, self.output_projection(), target, target_length, smoothing, divergence)
+                hidden, projection, target, target_length, smoothing, divergence)
         else:
             loss_sum, nll_sum = smoothed_cross_entropy(
-                hidden, self.output_projection(), target, target_length, smoothing)
+                hidden, projection, target, target_length, smoothing)
         scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
         tf.multiply(nll_sum, scale, name="nll")
         if guided:

@@ -3,7 +3,7 @@
 `checkpoints/step-120/` holds `model.index` and `model.data-*` (TensorFlow's own format, readable by any
 tensorpack or TensorFlow program) and `state.json` (data position, memory of the callbacks). It is written
 under another name, flushed to the disk and renamed, so that a process killed at any moment leaves only
-complete checkpoints.
+complete checkpoints. TensorFlow's file `checkpoint` beside them names the last one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,24 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise _not_written(final, error) from error
+    point_at(directory, checkpoint_steps(directory))
     return final
+
+
+def point_at(directory: Path, steps: Sequence[int]) -> None:
+    """Replace TensorFlow's file `checkpoint`, by which `tf.train.latest_checkpoint` and tensorpack find checkpoints.
+
+    Args:
+        steps: of the checkpoints that it lists; the last is the one that is found.
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    paths = [f'"step-{step}/model"' for step in steps]
+    lines = [f"model_checkpoint_path: {paths[-1]}", *(f"all_model_checkpoint_paths: {path}" for path in paths)]
+    try:
+        write_text(directory / "checkpoint", "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise _not_written(directory / "checkpoint", error) from error
 
 
 def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
@@ -88,7 +106,10 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
 
 def keep_last(directory: Path, count: int) -> None:
     """Remove all but the last `count` checkpoints, and what a killed process left unfinished."""
-    for step in checkpoint_steps(directory)[:-count]:
+    steps = checkpoint_steps(directory)
+    if steps[:-count]:
+        point_at(directory, steps[-count:])
+    for step in steps[:-count]:
         _remove(checkpoint_path(directory, step))
     remove_unfinished(directory)
 

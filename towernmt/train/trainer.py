@@ -186,18 +186,19 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def _update(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
-        collected, position = 0, ""
+        collected, position, step = 0, "", self.loop.global_step
         try:
             while collected < self.update_cycle - 1:
                 position = self._collect(self._collect_next if collected else self._collect_first)
                 collected += 1
             self.hooked_sess.run(self.train_op)
-        except (tf.errors.OutOfRangeError, StopTraining) as end:
+        except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # TensorFlow's normal ends, and ours
             if isinstance(self._input, GeneralQueueInput):
                 self._input.raise_feeder_error()
-            if collected:
+            if collected and self.loop.global_step == step:     # else a callback asked for the end after the update
                 self._flush(collected, position)
-            raise StopTraining(str(end) if isinstance(end, StopTraining) else "the data has ended") from None
+            reason = "the data has ended" if isinstance(end, tf.errors.OutOfRangeError) else str(end)
+            raise StopTraining(reason or "a callback asked for the end") from None
 
     def _skip_batch(self, error: Any) -> None:
         """Go on behind a batch that ran out of memory (within an update cycle, behind those collected before it).
