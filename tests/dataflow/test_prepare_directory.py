@@ -17,7 +17,7 @@ import pytest
 
 from towernmt.dataflow import prepare_directory
 from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_directory import STAGE
+from towernmt.dataflow.prepare_directory import STAGE, PrepareDirectory
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.directory_lock import DirectoryLock
@@ -130,6 +130,13 @@ def test_two_writers_of_one_preparation_exclude_each_other(settings: PrepareSett
         with pytest.raises(DirectoryInUseError, match=rf"process {os.getpid()} .*\(towernmt prepare\)"):
             prepare(settings)
     assert prepare(settings).pairs == 200
+
+
+def test_who_has_not_begun_abandons_nothing(settings: PrepareSettings) -> None:
+    with PrepareDirectory(settings.output, False) as place:
+        (place.stage / "shard-00000.pairs.p0").write_bytes(b"of another process")
+        PrepareDirectory(settings.output, False).abandon()
+        assert (place.stage / "shard-00000.pairs.p0").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -69,8 +69,8 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
-    with PrepareDirectory(settings.output, settings.overwrite) as place, cleaned_up(place.abandon), \
-            spooled(settings, place.stage, stream) as (text_settings, corpus):
+    place = PrepareDirectory(settings.output, settings.overwrite)
+    with cleaned_up(place.abandon), place, spooled(settings, place.stage, stream) as (text_settings, corpus):
         job = _Preparation(text_settings, place.stage, stream, name, corpus)
         if not job.is_done():
             job.run()

@@ -97,6 +97,8 @@ class PrepareDirectory:
     def abandon(self) -> None:
         """From another thread, right before the process ends: as if the block ended now, unless files are exchanged."""
         self._ending.acquire()      # for good
+        if not self._lock.held:
+            return
         if not (self.stage / MANIFEST).exists():
             _remove_tree(self.stage)
         self._leave()
