@@ -43,7 +43,7 @@ def page() -> str:
     settings = default_settings()
     for group, text in GROUPS.items():
         parts.append(f"## {group}.*\n\n{text}\n\n" + _table(describe(getattr(settings, group), f"{group}.")))
-    rows = [(f"--{key.replace('_', '-')}", value, text) for key, value, text in describe(PrepareSettings())]
+    rows = [(f"--{key.replace('_', '-')}", value, text) for key, value, text in describe(PrepareSettings()) if text]
     needed = "`--source` and `--output` must be given, and `--target` where `--source` is a text file."
     parts.append(f"## towernmt prepare\n\n{needed}\n\n" + _table(rows))
     return "\n".join(parts)
