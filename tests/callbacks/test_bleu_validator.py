@@ -198,7 +198,9 @@ def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
 def test_several_sets_and_references_are_scored_under_their_names_and_the_metric_is_of_the_set_that_is_asked_for(
         fit, recorder, caplog):
     talks = ValidationSet("talks", ["4 5 6 7", "8"], [["4 5 6 7", "8"], ["9 9 9 9", "9"]])
-    check = validator(more_references=[["11 11"] * 4], more_sets=[talks], metric="loss", metric_set="talks")
+    check = validator(more_references=[["11 11"] * 4], more_sets=[talks], metric="loss", metric_set="talks",
+                      name="news")
+    assert check.scalars[2:5] == ["validation_loss", "validation_perplexity", "validation_bleu/talks"]
     weights = W()
     with caplog.at_level(logging.INFO):
         fit([PiecewiseSchedule([2, 4], [1e-4, 0.03, -0.03]), weights, check], steps=6)
@@ -211,6 +213,7 @@ def test_several_sets_and_references_are_scored_under_their_names_and_the_metric
     assert (check.best_score, check.best_step) == (min(losses.values()), 4)
     assert f"best nll {losses[4]:.4f} at step 4" in caplog.text
     assert "Validation of talks at step 4: BLEU 100.00" in caplog.text and "nrefs:2" in caplog.text
+    assert "Validation of news at step 4: BLEU 100.00" in caplog.text
 
 
 def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypatch):
@@ -242,6 +245,8 @@ def test_metrics_that_cannot_be_had_are_refused():
         validator(metric="loss", loss=False)
     with pytest.raises(SettingsError, match="metric_set=news: there is no such validation set"):
         validator(metric_set="news")
+    assert validator(metric_set="news", name="news").metric == "validation_bleu"
+    assert validator(loss=False).scalars == ["validation_bleu", "validation_chrf"]
     twice = [ValidationSet("a", ["4"], [["4"]])] * 2
     with pytest.raises(SettingsError, match="Two validation sets are called 'a'"):
         validator(more_sets=twice)

@@ -11,7 +11,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks import validation_report as report
 from towernmt.callbacks.every import Every
-from towernmt.callbacks.metrics import METRICS, Outcome
+from towernmt.callbacks.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.progress_text import duration
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stop_signal import StopOnSignal
@@ -54,7 +54,7 @@ class BleuValidator(StatefulCallback):
                  search: SearchSettings | None = None, batch_tokens: int = 4096, samples: int = 3,
                  loss: bool = True, every_minutes: float = 0.0, more_references: Sequence[Sequence[str]] = (),
                  more_sets: Sequence[ValidationSet] = (), metric: str = "bleu", metric_set: str = "",
-                 seed: int = 1) -> None:
+                 seed: int = 1, name: str = "") -> None:
         """
         Args:
             model: the tower function that is being trained.
@@ -74,11 +74,13 @@ class BleuValidator(StatefulCallback):
             metric: decides which step is the best: bleu, chrf, loss or perplexity.
             metric_set: the name of the set whose metric that is; "" for `source_lines`.
             seed: of the choice of sentences that are shown.
+            name: what reports call the set of `source_lines`; its scalars are without a name.
         Raises:
             DataError: no sentences, or not as many references.
             SettingsError: `every_steps` or `every_minutes` is negative, or there is no such metric or set.
         """
-        self._sets = [ValidationSet("", source_lines, [reference_lines, *more_references]), *more_sets]
+        self._sets = [ValidationSet(name, source_lines, [reference_lines, *more_references]), *more_sets]
+        self._tags = ["", *(validation.name for validation in more_sets)]
         if every_steps < 0 or not every_minutes >= 0:
             raise SettingsError(f"train.validate_steps={every_steps} and train.validate_minutes={every_minutes:g} must "
                                 "be 0 (only at the end) or more.")
@@ -137,18 +139,24 @@ class BleuValidator(StatefulCallback):
             self.trainer.diverged = True
             raise
         self._last_step = self.global_step
-        for validation, outcome in zip(self._sets, outcomes, strict=True):
-            self._put(validation, outcome)
+        for tag, outcome in zip(self._tags, outcomes, strict=True):
+            self._put(tag, outcome)
         self._report(outcomes, time.monotonic() - started)
         self._every.restart()
 
-    def _put(self, validation: ValidationSet, outcome: Outcome) -> None:
+    @property
+    def scalars(self) -> list[str]:
+        """The names of all scalars that a validation puts."""
+        return [metric.scalar(tag) for tag in self._tags for name, metric in METRICS.items()
+                if self._with_loss or name not in OF_LOSS]
+
+    def _put(self, tag: str, outcome: Outcome) -> None:
         """Put the figures of a set, and note the one that counts."""
         for metric in METRICS.values():
             value = metric.value(outcome)
             if value is None:
                 continue
-            scalar = metric.scalar(validation.name)
+            scalar = metric.scalar(tag)
             self.trainer.monitors.put_scalar(scalar, value)
             if scalar == self.metric and not math.isnan(value) and (
                     self.best_score is None or metric.at_least_as_good(value, self.best_score)):
@@ -160,7 +168,7 @@ class BleuValidator(StatefulCallback):
         if self.best_score is not None and self.best_step != step:
             best = f"best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step}"
         training = self.trainer.monitors.get_history("nll")
-        for validation, outcome in zip(self._sets, outcomes, strict=True):
+        for tag, validation, outcome in zip(self._tags, self._sets, outcomes, strict=True):
             numbers = report.sample_numbers(len(validation.source), self._samples, step, self._seed)
             text = report.figures(outcome, float(training[-1][1]) if training else None)
             of_set = f" of {validation.name}" if validation.name else ""
@@ -171,9 +179,9 @@ class BleuValidator(StatefulCallback):
             logger.info(f"Validation{of_set} at step {step}: {text}{ending}; {outcome.scores.signature}")
             for line in report.sample_lines(validation, outcome.translations, numbers):
                 logger.info(line)
-            tag = f"validation_samples/{validation.name}" if validation.name else "validation_samples"
+            table = report.sample_table(validation, outcome.translations, numbers)
             self.trainer.monitors.put_summary(
-                text_summary(tag, report.sample_table(validation, outcome.translations, numbers)))
+                text_summary(f"validation_samples/{tag}" if tag else "validation_samples", table))
 
     def _check_signals(self) -> None:
         if self._stop_received():
@@ -194,13 +202,14 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
         raise SettingsError(f"Two validation sets are called '{max(names, key=names.count)}': give each its own name.")
     if metric not in METRICS:
         raise SettingsError(f"train.metric={metric} is not one of {', '.join(METRICS)}.")
-    if set_name not in names:
+    if set_name and set_name not in names:
+        others = ", ".join(filter(None, names))
         raise SettingsError(f"train.metric_set={set_name}: there is no such validation set; leave it empty for the "
-                            f"first one, or take one of: {', '.join(names[1:]) or 'none, the first is the only one'}.")
-    if not loss and metric in ("loss", "perplexity"):
+                            "first one" + (f", or take one of {others}." if others else "."))
+    if not loss and metric in OF_LOSS:
         raise SettingsError(f"train.metric={metric} needs the loss of the validation set, which is not computed for "
                             "this model: take bleu or chrf.")
-    return METRICS[metric].scalar(set_name)
+    return METRICS[metric].scalar("" if set_name == names[0] else set_name)
 
 
 class _Stopped(Exception):

@@ -73,6 +73,8 @@ METRICS = {metric.name: metric for metric in (
            lambda outcome: None if outcome.nll is None else perplexity(outcome.nll)),
 )}
 """By name."""
+OF_LOSS = ("loss", "perplexity")
+"""Those that come from the teacher-forced loss."""
 
 _LOWER = {metric.scalar() for metric in METRICS.values() if metric.mode == "min"} | {"loss", "nll", "perplexity"}
 

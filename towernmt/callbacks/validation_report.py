@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from towernmt.callbacks.metrics import METRICS, Outcome
+from towernmt.callbacks.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.summaries import markdown_cell
 from towernmt.dataflow.line_hash import line_hash
 from towernmt.dataflow.validation_set import ValidationSet
@@ -24,7 +24,7 @@ def figures(outcome: Outcome, training_nll: float | None) -> str:
         value = metric.value(outcome)
         if value is not None:
             training = None
-            if training_nll is not None and name in ("loss", "perplexity"):
+            if training_nll is not None and name in OF_LOSS:
                 training = metric.value(Outcome((), outcome.scores, training_nll))
             beside = "" if training is None else f" (training {metric.text(training)})"
             parts.append(f"{metric.label} {metric.text(value)}{beside}")

@@ -334,8 +334,25 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
     return BleuValidator(
         model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.validate_steps,
         settings.search, loss=_takes_batches(model), every_minutes=s.validate_minutes,
-        more_references=first.references[1:], more_sets=others, metric=s.metric,
-        metric_set="" if s.metric_set == first.name else s.metric_set, seed=s.seed)
+        more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set, seed=s.seed,
+        name=first.name)
+
+
+def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
+    """Refuse a plateau schedule that would wait for a score of validation which never comes.
+
+    Args:
+        settings: of the run.
+        scores: the names of those that come.
+    Raises:
+        SettingsError: `schedule.metric` is none of them.
+    """
+    metric = settings.schedule.metric
+    if settings.schedule.name == "plateau" and metric.startswith("validation") and metric not in scores:
+        raise SettingsError(f"schedule.metric={metric} is no score of this run's validation, and the learning rate "
+                            f"would never fall: take {', '.join(scores)}." if scores else
+                            f"schedule.name=plateau watches {metric}, but there is no validation in this run: give "
+                            "validation text (and train.validate_steps), or take another schedule.")
 
 
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
@@ -343,15 +360,17 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     """The callbacks of a run, in the order in which they act after a step."""
     s = settings.train
     metric: str | None = None       # the scalar that the best checkpoints and early stopping go by
+    scores: list[str] = []
     callbacks: list[Any] = [NaNGuard(), *([LossScaleMonitor()] if s.precision == "float16" else [])]
     if data.validation_sets and (s.validate_steps or s.validate_minutes):
         validator = make_validator(settings, data, model)
         callbacks.append(validator)
-        metric = validator.metric
+        metric, scores = validator.metric, validator.scalars
         if s.attention_pictures:
             callbacks.append(AttentionPictures(
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 s.attention_pictures, settings.search.averaged))
+    check_plateau(settings, scores)
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))

@@ -1,0 +1,27 @@
+"""A plateau schedule that would wait for a score which never comes is refused before anything is built."""
+
+from __future__ import annotations
+
+import pytest
+
+from towernmt.errors import SettingsError
+from towernmt.settings import apply_overrides
+from towernmt.train.launch import check_plateau
+from towernmt.train.settings import default_settings
+
+
+def settings(metric: str, schedule: str = "plateau"):
+    return apply_overrides(default_settings(), {"schedule.name": schedule, "schedule.metric": metric})
+
+
+def test_a_score_that_no_validation_puts_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(SettingsError, match="validation_ter is no score .* take validation_bleu, validation_loss/x"):
+        check_plateau(settings("validation_ter"), ["validation_bleu", "validation_loss/x"])
+    with pytest.raises(SettingsError, match="watches validation_bleu, but there is no validation in this run"):
+        check_plateau(settings("validation_bleu"), [])
+
+
+def test_what_comes_from_validation_or_from_a_callback_of_ones_own_is_taken() -> None:
+    check_plateau(settings("validation_loss/x"), ["validation_bleu", "validation_loss/x"])
+    check_plateau(settings("my_score"), [])
+    check_plateau(settings("validation_bleu", "constant"), [])
