@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from towernmt.cli import evaluate, translate
+from towernmt.cli.broken_pipe import BROKEN_PIPE
 from towernmt.errors import DataError, SettingsError
 from towernmt.predict.stream import Hypothesis
 from towernmt.predict.text_io import clean_lines
@@ -97,17 +98,16 @@ def test_every_line_is_flushed_before_the_next_is_translated() -> None:
 
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     program = """
-import argparse, sys
+import sys
 from towernmt.cli import translate
+from towernmt.cli.main import main
 from towernmt.predict.stream import Hypothesis
 class Endless:
     def translate_stream(self, lines, name):
         while True:
             yield [Hypothesis("x" * 1000, 0.0)]
 translate.make_translator = lambda args: Endless()
-parser = argparse.ArgumentParser()
-translate.add_arguments(parser)
-sys.exit(translate.run(parser.parse_args(["--model", "runs/x"])))
+sys.exit(main(["translate", "--model", "runs/x"]))
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -115,7 +115,7 @@ sys.exit(translate.run(parser.parse_args(["--model", "runs/x"])))
     assert process.stdout.readline() == b"x" * 1000 + b"\n"
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=30) == BROKEN_PIPE
     process.stderr.close()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from towernmt.cli.translate import add_model_arguments, make_translator
 from towernmt.errors import DataError, SettingsError
 from towernmt.predict.evaluate import corpus_scores
+from towernmt.predict.output_file import check_apart
 from towernmt.predict.text_io import read_text, write_lines
 
 
@@ -29,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
     _check(args)
+    if args.hypothesis:
+        check_apart(("--hypothesis", args.hypothesis), {"--source": args.source, "--reference": args.reference},
+                    args.model)
     references = [read_text(file) for file in args.reference]
     result: dict[str, Any] = {}
     if args.hypothesis_file:

@@ -7,11 +7,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import zip_longest
 
 from towernmt.cli.translate import log_to_stderr
 from towernmt.errors import DataError
-from towernmt.predict.text_io import clean_lines, open_input, open_output
+from towernmt.predict.output_file import check_apart, output_file
+from towernmt.predict.text_io import clean_lines, open_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score; returns the exit status."""
+    check_apart(("--output", args.output), {"--source": args.source, "--target": args.target}, args.model)
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     from towernmt.predict.scorer import Scorer  # imports TensorFlow
@@ -43,17 +46,13 @@ def run(args: argparse.Namespace) -> int:
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     scorer = Scorer(args.model, args.checkpoint, device=device, averaged=not args.last_weights,
                     batch_tokens=args.batch_tokens)
-    output = open_output(args.output) if args.output else sys.stdout.buffer
     pairs = tokens = 0
     total = 0.0
-    try:
+    with output_file(args.output) if args.output else nullcontext(sys.stdout.buffer) as output:
         for score in scorer.score_stream(_read_pairs(args.source, args.target), args.source):
             output.write(f"{score.mean if args.mean else score.log_prob:.6f}\n".encode())
             pairs, tokens, total = pairs + 1, tokens + score.tokens, total + score.log_prob
         output.flush()
-    finally:
-        if args.output:
-            output.close()
     if pairs:
         print(f"{pairs:,} pairs, {tokens:,} target tokens, perplexity {math.exp(min(700.0, -total / tokens)):.3f}",
               file=sys.stderr)

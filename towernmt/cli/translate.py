@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from towernmt.errors import SettingsError
+from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis
-from towernmt.predict.text_io import open_input, open_output
+from towernmt.predict.text_io import open_input
 
 if TYPE_CHECKING:
     from towernmt.predict.translator import Translator
@@ -37,19 +39,15 @@ def run(args: argparse.Namespace) -> int:
     """Translate; returns the exit status."""
     if args.scores and args.n_best:
         raise SettingsError("--n-best writes scores already: leave out --scores.")
+    check_apart(("--output", args.output), {"--input": args.input}, args.model)
     if args.window is None and args.input is None and sys.stdin.isatty():
         args.window = 1
-    source = open_input(args.input) if args.input else sys.stdin.buffer
-    translator = make_translator(args)
-    output = open_output(args.output) if args.output else sys.stdout.buffer
-    try:
+    with ExitStack() as files:
+        source = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
+        translator = make_translator(args)
+        output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
         stream = translator.translate_stream(source, args.input or "stdin")
         write_translations(output, stream, n_best=args.n_best, scores=args.scores)
-    finally:
-        if args.input:
-            source.close()
-        if args.output:
-            output.close()
     return 0
 
 

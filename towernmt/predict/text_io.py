@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from towernmt.dataflow.text import one_line
 from towernmt.errors import DataError
+from towernmt.predict.output_file import output_file
 
 log = logging.getLogger(__name__)
 
@@ -56,25 +57,13 @@ def open_input(path: str | Path) -> BinaryIO:
         raise DataError(f"{path}: cannot read ({error.strerror}).") from error
 
 
-def open_output(path: str | Path) -> BinaryIO:
-    """Open a file for writing bytes; an existing one is replaced.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    try:
-        return open(path, "wb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot write ({error.strerror}).") from error
-
-
 def write_lines(path: str | Path, lines: Sequence[str]) -> None:
-    """Write lines as UTF-8, "\\n" behind each.
+    """Write lines as UTF-8, "\\n" behind each; an existing file is replaced when all are written.
 
     Raises:
         DataError: the file cannot be written.
     """
-    with open_output(path) as stream:
+    with output_file(path) as stream:
         stream.writelines(line.encode("utf-8") + b"\n" for line in lines)
 
 
