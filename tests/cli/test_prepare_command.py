@@ -44,6 +44,8 @@ def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.C
     (tmp_path / "train.de").write_text("ja\n")
     assert main(["prepare", "--source", str(tmp_path / "train.de"), "--output", str(tmp_path / "out")]) == 1
     assert f"--target is missing: {tmp_path / 'train.de'} has one side" in capsys.readouterr().err
+    assert main(["prepare", "--source", str(tmp_path / "nothing.de"), "--output", str(tmp_path / "out")]) == 1
+    assert "nothing.de: there is no such file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -264,6 +264,18 @@ def test_a_vocabulary_is_learned_from_a_sample_of_a_large_text(tmp_path: Path) -
     assert 20 < sampled < whole.source_vocabulary.size / 2
 
 
+@pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes", "word"))
+def test_a_sample_without_text_is_not_an_empty_text(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--vocab-sentences 1: of 1,040 lines, none with text was drawn.* Raise it"):
+        prepare(_write(tmp_path, [*_corpus(40), *[("", "")] * 1000], vocab_kind=kind, vocab_sentences=1))
+
+
+@pytest.mark.parametrize("text", ["\u2581", "\x01 \x01"])
+def test_text_that_a_vocabulary_leaves_out_is_not_called_empty(text: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="or has only characters that SentencePiece leaves out"):
+        prepare(_write(tmp_path, [(text, "k l")] * 3))
+
+
 def test_the_same_again_is_kept_and_anything_else_is_refused(tmp_path: Path) -> None:
     settings = _write(tmp_path, _corpus(100))
     prepare(settings)

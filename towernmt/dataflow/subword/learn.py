@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ class VocabularyMaker:
 
     def _make_one(self, path: str | None, texts: list[str], lines: int) -> Vocabulary:
         settings = self._settings
-        sentences = self._sample(texts, lines)
+        sentences = self._some(self._sample(texts, lines), lines * len(texts))
         if path and not (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file()):
             return load_vocabulary(path)
         if path:
@@ -107,6 +108,14 @@ class VocabularyMaker:
         coverage = settings.character_coverage or self._coverage(self._sample(texts, lines))
         return learn_sentence_piece(sentences, settings.vocab_kind, settings.vocab_size, coverage,
                                     settings.byte_fallback, (settings.vocab_symbols or "").split(","))
+
+    def _some(self, sentences: Iterator[str], lines: int) -> Iterator[str]:
+        """The same, unless none was drawn though there are lines."""
+        first = list(islice(sentences, 1))
+        if not first and self._settings.vocab_sentences < lines:
+            raise DataError(f"--vocab-sentences {self._settings.vocab_sentences}: of {lines:,} lines, none with text "
+                            "was drawn to learn a vocabulary from. Raise it.")
+        return chain(first, sentences)
 
     def _coverage(self, sentences: Iterator[str]) -> float:
         """The share of the text that its characters cover, as many of them as fill half of the vocabulary."""

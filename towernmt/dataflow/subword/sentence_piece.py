@@ -156,7 +156,8 @@ def _training_message(message: str, kind: str, size: int) -> str:
         return (f"a {kind} vocabulary of {size} is smaller than the {max(map(int, needed.groups()))} single "
                 f"characters and special pieces that the text needs. Raise --vocab-size, or lower "
                 f"--character-coverage.")
-    if "!sentences_.empty()" in message or "no sentences" in message.lower():
-        return "there is no text to learn a vocabulary from: every line is empty."
+    if any(sign in message for sign in ("!sentences_.empty()", "all_chars_count")) or "no sentences" in message.lower():
+        return ("there is no text to learn a vocabulary from: every line is empty, or has only characters that "
+                "SentencePiece leaves out (control characters, \u2581). Check the text, or take another --vocab-kind.")
     return (f"SentencePiece cannot learn a {kind} vocabulary of {size} from this text: "
             f"{' '.join(message.split())}.")
