@@ -57,7 +57,17 @@ def test_every_shell_command_is_one_that_exists() -> None:
     assert {words[1] for words in asked} == set(COMMANDS)
 
 
-def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+def files_shown() -> list[tuple[str, str]]:
+    """(name, text) of the Python files that a page has its reader write."""
+    named = re.compile(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", re.M | re.S)
+    return [found for page in PAGES for found in named.findall(page.read_text(encoding="utf-8"))]
+
+
+def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in files_shown():
+        (tmp_path / name).write_text(text)
     for page, words in commands():
         if words[0] == "towernmt":
             parser = argparse.ArgumentParser()

@@ -42,16 +42,16 @@ def settings_class(kind: Any) -> Any:
 def presets(kind: Any) -> dict[str, dict[str, Any]]:
     """Named settings: the class attribute `presets`, or else `PRESETS` of the class's module.
 
-    A class derived from another has that one's, if its settings are derived from the other's.
+    A class derived from another has that one's, if its settings are derived from the other's. Of a module's for several
+    models, those are left out that set what this one does not have.
     """
-    settings = settings_class(kind)
-    for base in getattr(kind, "__mro__", [kind]):
-        found = vars(base).get("presets")
-        if found is None:
-            found = getattr(sys.modules.get(base.__module__), "PRESETS", None)
-        theirs = settings_class(base)
-        if found is not None and settings is not None and theirs is not None and issubclass(settings, theirs):
-            return dict(found)
+    settings, bases = settings_class(kind), getattr(kind, "__mro__", [kind])
+    names = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
+    found = [(base, vars(base).get("presets")) for base in bases]
+    found += [(base, getattr(sys.modules.get(base.__module__), "PRESETS", None)) for base in bases]
+    for base, named in found:
+        if named is not None and settings is not None and issubclass(settings, settings_class(base) or ()):
+            return {name: values for name, values in named.items() if values.keys() <= names}
     return {}
 
 

@@ -1,0 +1,191 @@
+"""The page on models of one's own, done from its first line to its last; and what a run does by another model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.dataflow import PreparedData
+from towernmt.errors import CheckpointError, SettingsError
+from towernmt.models import Transformer
+from towernmt.models.loss import Projection
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.translator import Translator
+from towernmt.settings import apply_overrides
+from towernmt.tf_compat import tf, tf1
+from towernmt.train import RunDirectory, default_settings, settings_of_model
+from towernmt.train.launch import Parts, train
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-model.md"
+LINES = ["ba be bi bo", "da de di"]
+
+
+class Variant(Transformer):
+    """A Transformer with one more variable."""
+
+    def output_projection(self):
+        kernel, bias = super().output_projection()
+        one_more = tf1.get_variable("one_more", [self.settings.hidden_size], initializer=tf1.constant_initializer(-3.0))
+        return Projection(kernel * one_more, bias)
+
+
+@pytest.fixture(scope="module")
+def place(corpus, tmp_path_factory) -> Path:
+    """The page's files beside data and a test set, in a directory of its own."""
+    place = tmp_path_factory.mktemp("own")
+    (place / "data").symlink_to(corpus.prepared)
+    for side in ("source", "target"):
+        shutil.copy(corpus.file(f"valid.{side}"), place / f"test.{side}")
+    for name, code in re.findall(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+        (place / name).write_text(code)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def there(place, monkeypatch) -> Iterator[None]:
+    monkeypatch.chdir(place)
+    with tf.Graph().as_default():       # nothing of one test's is in the graph of another
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(place) -> dict[str, str]:
+    """The page's commands in their order, with what each wrote. Before the last block the runs move, without the files.
+    """
+    written: dict[str, str] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for block in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+            if "elsewhere" in block:
+                shutil.copytree("runs", "before")
+                Path("runs").rename("elsewhere")
+                for file in place.glob("*.py"):
+                    file.rename(file.with_suffix(".gone"))
+            for line in block.splitlines():
+                words = shlex.split(line)[1:]
+                if words[0] == "translate":
+                    words += ["--output", "translations"]
+                assert main(words) == 0, line
+                written[line] = Path("translations").read_text() if words[0] == "translate" else ""
+        for file in place.glob("*.gone"):
+            file.rename(file.with_suffix(".py"))
+    return written
+
+
+@pytest.fixture
+def run(done, place, tmp_path) -> Path:
+    """A copy of the run of the variant, to be spoilt."""
+    return Path(shutil.copytree(place / "before" / "gated", tmp_path / "run"))
+
+
+def test_the_page_holds_a_variant_and_an_architecture_whose_runs_translate_elsewhere_as_they_did_here(done):
+    translated = {line: text for line, text in done.items() if " translate " in line}
+    here, _, there = (text for text in translated.values())
+    assert here == there and here.count("\n") == 12
+    assert RunDirectory("elsewhere/gated").load_model().settings.gate == 0.5
+    assert type(RunDirectory("elsewhere/averaging").load_model()).__name__ == "Averaging"
+    assert type(RunDirectory("elsewhere/grown").load_model()).__name__ == "Gated"
+    assert "architecture: gated.py:Gated\n" in Path("elsewhere/gated/settings.yaml").read_text()
+
+
+def test_a_run_goes_on_with_the_same_file_or_by_its_copy(run):
+    for extra in (["--model", "gated.py:Gated"], []):
+        steps = 41 if extra else 42
+        assert main(["train", *extra, "--data", "data", "--logdir", str(run), "--set", f"train.steps={steps}",
+                     "train.validate_steps=0"]) == 0
+        assert RunDirectory(run).checkpoint("last").endswith(f"step-{steps}/model")
+    assert (run / "code" / "gated.py").read_bytes() == Path("gated.py").read_bytes()
+
+
+def test_a_file_that_has_changed_is_refused_until_the_copy_is_removed(run, tmp_path, capsys):
+    changed = tmp_path / "gated.py"
+    changed.write_text(Path("gated.py").read_text() + "# another\n")
+    command = ["train", "--model", f"{changed}:Gated", "--data", "data", "--logdir", str(run), "--set",
+               "train.steps=41", "train.validate_steps=0"]
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert f"{changed} has changed since {run} began: leave out --model" in error and f"rm -r {run}/code" in error
+    shutil.rmtree(run / "code")
+    assert main(["translate", "--model", str(run), "--input", "test.source"]) == 1
+    assert f"{run} was made by the model gated.py:Gated, and does not hold its code" in capsys.readouterr().err
+    assert main(command) == 0
+    assert (run / "code" / "gated.py").read_bytes() == changed.read_bytes()
+
+
+def test_another_model_is_refused_by_name(run, capsys):
+    for other in ("averaging.py:Averaging", "transformer"):
+        assert main(["train", "--model", other, "--data", "data", "--logdir", str(run)]) == 1
+        assert f"holds a run of the model gated.py:Gated, not of {other}: leave out --model" in capsys.readouterr().err
+
+
+def test_the_checkpoint_of_a_variant_is_not_read_as_its_parents(run, capsys):
+    """What was silently wrong: the gate was ignored, and the rest translated."""
+    settings = run / "settings.yaml"
+    text = settings.read_text().replace("architecture: gated.py:Gated", "architecture: transformer")
+    settings.write_text(re.sub(r"\n  gate: .*", "", text))
+    for command in (["translate", "--input", "test.source"], ["average", "--last", "1"],
+                    ["grow", "--vocabulary", "data", "--output", "no"]):
+        assert main([*command, "--model", str(run)]) == 1
+        assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
+    assert main(["train", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set", f"train.init_from={run}",
+                 "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
+                 "model.decoder_layers=1", "train.steps=1"]) == 1
+    assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
+
+
+def tiny(steps: int = 3):
+    settings = default_settings("gated.py:Gated", "toy")
+    sizes = {key: value for key, value in vars(settings.model).items() if key.endswith(("size", "heads", "layers"))}
+    settings = apply_overrides(default_settings(), {f"model.{key}": value for key, value in sizes.items()})
+    return apply_overrides(settings, {"train.steps": steps, "train.batch_tokens": 256, "train.validate_steps": 0})
+
+
+def test_a_model_of_parts_is_recorded_by_its_class_and_found_by_the_run(done, tmp_path):
+    parts = Parts(model=lambda s: Variant(s.model, s.optimizer, s.train.clip_norm))
+    train(tiny(), PreparedData("data"), tmp_path / "run", parts=parts)
+    assert "architecture: test_own_model.py:Variant\n" in (tmp_path / "run" / "settings.yaml").read_text()
+    assert type(RunDirectory(tmp_path / "run").load_model()).__name__ == "Variant"
+    assert len(Translator(tmp_path / "run").translate(LINES)) == 2
+    train(tiny(4), PreparedData("data"), tmp_path / "run", parts=parts)         # goes on
+    assert RunDirectory(tmp_path / "run").settings().train.steps == 4
+
+
+def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done, tmp_path, caplog):
+    class Local(Variant):
+        """Not to be found again."""
+
+    name = f"{Local.__qualname__} of {Local.__module__}"
+    parts = Parts(model=lambda s: Local(s.model, s.optimizer, s.train.clip_norm))
+    train(tiny(), PreparedData("data"), tmp_path / "run", parts=parts)
+    assert f"The model {name} cannot be found again" in caplog.text
+    with pytest.raises(SettingsError, match=re.escape(f"was made by the model {name}, and does not hold its code")):
+        Translator(tmp_path / "run")
+    assert len(Translator(tmp_path / "run", model=Local).translate(LINES)) == 2
+    model = Local(RunDirectory(tmp_path / "run").settings(Local).model)
+    assert len(Scorer(tmp_path / "run", model=model).score([("ba be", "ab")])) == 1
+    with pytest.raises(CheckpointError, match="trained variable 'one_more'"):
+        Scorer(tmp_path / "run", model=Transformer)
+
+
+def test_a_run_by_hand_records_its_model(tmp_path):
+    data = PreparedData("data")
+    model = Variant(apply_overrides(tiny(), {"model.source_vocab_size": 5, "model.target_vocab_size": 5}).model)
+    run = RunDirectory(tmp_path / "run")
+    run.begin(settings_of_model(model), data)
+    assert type(run.load_model()).__name__ == "Variant" and run.load_model() is not model
+
+
+def test_a_model_without_sizes_of_vocabularies_is_told_what_it_lacks(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom towernmt.models import NMTModel\n"
+        "@dataclass\nclass Sizes:\n    depth: int = 3\n"
+        "class Mine(NMTModel):\n    def __init__(self, settings: Sizes): pass\n")
+    model = ["--model", f"{tmp_path}/mine.py:Mine"]
+    assert main(["train", *model, "--data", "data", "--logdir", str(tmp_path / "run")]) == 1
+    assert "has no 'source_vocab_size': add `source_vocab_size: int = 0`" in capsys.readouterr().err

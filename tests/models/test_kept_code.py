@@ -1,0 +1,91 @@
+"""A run's copy of its model's code: what is copied, and how a change of either is noticed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from towernmt.errors import DataError, SettingsError
+from towernmt.models.kept_code import changed_files, keep_code, kept_place
+from towernmt.models.locate import find_place, load
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Where the copy goes: the run's directory is beside the code."""
+    return tmp_path / "run" / "code"
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+def copied(code: Path) -> set[str]:
+    return {path.relative_to(code).as_posix() for path in code.rglob("*") if path.is_file()} - {"SHA256SUMS"}
+
+
+def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_the_original(tmp_path, code):
+    source = write(tmp_path / "source", {
+        "mine.py": "import json\nimport towernmt\nfrom near import SIZE\nclass A: size = SIZE", "json.py": "",
+        "near.py": "def late():\n    from parts import one\nSIZE = 3", "parts/__init__.py": "",
+        "parts/one.py": "import far.away", "parts/two.py": "", "far/away.py": "", "other.py": ""})
+    place = find_place(f"{source}/mine.py:A")
+    keep_code(place, code)
+    assert copied(code) == {"mine.py", "near.py", "parts/__init__.py", "parts/one.py", "far/__init__.py", "far/away.py"}
+    subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=code, check=True)
+    source.rename(tmp_path / "gone")
+    kept = kept_place(code, "mine.py:A")
+    assert kept is not None and load(kept).size == 3
+    assert not list(code.rglob("__pycache__"))
+
+
+def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monkeypatch):
+    write(tmp_path / "kept_pack", {
+        "__init__.py": "", "models/__init__.py": "", "layers.py": "from . import parts\nSIZE = 5", "parts.py": "",
+        "models/mine.py": "from ..layers import SIZE\nimport beside\nclass A: size = SIZE", "unused.py": ""})
+    write(tmp_path, {"beside.py": ""})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    place = find_place("kept_pack.models.mine:A")
+    keep_code(place, code)
+    names = ("__init__", "models/__init__", "models/mine", "layers", "parts")
+    assert copied(code) == {f"kept_pack/{name}.py" for name in names}
+    assert kept_place(code, place.name) == place                    # the same is there: taken where it is installed
+    (tmp_path / "kept_pack" / "layers.py").write_text("SIZE = 6")
+    kept = kept_place(code, place.name)
+    assert kept is not None and kept.root == code and load(kept).size == 5
+
+
+def test_a_change_of_any_of_the_files_is_noticed(tmp_path, code):
+    source = write(tmp_path / "source", {"mine.py": "import near\nclass A: pass", "near.py": ""})
+    place = find_place(f"{source}/mine.py:A")
+    keep_code(place, code)
+    assert changed_files(place, code) == []
+    write(source, {"near.py": "import third", "third.py": ""})
+    assert changed_files(place, code) == ["near.py", "third.py"]
+    keep_code(place, code)
+    assert changed_files(place, code) == [] and copied(code) == {"mine.py", "near.py", "third.py"}
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda code: (code / "mine.py").write_text("class A: size = 2"), lambda code: (code / "near.py").unlink()])
+def test_a_copy_that_is_not_what_its_sum_says_is_refused(tmp_path, code, spoil):
+    keep_code(find_place(f"{write(tmp_path, {'mine.py': 'import near', 'near.py': ''})}/mine.py:A"), code)
+    spoil(code)
+    with pytest.raises(SettingsError, match=r"is not the file that the run was made with .* or, if you changed it"):
+        kept_place(code, "mine.py:A")
+
+
+def test_there_is_no_place_without_a_copy(code):
+    assert kept_place(code, "mine.py:A") is None
+
+
+@pytest.mark.parametrize("name", ["../mine.py:A", "/mine.py:A", "a/../../mine.py:A"])
+def test_a_name_outside_of_the_copy_is_refused(code, name):
+    with pytest.raises(DataError, match="may lie outside"):
+        kept_place(code, name)

@@ -1,0 +1,133 @@
+"""Where a model's class is: files, packages, neighbours; and by which name a class is found again."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.errors import SettingsError
+from towernmt.models import architecture
+from towernmt.models.locate import find_place, is_findable, load, name_of_class
+
+
+@pytest.fixture(autouse=True)
+def imports_as_before():
+    """What a test imports is not there for others."""
+    modules, path = dict(sys.modules), list(sys.path)
+    yield
+    for name in sys.modules.keys() - modules.keys():
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+def write(root: Path, **files: str) -> Path:
+    """Files by name, `_in_` for `/`, without `.py`."""
+    for name, content in files.items():
+        path = root / (name.replace("_in_", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def found(name: str):
+    return load(find_place(name))
+
+
+def test_a_class_of_a_file_is_found_once_and_anew_when_the_file_has_changed(tmp_path):
+    name = f"{write(tmp_path, mine='class A: size = 1')}/mine.py:A"
+    first = found(name)
+    assert first.size == 1 and found(name) is first
+    write(tmp_path, mine="class A: size = 2")
+    assert found(name).size == 2 and first.size == 1
+
+
+def test_neighbours_of_one_name_do_not_take_each_others_place(tmp_path, monkeypatch):
+    for number in (1, 2):
+        write(tmp_path / str(number), mine="from beside import SIZE\nclass A: size = SIZE", beside=f"SIZE = {number}")
+    monkeypatch.syspath_prepend(str(write(tmp_path / "3", beside="SIZE = 3")))
+    assert importlib.import_module("beside").SIZE == 3
+    assert [found(f"{tmp_path}/{number}/mine.py:A").size for number in (1, 2)] == [1, 2]
+    assert importlib.import_module("beside").SIZE == 3          # the program's own stays
+
+
+def test_a_changed_neighbour_is_read_again(tmp_path):
+    name = f"{write(tmp_path, mine='from beside_too import A', beside_too='class A: size = 1')}/mine.py:A"
+    assert found(name).size == 1
+    write(tmp_path, beside_too="class A: size = 22")
+    assert found(name).size == 22
+
+
+@pytest.mark.parametrize("by", ["file", "module"])
+def test_a_module_in_a_package_has_its_relative_imports(tmp_path, monkeypatch, by):
+    write(tmp_path, own_pack_in___init__="", own_pack_in_parts="SIZE = 4",
+          own_pack_in_deep_in___init__="", own_pack_in_deep_in_mine="from ..parts import SIZE\nclass A: size = SIZE")
+    monkeypatch.chdir(tmp_path)         # which is where modules are looked for, as by `python -m`
+    name = "own_pack/deep/mine.py:A" if by == "file" else "own_pack.deep.mine:A"
+    assert found(name).size == 4
+    assert find_place(name).name == "own_pack.deep.mine:A"
+
+
+def test_a_file_may_have_the_name_of_a_library(tmp_path):
+    import json
+
+    assert found(f"{write(tmp_path, json='class A: size = 1')}/json.py:A").size == 1
+    assert sys.modules["json"] is json
+
+
+@pytest.mark.parametrize("content, message", [
+    ("class A:\n    size = = 2", r"mine.py: invalid syntax \(line 2\)"),
+    ("import nowhere_to_be_found", r"cannot be loaded: ModuleNotFoundError: .*nowhere.* \(line 1 of .*mine.py\)"),
+    ("\nx = 1 / 0", r"cannot be loaded: ZeroDivisionError: division by zero \(line 2 of .*mine.py\)"),
+    ("", "has no 'A'"),
+])
+def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, content, message):
+    write(tmp_path, mine=content)
+    with pytest.raises(SettingsError, match=message):
+        found(f"{tmp_path}/mine.py:A")
+
+
+@pytest.mark.parametrize("name, message", [
+    ("transformr", "choose one of transformer, .* or name a file or module"),
+    ("none.py:A", "none.py: there is no such file"), ("no_such.module:A", "no_such.module: there is no such module"),
+    (":A", "name a file or module and what is in it")])
+def test_a_name_that_means_nothing_is_refused_with_those_that_do(name, message):
+    with pytest.raises(SettingsError, match=message):
+        architecture(name)
+
+
+class Here:
+    """Of this file."""
+
+    class Inner:
+        """Found as well."""
+
+
+def test_the_name_of_a_class_finds_it_again():
+    for kind in (Here, Here.Inner):
+        name = name_of_class(kind)
+        assert is_findable(name) and name.endswith(f"test_locate.py:{kind.__qualname__}")
+
+
+def test_a_class_that_a_function_made_is_named_and_not_findable():
+    class Local:
+        """Not at the top of the file."""
+
+    for kind in (Local, type("Here", (Here,), {})):
+        name = name_of_class(kind)
+        assert not is_findable(name) and name.startswith(kind.__qualname__ + " of ")
+
+
+@pytest.mark.parametrize("script, findable", [
+    ("class A: pass", True), ("class A: pass\nif __name__ == '__main__':\n    print()", True),
+    ("class A: pass\nprint()", False), ("class A: pass\nx = print()", False)])
+def test_a_class_of_a_program_is_findable_unless_loading_it_runs_the_program(tmp_path, monkeypatch, script, findable):
+    path = write(tmp_path, program=script) / "program.py"
+    values = runpy.run_path(str(path), run_name="__main__")
+    module = type(sys)("__main__")
+    module.__dict__.update(values, __file__=str(path))
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    assert is_findable(name_of_class(values["A"])) == findable
