@@ -18,14 +18,14 @@ from typing import Any
 
 import input_corpus as corpus
 
-from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.batches import Batches
 from towernmt.dataflow.encode import PairFilter
 from towernmt.dataflow.mixture import Ingredient, Mixture
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.window import StreamSettings
 
 TABLE = "towernmt_benchmark_resume"
 SHARES = (0.5, 0.01, 0.99)

@@ -25,7 +25,7 @@ from tensorpack.utils import logger  # noqa: E402
 from train_work import VOCABULARY, draw, load  # noqa: E402
 
 from towernmt.allocator import restart_with_allocator  # noqa: E402
-from towernmt.models.precision import PRECISIONS  # noqa: E402
+from towernmt.models.choices import PRECISIONS  # noqa: E402
 from towernmt.stderr_noise import without_noise  # noqa: E402
 from towernmt.train.session import make_deterministic  # noqa: E402
 

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocab-size", type=int, default=None, help="pieces of the joint vocabulary")
     add_run_arguments(parser)
     options = parser.parse_args(arguments)
-    return run_command(lambda: print_settings(options) if options.help_settings else run(options))
+    return run_command(lambda: print_settings(options) if options.help_settings is not None else run(options))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -75,7 +75,8 @@ def test_dependencies_point_one_way() -> None:
 
 @pytest.mark.parametrize("module", [
     "towernmt", "towernmt.settings", "towernmt.dataflow.prepare", "towernmt.dataflow.batches",
-    "towernmt.cli.main", "towernmt.cli.translate"])
+    "towernmt.cli.main", "towernmt.cli.translate", "towernmt.cli.train", "towernmt.train.settings",
+    "towernmt.train.run_directory"])
 def test_what_needs_no_tensorflow_does_not_import_it(module: str) -> None:
     program = f"import sys, {module}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from towernmt.cli.broken_pipe import BROKEN_PIPE
 from towernmt.cli.main import COMMANDS, EXAMPLES, main, make_parser
+from towernmt.models import settings_and_presets
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +91,33 @@ def test_another_broken_pipe_is_an_error():
             raise BrokenPipeError(32, "a server's")
 
         until_the_reader_has_gone(fail)
+
+
+def help_settings(capsys, *arguments: str) -> str:
+    status = main(["train", "--help-settings", *arguments])
+    printed = capsys.readouterr()
+    return printed.out if status == 0 else printed.err
+
+
+def test_settings_are_listed_by_group_or_part_of_a_name(capsys):
+    everything, schedule, dropout = (help_settings(capsys, *part) for part in ((), ("schedule",), ("Dropout",)))
+    keys = re.findall(r"^([a-z_.0-9]+)=", everything, re.M)
+    assert len(keys) > 80 and len(keys) == len(set(keys))
+    assert re.findall(r"^([a-z_.0-9]+)=", schedule, re.M) == [key for key in keys if "schedule" in key]
+    assert re.findall(r"^([a-z_.0-9]+)=", dropout, re.M) == [key for key in keys if "dropout" in key]
+    assert "no setting has that in its name; did you mean schedule?" in help_settings(capsys, "shedule")
+
+
+def test_each_preset_is_listed_with_what_it_sets(capsys):
+    shown = help_settings(capsys, "model")
+    for name, values in settings_and_presets("transformer")[1].items():
+        line = next(line for line in shown.splitlines() if line.startswith(f"  --preset {name}: "))
+        assert all(f" {key}={value}" in line for key, value in values.items())
+    assert "--preset big: residual_dropout=0.3 embedding_dropout=0.3" in help_settings(capsys, "dropout")
+    assert "--preset" not in help_settings(capsys, "schedule")
+
+
+def test_settings_are_listed_without_tensorflow():
+    program = ("import sys\nfrom towernmt.cli.main import main\nmain(['train', '--help-settings'])\n"
+               "sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)")
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0

@@ -12,7 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from towernmt.dataflow import batches as batches_module
-from towernmt.dataflow.batches import Batch, Batches, BatchSettings
+from towernmt.dataflow.batch_settings import BatchSettings
+from towernmt.dataflow.batches import Batch, Batches
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.plan import cut, permutation
 from towernmt.dataflow.position import Position

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from towernmt.cli.main import main
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.training_data import TrainingData, make_batches, open_training_data
-from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import DataError, SettingsError
 
 WORDS = ["ja|A", "nein|B", "ja|B", "wort|N"]

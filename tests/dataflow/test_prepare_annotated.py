@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.batch_settings import BatchSettings
+from towernmt.dataflow.batches import Batches
 from towernmt.dataflow.inspection import look_at_prepared, table
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings

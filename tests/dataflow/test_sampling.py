@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.mixture import Ingredient, Mixture
 from towernmt.dataflow.stream import StreamBatches
 from towernmt.dataflow.subword.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
 from towernmt.dataflow.vocabulary import Sampling, Vocabulary
-from towernmt.dataflow.window import StreamSettings
 
 CHANCE = random.Random(2)
 WORDS = ["".join(CHANCE.choices("abcdefgh", k=CHANCE.randint(3, 9))) for _ in range(300)]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.batches import Batch
 from towernmt.dataflow.encode import PairFilter
 from towernmt.dataflow.mixture import Ingredient, Mixture
@@ -23,7 +24,6 @@ from towernmt.dataflow.sources.source import Pair
 from towernmt.dataflow.stream import StreamBatches
 from towernmt.dataflow.subword.words import WordVocabulary
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
-from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import DataError, SettingsError
 
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "x", "y", *(f"{name}{i}" for name in "abc" for i in range(400))])

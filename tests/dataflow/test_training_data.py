@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.batches import Batches
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
@@ -13,7 +14,6 @@ from towernmt.dataflow.stream import StreamBatches
 from towernmt.dataflow.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.training_data import is_prepared, make_batches, open_training_data
 from towernmt.dataflow.validation_set import ValidationSet
-from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import DataError, SettingsError
 
 

@@ -81,8 +81,8 @@ def test_the_log_tells_what_came_from_each_source(never_stopped) -> None:
 
 
 def test_each_epoch_is_exactly_the_corpus(sources, corpus) -> None:
+    from towernmt.dataflow.batch_settings import StreamSettings
     from towernmt.dataflow.training_data import make_batches, open_training_data
-    from towernmt.dataflow.window import StreamSettings
 
     data = open_training_data(sources / "corpora.yaml")
     found: list[Counter[tuple[str, str]]] = [Counter(), Counter()]

@@ -14,7 +14,8 @@ from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.limits import StopAtStep
 from towernmt.callbacks.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.nan_guard import NaNGuard
-from towernmt.dataflow.batches import Batches, BatchSettings
+from towernmt.dataflow.batch_settings import BatchSettings
+from towernmt.dataflow.batches import Batches
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.input_source import GeneralQueueInput

@@ -11,7 +11,8 @@ from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.checkpoint import CheckpointSaver
 from towernmt.callbacks.limits import StopAtStep
-from towernmt.dataflow.batches import Batch, Batches, BatchSettings
+from towernmt.dataflow.batch_settings import BatchSettings
+from towernmt.dataflow.batches import Batch, Batches
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.position import Position
 from towernmt.errors import FeederError, SettingsError

@@ -53,8 +53,13 @@ towernmt translate --model runs/de-en --input test.de --n-best 3""",
 def program() -> int:
     """`main`, as a program of its own."""
     open_missing_streams()
-    restart_with_allocator()
+    if not _QUICK.intersection(sys.argv):
+        restart_with_allocator()
     return main()
+
+
+_QUICK = {"-h", "--help", "--help-settings", "--version", "completion"}
+"""Arguments of commands that compute nothing, for which another allocator is not worth a second start."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

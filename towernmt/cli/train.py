@@ -7,9 +7,10 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from towernmt.cli.help_settings import settings_text
 from towernmt.errors import SettingsError
 from towernmt.models import ARCHITECTURES
-from towernmt.settings import apply_overrides, describe, load_yaml, parse_assignments
+from towernmt.settings import apply_overrides, load_yaml, parse_assignments
 
 if TYPE_CHECKING:
     from towernmt.dataflow.training_data import TrainingData
@@ -40,12 +41,13 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
                         help="settings, for example train.batch_tokens=4096; any number, may be repeated")
     parser.add_argument("--verbose", action="store_true",
                         help="show all that the run's log file gets: the table of variables, each step of the setup")
-    parser.add_argument("--help-settings", action="store_true", help="list every setting and exit")
+    parser.add_argument("--help-settings", nargs="?", const="", metavar="PART",
+                        help="list the settings (those with PART in their names), and what each preset sets, and exit")
 
 
 def run(options: argparse.Namespace) -> int:
     """Train as the command line says."""
-    if options.help_settings:
+    if options.help_settings is not None:
         return print_settings(options)
     if not options.data:
         raise SettingsError("--data is missing: pass a directory that `towernmt prepare` wrote, a corpora.yaml, or the "
@@ -126,7 +128,6 @@ def gpu_numbers(text: str | None) -> list[int] | None:
 
 
 def print_settings(options: argparse.Namespace) -> int:
-    """Print every setting with its default and meaning."""
-    for key, value, help_text in describe(settings_of(options)):
-        print(f"{key}={value}\n    {help_text}")
+    """Print the settings that are asked for, with their defaults and meanings, and the presets."""
+    print(settings_text(settings_of(options), options.help_settings), end="")
     return 0

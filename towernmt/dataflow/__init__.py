@@ -5,7 +5,7 @@ from __future__ import annotations
 from towernmt.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "batches": ["Batch", "Batches", "BatchSettings"],
+    "batches": ["Batch", "Batches"],
     "corpora": ["read_corpora"],
     "mixture": ["Ingredient", "Mixture"],
     "pairs": ["PairBlock"],
@@ -17,5 +17,5 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "streamed_corpus": ["StreamedCorpus"],
     "training_data": ["make_batches", "open_training_data"],
     "vocabulary": ["Vocabulary", "load_vocabulary"],
-    "window": ["StreamSettings"],
+    "batch_settings": ["BatchSettings", "StreamSettings"],
 })

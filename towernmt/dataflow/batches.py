@@ -16,35 +16,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from towernmt.dataflow.batch_settings import BatchSettings
 from towernmt.dataflow.buckets import define_buckets
 from towernmt.dataflow.pairs import PairBlock
-from towernmt.dataflow.plan import BATCH_TYPES, BlockPlan, IntArray, permutation, plan_block
+from towernmt.dataflow.plan import BlockPlan, IntArray, permutation, plan_block
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.vocabulary import EOS, PAD
 from towernmt.errors import DataError, SettingsError
-from towernmt.settings import check_ranges, setting
+from towernmt.settings import check_ranges
 
 _MIN_PLANS = 3  # plans kept whatever their size: readers stand in neighbouring blocks
 _PLANNED_PAIRS = 1_000_000  # more plans are kept while they hold no more pairs than this (8 bytes a pair)
 _MAX_COUNTS = 100_000
-
-
-@dataclass
-class BatchSettings:
-    """How the corpus is cut into batches and ordered."""
-
-    batch_tokens: int = setting(4096, "Size of a global batch, in the unit of batch_type.", at_least=1)
-    batch_type: str = setting(
-        "target",
-        "What batch_tokens counts. target: target tokens with EOS; source+target: sentences x (longest "
-        "source + longest target); longest: sentences x longest side; sentences: pairs.", choices=BATCH_TYPES)
-    bucket_width: int = setting(8, "Step of the length buckets in target tokens; 0 for no bucketing.", at_least=0)
-    max_length: int = setting(
-        200, "Target bound of the last bucket, tokens with EOS; it takes longer pairs.", at_least=1)
-    sort_by_length: bool = setting(True, "Sort by length inside a bucket, ties at random: least padding.")
-    shuffle: bool = setting(True, "Shuffle blocks, pairs and batches; if not, all epochs have one order.")
-    seed: int = setting(
-        1, "Seed of the order of the data, from 0; in a run, of initial values and dropout too.", at_least=0)
 
 
 class BlockSource(Protocol):

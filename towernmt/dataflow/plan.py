@@ -17,7 +17,6 @@ from towernmt.dataflow.buckets import Buckets
 
 IntArray = NDArray[np.int64]
 
-BATCH_TYPES = ("target", "source+target", "longest", "sentences")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def plan_block(source_lengths: IntArray, target_lengths: IntArray, buckets: Buck
         source_lengths: int64 `[pairs]`, tokens with EOS.
         target_lengths: int64 `[pairs]`, tokens with EOS.
         buckets: see `towernmt.dataflow.buckets`.
-        batch_type: one of BATCH_TYPES, see `cut`.
+        batch_type: one of `batch_settings.BATCH_TYPES`, see `cut`.
         limit: the most a batch may hold, in the unit of `batch_type`.
         sort_by_length: also sort inside each bucket, by the longest side, then by how much longer it is.
         shuffle_key: whole numbers from 0 that name the random order; None keeps the corpus's order among

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 from towernmt.dataflow.background import BackgroundThread
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.batches import Batch, check_batch_settings, make_batch
 from towernmt.dataflow.encode import ChunkEncoder, PairFilter
 from towernmt.dataflow.mixture import Mixture, MixtureReader
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.sources.source import Cursor
 from towernmt.dataflow.vocabulary import Vocabulary
-from towernmt.dataflow.window import StreamSettings, Window, WindowMaker
+from towernmt.dataflow.window import Window, WindowMaker
 from towernmt.errors import DataError
 
 

@@ -20,8 +20,8 @@ from towernmt.dataflow.vocabulary import UNK, Vocabulary, load_vocabularies, loa
 from towernmt.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from towernmt.dataflow.batch_settings import StreamSettings
     from towernmt.dataflow.stream import StreamBatches
-    from towernmt.dataflow.window import StreamSettings
 
 
 class StreamedCorpus:

@@ -10,11 +10,11 @@ from towernmt.dataflow.prepared import open_prepared
 from towernmt.errors import SettingsError
 
 if TYPE_CHECKING:
+    from towernmt.dataflow.batch_settings import StreamSettings
     from towernmt.dataflow.batches import Batches, BlockSource
     from towernmt.dataflow.stream import StreamBatches
     from towernmt.dataflow.validation_set import ValidationSet
     from towernmt.dataflow.vocabulary import Vocabulary
-    from towernmt.dataflow.window import StreamSettings
 
 
 class TrainingData(Protocol):

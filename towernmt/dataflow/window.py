@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.batches import BatchSettings
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.buckets import define_buckets
 from towernmt.dataflow.encode import ChunkEncoder, EncodedChunk
 from towernmt.dataflow.factors import FactorError
@@ -19,43 +19,10 @@ from towernmt.dataflow.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.pairs import PairBlock
 from towernmt.dataflow.plan import BlockPlan, plan_block
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.vocabulary import Sampling
-from towernmt.errors import SettingsError, TowerNMTError
-from towernmt.settings import setting
+from towernmt.errors import TowerNMTError
 
 _SLICE = 8192  # pairs that are text, and lists of ids, at a time
 _THREADS = min(4, os.cpu_count() or 1)
-
-
-@dataclass
-class StreamSettings(BatchSettings):
-    """How unprepared sources become batches, beside what holds for all batches."""
-
-    window: int = setting(
-        100_000, "Unprepared sources: pairs that are read, encoded and shuffled together; what resuming reads again "
-        "at most.", at_least=1)
-    subword_sampling: bool = setting(
-        False, "Unprepared sources: draw the segmentation of each sentence anew in each epoch (SentencePiece's unigram "
-        "sampling, or BPE-dropout).")
-    subword_alpha: float = setting(
-        0.1, "Of the sampling. unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; "
-        "bpe: share of merges that is left out.", at_least=0)
-    subword_nbest: int = setting(
-        -1, "Of unigram sampling: draw among so many best segmentations; -1 for among all.", at_least=-1, at_most=512)
-
-    def sampling(self) -> Sampling | None:
-        """The sampling of sub-words, or None for the best segmentation.
-
-        Raises:
-            SettingsError: a number out of its range.
-        """
-        if not self.subword_sampling:
-            return None
-        if not 0 <= self.subword_alpha < float("inf"):
-            raise SettingsError(f"subword_alpha={self.subword_alpha}: expected a number from 0; 0.1 is usual.")
-        if self.subword_nbest != -1 and not 2 <= self.subword_nbest <= 512:
-            raise SettingsError(f"subword_nbest={self.subword_nbest}: expected 2 to 512 segmentations, or -1 for all.")
-        return Sampling(self.subword_alpha, self.subword_nbest)
 
 
 @dataclass(frozen=True)

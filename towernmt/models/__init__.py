@@ -22,15 +22,17 @@ _CLASSES = {
     "rnnsearch": ("rnnsearch", "RNNSearch"),
     "convs2s": ("convs2s", "ConvS2S"),
 }
-"""For each name of an architecture: its module, and its class; the settings are `<class>Settings`."""
+"""For each name of an architecture: its module, and its class; `<class>Settings` are in `<module>_settings`."""
 ARCHITECTURES = tuple(_CLASSES)
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
-    **{module: [name, f"{name}Settings"] for module, name in _CLASSES.values()},
+    **{module: [name] for module, name in _CLASSES.values()},
+    **{f"{module}_settings": [f"{name}Settings"] for module, name in _CLASSES.values()},
     "tower_rules": ["Breach", "check_tower", "check_tower_function"],
 })
-__all__ += ["ARCHITECTURES", "Architecture", "architecture", "architecture_of", "make_model", "name_of_model"]
+__all__ += ["ARCHITECTURES", "Architecture", "architecture", "architecture_of", "make_model", "name_of_model",
+            "settings_and_presets"]
 
 
 class Architecture(NamedTuple):
@@ -58,6 +60,20 @@ def architecture(name: str) -> Architecture:
         raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}, or name a file or module and "
                             f"what is in it, as {locate.SHAPES[0]}.")
     return architecture_of(locate.load(locate.find_place(name)))
+
+
+def settings_and_presets(name: str) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """The default settings of an architecture and its presets; of those that are here without TensorFlow.
+
+    Raises:
+        SettingsError: as `architecture`, or one of its settings has no default.
+    """
+    if name in _CLASSES:
+        module_name, class_name = _CLASSES[name]
+        module = importlib.import_module(f"{__name__}.{module_name}_settings")
+        return getattr(module, f"{class_name}Settings")(), module.PRESETS
+    kind = architecture(name)
+    return model_class.default_values(kind.model, name), kind.presets
 
 
 def architecture_of(kind: Any) -> Architecture:

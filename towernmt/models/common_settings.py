@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from towernmt.models.embeddings import FACTORS, TIES, check_vocabularies
+from towernmt.errors import SettingsError
+from towernmt.models.choices import FACTORS, TIES
 from towernmt.settings import check_ranges, setting
 
 
@@ -44,3 +45,17 @@ def check_common(s: Any) -> None:
     """
     check_ranges(s, "model.")
     check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+
+
+def check_vocabularies(source: int, target: int, tie: str) -> None:
+    """Check the sizes of both vocabularies.
+
+    Raises:
+        SettingsError: they are not set, or differ where one table is to serve both.
+    """
+    if source < 5 or target < 5:
+        raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
+                            "vocabularies (4 special tokens and at least one word).")
+    if tie == "all" and source != target:
+        raise SettingsError("model.tie_embeddings=all needs one shared vocabulary: prepare the data with "
+                            "--shared-vocab, or set model.tie_embeddings=target.")

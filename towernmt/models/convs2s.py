@@ -16,56 +16,21 @@ from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
 from towernmt.models.attention import MASKED
-from towernmt.models.common_settings import CommonSettings, check_common
+from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.convolution import convolution
+from towernmt.models.convs2s_settings import PRESETS, ConvS2SSettings
 from towernmt.models.embeddings import embed_source, look_up
 from towernmt.models.interface import DecoderState
 from towernmt.models.loss import Projection
 from towernmt.models.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.randomness import StatelessNormal, dropout
-from towernmt.settings import setting
 from towernmt.tf_compat import tf, tf1
+
+__all__ = ["PRESETS", "ConvS2S", "ConvS2SMemory", "ConvS2SSettings"]
 
 HALF = 0.5 ** 0.5
 """Keeps the variance of a sum of two."""
-
-
-@dataclass(frozen=True)
-class ConvS2SSettings(CommonSettings):
-    """Sizes and regularisation of a ConvS2S; the defaults are the preset `tiny`."""
-
-    embedding_size: int = setting(
-        256, "depth of the embeddings of words and positions, and of the attention", at_least=1, at_most=65536)
-    encoder: str = setting("6x256/3", "the encoder's convolutions, LAYERSxDEPTH/WIDTH, more of them after commas; "
-                                      "an odd kernel width")
-    decoder: str = setting("6x256/3", "the decoder's convolutions, as those of the encoder, of any width")
-    output_size: int = setting(256, "depth of the last hidden layer, before the softmax", at_least=1, at_most=65536)
-    dropout: float = setting(
-        0.1, "dropout on embeddings, on the input of each convolution and before the softmax", at_least=0, below=1)
-    max_positions: int = setting(
-        1024, "rows of each table of position embeddings; later positions use its last row",
-        at_least=1, at_most=1_000_000)
-    scale_encoder_gradients: bool = setting(
-        True, "divide the gradients into the encoder by the decoder's number of attentions")
-
-    @property
-    def hidden_size(self) -> int:
-        """What the Transformer's schedule of the learning rate asks a model for."""
-        return self.embedding_size
-
-
-_EN_DE = "9x512/3,4x1024/3,2x2048/1"
-_UNTIED = {"tie_embeddings": "none", "label_smoothing": 0.0}
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "fconv_iwslt": {"encoder": "4x256/3", "decoder": "3x256/3", "dropout": 0.2, **_UNTIED},
-    "fconv_wmt_en_ro": {"embedding_size": 512, "encoder": "20x512/3", "decoder": "20x512/3", "output_size": 512,
-                        **_UNTIED},
-    "fconv_wmt_en_de": {"embedding_size": 768, "encoder": _EN_DE, "decoder": _EN_DE, "output_size": 512, **_UNTIED},
-}
-"""`fconv_wmt_*` are the sizes that the authors published for WMT 2016 English-Romanian and WMT 2014 English-German,
-`fconv_iwslt` those for IWSLT 2014; `tiny` suits laptops."""
 
 
 class Convolution(NamedTuple):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from towernmt.errors import SettingsError
 from towernmt.models.layers import embedding_table, linear
 from towernmt.models.precision import to_float32
 from towernmt.models.randomness import StatelessNormal
 from towernmt.tf_compat import tf, tf1
-
-TIES = ("all", "target", "none")
-FACTORS = ("sum", "concat")
 
 
 def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Any:
@@ -65,17 +61,3 @@ def look_up(table: Any, ids: Any) -> Any:
 def by_time(ids: Any) -> Any:
     """`[batch, length, ...]` as `[length, batch, ...]`."""
     return tf.transpose(ids, [1, 0, 2][:ids.shape.rank])
-
-
-def check_vocabularies(source: int, target: int, tie: str) -> None:
-    """Check the sizes of both vocabularies.
-
-    Raises:
-        SettingsError: they are not set, or differ where one table is to serve both.
-    """
-    if source < 5 or target < 5:
-        raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
-                            "vocabularies (4 special tokens and at least one word).")
-    if tie == "all" and source != target:
-        raise SettingsError("model.tie_embeddings=all needs one shared vocabulary: prepare the data with "
-                            "--shared-vocab, or set model.tie_embeddings=target.")

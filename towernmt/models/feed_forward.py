@@ -11,12 +11,12 @@ from towernmt.models.precision import relu, to_float32
 from towernmt.models.randomness import dropout
 from towernmt.tf_compat import tf, tf1
 
-_GATES: dict[str, Callable[[Any], Any]] = {
+GATES: dict[str, Callable[[Any], Any]] = {
     "glu": tf.sigmoid,
     "swiglu": tf.nn.silu,
     "geglu": tf.nn.gelu,
 }
-FEED_FORWARDS = ("relu", *_GATES)
+"""By name: what becomes of the half that is the gate."""
 
 
 def feed_forward(x: Any, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Any:
@@ -28,7 +28,7 @@ def feed_forward(x: Any, filter_size: int, dropout_rate: float, kind: str = "rel
         x: `[..., depth]`.
         filter_size: depth inside; a gated layer has three maps of it where the plain one has two.
         dropout_rate: inside.
-        kind: one of `FEED_FORWARDS`.
+        kind: one of `choices.FEED_FORWARDS`.
     Returns:
         `[..., depth]`, in the compute dtype.
     """
@@ -38,5 +38,5 @@ def feed_forward(x: Any, filter_size: int, dropout_rate: float, kind: str = "rel
         else:
             packed = linear(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
             gate, value = tf.split(to_float32(packed), 2, -1)
-            hidden = _GATES[kind](gate) * value
+            hidden = GATES[kind](gate) * value
         return linear(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])

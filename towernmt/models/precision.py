@@ -15,7 +15,6 @@ from towernmt.models.products import gradients_over_rows, on_gpu
 from towernmt.processor import has_fast_bfloat16, processor_flags
 from towernmt.tf_compat import tf, tf1
 
-PRECISIONS = ("float32", "bfloat16", "float16")
 _PRECISION = "towernmt/precision"
 
 

@@ -18,12 +18,6 @@ from towernmt.models.randomness import StatelessUniform, dropout
 from towernmt.models.scan import Operation, Step, apply_now, scan
 from towernmt.tf_compat import tf, tf1
 
-CELLS = ("gru", "lstm")
-KERNELS = ("auto", "fused", "loop")
-"""`auto`: the fused kernels in towers that do not train; in those that do, the loop, whose gradient is written out.
-(Training steps of the presets `tiny`, float32, 1,024 tokens, two towers on two cores: with fused kernels 0.70 of the
-loop's speed for Seq2Seq's LSTMs, 0.87 for RNNSearch's GRUs.)"""
-
 _MAPS = {"gru": {"gates": 2, "candidate": 1}, "lstm": {"gates": 4}}
 """The affine maps of a cell, and how many times its depth each one yields."""
 _EPSILON = 1e-6
@@ -42,7 +36,7 @@ class Cell:
     The state is a list of float32 `[rows, depth]`, the output last: `[h]` or `[c, h]`.
 
     Args:
-        kind: one of `CELLS`.
+        kind: one of `choices.CELLS`.
         input_depth: of the input that is known for all steps beforehand.
         depth: of the state.
         name: variable scope.

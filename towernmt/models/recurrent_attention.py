@@ -12,8 +12,6 @@ from towernmt.models.randomness import StatelessUniform
 from towernmt.models.scan import Operation, apply_now
 from towernmt.tf_compat import tf, tf1
 
-SCORES = ("additive", "dot", "general")
-COVERAGES = ("none", "linguistic")
 MAX_FERTILITY = 2.0
 """N of Tu et al. (2016): the most target words that one source word may be good for."""
 _MASKED = -1e9
@@ -86,7 +84,7 @@ class Attention:
     N sigmoid(u . h).
 
     Args:
-        score: one of `SCORES`.
+        score: one of `choices.SCORES`.
         query_depth: depth of s.
         depth: depth inside additive attention.
         coverage: one of `COVERAGES`; with additive scores only.

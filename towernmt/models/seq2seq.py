@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.errors import SettingsError
-from towernmt.models.common_settings import CommonSettings, check_common
+from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.embeddings import by_time, embed_source, look_up, shared_table
 from towernmt.models.interface import DecoderState
@@ -19,8 +19,6 @@ from towernmt.models.loss import Projection
 from towernmt.models.precision import matmul, to_float32
 from towernmt.models.randomness import StatelessUniform, dropout
 from towernmt.models.recurrence import (
-    CELLS,
-    KERNELS,
     Cell,
     at_end,
     reverse,
@@ -35,43 +33,10 @@ from towernmt.models.recurrent_attention import (
     by_sentence,
 )
 from towernmt.models.scan import Step, scan
-from towernmt.settings import setting
+from towernmt.models.seq2seq_settings import PRESETS, Seq2SeqSettings
 from towernmt.tf_compat import tf, tf1
 
-
-@dataclass(frozen=True)
-class Seq2SeqSettings(CommonSettings):
-    """Sizes and regularisation of a Seq2Seq; the defaults are the preset `tiny`."""
-
-    embedding_size: int = setting(
-        256, "depth of the embeddings and of the last hidden layer", at_least=1, at_most=65536)
-    hidden_size: int = setting(448, "units of each layer", at_least=1, at_most=65536)
-    layers: int = setting(
-        2, "layers of the encoder, and of the decoder, which starts from the encoder's last state",
-        at_least=1, at_most=1000)
-    cell: str = setting("lstm", "recurrent cell", choices=CELLS)
-    reverse_source: bool = setting(True, "read the source backwards, so that its beginning is fresh")
-    attention: str = setting("general", "score of attention (Luong et al. 2015); none for Sutskever et al. (2014)",
-                             choices=("none", "dot", "general"))
-    input_feeding: bool = setting(False, "the decoder's first layer also reads the step before's last hidden layer")
-    layer_norm: bool = setting(False, "layer normalisation within the cells (Ba et al. 2016)")
-    embedding_dropout: float = setting(
-        0.1, "dropout on the embeddings, the same at all steps of a sentence", at_least=0, below=1)
-    dropout: float = setting(
-        0.1, "dropout between layers, the same at all steps of a sentence, and before the softmax", at_least=0, below=1)
-    kernels: str = setting("auto", "fused recurrent kernels of TensorFlow, or loops; auto: whichever is faster",
-                           choices=KERNELS)
-
-
-_PAPERS: dict[str, Any] = {"embedding_size": 1000, "hidden_size": 1000, "layers": 4, "tie_embeddings": "none",
-                           "label_smoothing": 0.0}
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "sutskever": {**_PAPERS, "attention": "none", "embedding_dropout": 0.0, "dropout": 0.0},
-    "luong": {**_PAPERS, "attention": "general", "input_feeding": True, "embedding_dropout": 0.2, "dropout": 0.2},
-}
-"""The sizes of Sutskever et al. (2014, section 3.4) and Luong et al. (2015, section 4.1); `tiny` suits laptops."""
+__all__ = ["PRESETS", "Seq2Seq", "Seq2SeqMemory", "Seq2SeqSettings"]
 
 
 class Seq2SeqMemory(NamedTuple):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from towernmt.errors import SettingsError
+from towernmt.models.choices import FEED_FORWARDS
 from towernmt.models.common_settings import CommonSettings, check_common
-from towernmt.models.feed_forward import FEED_FORWARDS
 from towernmt.models.initialization import INITIALIZATIONS
 from towernmt.settings import setting
 

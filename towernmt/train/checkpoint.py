@@ -18,7 +18,6 @@ from typing import Any
 
 from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.errors import CheckpointError
-from towernmt.tf_compat import tf
 from towernmt.train.checkpoint_state import STATE
 
 _NAME = re.compile(r"step-(\d+)$")
@@ -55,6 +54,8 @@ def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state
         CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are
             untouched.
     """
+    from towernmt.tf_compat import tf  # takes seconds, and who asks for names alone does without
+
     final, unfinished = checkpoint_path(directory, step), directory / f"{_UNFINISHED}step-{step}"
     try:
         directory.mkdir(parents=True, exist_ok=True)

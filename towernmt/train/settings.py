@@ -8,14 +8,13 @@ from typing import Any
 
 from towernmt.callbacks.metrics import METRICS
 from towernmt.callbacks.schedules import ScheduleSettings
-from towernmt.dataflow.window import StreamSettings
+from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.errors import SettingsError
-from towernmt.models import architecture, name_of_model
-from towernmt.models.model_class import default_values
-from towernmt.models.precision import PRECISIONS
+from towernmt.models import name_of_model, settings_and_presets
+from towernmt.models.choices import PRECISIONS
 from towernmt.predict.settings import SearchSettings
 from towernmt.settings import setting
-from towernmt.train.optimizer import OptimizerSettings
+from towernmt.train.optimizer_settings import OptimizerSettings
 
 
 @dataclass
@@ -116,13 +115,12 @@ def default_settings(name: str = "transformer", preset: str | None = None) -> Se
     Raises:
         SettingsError: unknown architecture or preset.
     """
-    kind = architecture(name)
-    model = default_values(kind.model, name)
+    model, presets = settings_and_presets(name)
     if preset is not None:
-        if preset not in kind.presets:
-            names = f"the presets {', '.join(kind.presets)}" if kind.presets else "no presets"
+        if preset not in presets:
+            names = f"the presets {', '.join(presets)}" if presets else "no presets"
             raise SettingsError(f"--preset {preset}: {name} has {names}.")
-        model = dataclasses.replace(model, **kind.presets[preset])
+        model = dataclasses.replace(model, **presets[preset])
     return Settings(architecture=name, model=model)
 
 
