@@ -14,6 +14,7 @@ from towernmt.settings import apply_overrides, load_yaml, parse_assignments
 
 if TYPE_CHECKING:
     from towernmt.dataflow.training_data import TrainingData
+    from towernmt.train.run_directory import RunDirectory
     from towernmt.train.settings import Settings
 
 
@@ -88,21 +89,31 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
-    from towernmt.train.provenance import without_facts
-    from towernmt.train.run_directory import RunDirectory
     from towernmt.train.settings import default_settings
 
-    run_directory = RunDirectory(options.logdir) if options.logdir else None
-    if run_directory is not None and run_directory.exists():
-        settings = run_directory.settings(options.model)
+    run = _run_of(options)
+    if run is not None:
+        settings = run.settings(options.model)
         if options.preset is not None:
             preset = default_settings(settings.architecture, options.preset).model
             settings.model = _keep_vocabulary_sizes(preset, settings.model)
     else:
         settings = default_settings(options.model or "transformer", options.preset)
     if options.config:
+        from towernmt.train.provenance import without_facts
+
         settings = apply_overrides(settings, without_facts(load_yaml(Path(options.config))), origin=options.config)
     return apply_overrides(settings, parse_assignments(options.assignments))
+
+
+def _run_of(options: argparse.Namespace) -> RunDirectory | None:
+    """The run that goes on, or None."""
+    if not options.logdir:
+        return None
+    from towernmt.train.run_directory import RunDirectory
+
+    run = RunDirectory(options.logdir)
+    return run if run.exists() else None
 
 
 def _keep_vocabulary_sizes(preset: object, saved: object) -> object:
