@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.errors import CheckpointError, SettingsError
+from towernmt.train.average import best_checkpoints
+from towernmt.train.run_directory import RunDirectory
 
 
 class Monitors:
@@ -187,11 +190,31 @@ def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_p
     assert [e["step"] for e in again.best.entries] == [3]
 
 
-def test_a_broken_record_is_an_error_that_says_so(tmp_path):
+ENTRY = {"step": 1, "score": 1.0, "metric": "validation_bleu"}
+
+
+@pytest.mark.parametrize("record, field", [
+    ("[{", "cannot be read"), ("", "cannot be read"), ("[" * 100_000, "nested too deeply"),
+    ("{}", "it holds an object where a list is expected"), ("[7]", "`[0]` holds 7"),
+    (json.dumps([{**ENTRY, "step": "../../../etc"}]), "`[0].step` holds"),
+    (json.dumps([ENTRY, {**ENTRY, "step": -1}]), "`[1].step` holds -1 where 0 or more"),
+    (json.dumps([{"step": 1, "score": 1.0}]), "`[0].metric` is missing"),
+    (json.dumps([{**ENTRY, "score": "high"}]), "`[0].score` holds \"high\"")])
+def test_a_spoilt_record_is_told_with_file_and_field_by_all_that_read_it(tmp_path, record, field):
     Loop(tmp_path).run([1.0])
-    (tmp_path / "best/record.json").write_text("[{")
-    with pytest.raises(CheckpointError, match="record.json"):
-        Loop(tmp_path).run([1.0])
+    (tmp_path / "best/record.json").write_text(record)
+    for read in (lambda: Loop(tmp_path).run([1.0]), RunDirectory(tmp_path).checkpoint,
+                 lambda: best_checkpoints(RunDirectory(tmp_path), 1)):
+        with pytest.raises(CheckpointError, match=re.escape(field)) as refused:
+            read()
+        assert str(tmp_path / "best/record.json") in str(refused.value)
+
+
+@pytest.mark.parametrize("state", [5, {}, {"entries": 1, "last": None}, {"entries": [{}], "last": None},
+                                   {"entries": [], "last": 7}, {"entries": [], "last": {"step": 1}}])
+def test_what_it_did_not_write_is_not_taken_back(tmp_path, state):
+    with pytest.raises((TypeError, KeyError, ValueError)):      # which the saver tells with file and field
+        BestCheckpoints(tmp_path).restore_state(state)
 
 
 def test_scores_that_are_not_numbers_are_logged_and_never_kept(tmp_path):

@@ -166,6 +166,13 @@ def finished(tmp_path_factory):
     return place
 
 
+def test_a_callback_may_remember_what_is_no_number(finished, tmp_path):
+    run, counter = Path(shutil.copytree(finished, tmp_path / "run")), Counter()
+    spoilt(run, lambda s: {**s, "callbacks": {"counter": {"count": float("nan")}}})
+    TrainConfig(Weights(), GeneralQueueInput(Ones()), callbacks=[counter, CheckpointSaver(run)])
+    assert counter.count != counter.count
+
+
 class AtTheEnd(Counter):
     """Learns something when training ends, as the last validation does."""
 

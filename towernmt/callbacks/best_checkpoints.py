@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from towernmt.atomic_files import flush_to_disk, write_text
 from towernmt.callbacks.score_watcher import ScoreWatcher
 from towernmt.callbacks.surroundings import EndOfTraining, find_saver
 from towernmt.errors import CheckpointError, SettingsError
+from towernmt.json_files import checked
+from towernmt.train.best_record import RECORD, BestEntry, read_record
 from towernmt.train.checkpoint import point_at
 
 Entry = dict[str, Any]
@@ -69,7 +72,10 @@ class BestCheckpoints(ScoreWatcher):
         return {"entries": self._entries, "last": self._last}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self._entries, self._last = list(state["entries"]), state["last"]
+        self._entries = [asdict(entry) for entry in checked(state["entries"], list[BestEntry], "entries")]
+        last = state["last"]        # may be no number
+        self._last = None if last is None else {
+            "step": int(last["step"]), "score": float(last["score"]), "metric": str(last["metric"])}
 
     def _setup_graph(self) -> None:
         self._saver = self._saver or find_saver(self.trainer)
@@ -114,13 +120,13 @@ class BestCheckpoints(ScoreWatcher):
     def _reconcile(self) -> None:
         """Bring record, log and directories into line with the step that training starts from."""
         now = self.global_step
-        recorded = self._read_record()
+        recorded = [asdict(entry) for entry in read_record(self.directory)]
         known = [entry for entry in [*recorded, *self._entries]
                  if entry["step"] <= now and entry["metric"] == self.metric]
         other = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
         if other is not None:
             self._set_aside(f"the best by {other}")
-        elif now == 0 and not known and (self.directory / "record.json").exists():
+        elif now == 0 and not known and (self.directory / RECORD).exists():
             self._set_aside("the best of another run")
         present = []
         for entry in self._best_of(known):
@@ -160,19 +166,8 @@ class BestCheckpoints(ScoreWatcher):
             if path not in listed and re.fullmatch(r"(\.writing-)?step-\d+", path.name):
                 shutil.rmtree(path)
 
-    def _read_record(self) -> list[Entry]:
-        path = self.directory / "record.json"
-        if not path.exists():
-            return []
-        try:
-            return [{"step": int(e["step"]), "score": float(e["score"]), "metric": str(e["metric"])}
-                    for e in json.loads(path.read_text(encoding="utf-8"))]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise CheckpointError(f"{path}: the record of the best checkpoints cannot be read ({error}); "
-                                  f"mend it, or move {self.directory} away to begin a new one.") from error
-
     def _write_record(self) -> None:
-        write_text(self.directory / "record.json", json.dumps(self._entries, indent=1) + "\n")
+        write_text(self.directory / RECORD, json.dumps(self._entries, indent=1) + "\n")
         if self._entries:
             point_at(self.directory, [entry["step"] for entry in reversed(self._entries)])
 

@@ -101,7 +101,8 @@ class BleuValidator(StatefulCallback):
     def restore_state(self, state: dict[str, Any]) -> None:
         self._last_step = int(state["last_step"])
         if state.get("metric", "validation_bleu") == self.metric:
-            self.best_score, self.best_step = state["best_score"], int(state["best_step"])
+            best = state["best_score"]
+            self.best_score, self.best_step = None if best is None else float(best), int(state["best_step"])
 
     def _setup_graph(self) -> None:
         self._towers.build(self.trainer, self._with_loss)

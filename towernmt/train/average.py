@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from towernmt.directory_lock import DirectoryLock
 from towernmt.errors import CheckpointError, SettingsError
 from towernmt.predict.search import SearchSettings, search_signature, search_tower
 from towernmt.tf_compat import tf, tf1
+from towernmt.train.best_record import read_record
 from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, write_checkpoint
 from towernmt.train.ema import SUFFIX
 from towernmt.train.held_checkpoint import HeldCheckpoint
@@ -43,10 +43,9 @@ def best_checkpoints(run: RunDirectory, count: int) -> list[Path]:
         SettingsError: `count` is below 1.
         CheckpointError: it does not have so many.
     """
-    record = run.best / "record.json"
-    entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else []
+    entries = read_record(run.best)
     _enough(run, "best checkpoints", "train.keep_best", count, len(entries))
-    return [checkpoint_path(run.best, int(entry["step"])) for entry in entries[:count]]
+    return [checkpoint_path(run.best, entry.step) for entry in entries[:count]]
 
 
 def checkpoints_between(run: RunDirectory, first: int, last: int) -> list[Path]:

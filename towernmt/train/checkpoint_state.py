@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from towernmt.errors import CheckpointError
-from towernmt.json_files import JSONError, Natural, checked, load
+from towernmt.json_files import Natural, checked
 
 STATE = "state.json"
 FORMAT = 1
@@ -65,13 +66,13 @@ def parse_state(content: bytes, checkpoint: Path) -> CheckpointState:
         CheckpointError: it is damaged, or of another version.
     """
     try:
-        value = load(content)
+        value = json.loads(content)     # not `json_files.load`: a callback may remember a score that is no number
         version = value.get("format", FORMAT) if isinstance(value, dict) else FORMAT
         if type(version) is int and version > FORMAT:
             raise CheckpointError(f"{checkpoint / STATE}: of format {version}, but this towernmt reads format "
                                   f"{FORMAT}: use the version that wrote it.")
         return checked(value, CheckpointState)
-    except JSONError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{checkpoint / STATE}: {error}. {_advice(checkpoint)}") from None
 
 

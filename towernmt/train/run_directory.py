@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from towernmt.models import ARCHITECTURES
 from towernmt.models.model_class import default_values
 from towernmt.settings import apply_overrides, load_yaml, save_yaml
 from towernmt.train import run_model
+from towernmt.train.best_record import read_record
 from towernmt.train.checkpoint import checkpoint_path, checkpoint_steps, latest_checkpoint
 from towernmt.train.checkpoint_state import read_state
 from towernmt.train.provenance import facts, fingerprints, recorded, vocabulary_fingerprint, without_facts
@@ -242,9 +242,8 @@ class RunDirectory:
 
     def _best_step(self) -> int | None:
         """The first of `best/record.json` (see `BestCheckpoints`)."""
-        record = self.best / "record.json"
-        entries = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else []
-        return int(entries[0]["step"]) if entries else None
+        entries = read_record(self.best)
+        return entries[0].step if entries else None
 
 
 def _at_defaults(model: Any) -> Any:
