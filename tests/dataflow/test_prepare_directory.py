@@ -114,6 +114,17 @@ def test_what_is_in_the_way_is_named_before_any_work(settings: PrepareSettings, 
     assert (sorted(out.iterdir()), stream.getvalue()) == (before, "")
 
 
+def test_links_in_the_place_of_files_go_and_what_they_lead_to_stays(settings: PrepareSettings, tmp_path: Path) -> None:
+    prepare(settings)
+    shard = Path(settings.output) / "shard-00001.pairs"
+    elsewhere = shard.rename(tmp_path / "elsewhere")
+    shard.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    read_whole(settings.output)
+    assert prepare(replace(settings, overwrite=True, seed=2)).pairs == 200
+    assert not shard.is_symlink() and elsewhere.read_bytes() == before
+
+
 def test_a_run_is_not_prepared_into(settings: PrepareSettings) -> None:
     out = Path(settings.output)
     (out / "vocabulary").mkdir(parents=True)

@@ -19,6 +19,7 @@ import errno
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +29,7 @@ from towernmt.errors import DataError, SettingsError
 
 DEFAULT_GB = 10.0
 SIZE_VARIABLE, PLACE_VARIABLE = "TOWERNMT_CACHE_GB", "TOWERNMT_CACHE"
+PATIENCE_SECONDS = 300.0    # longer than S3 is tried again without progress
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = ".tmp"
 _LOCK = "lock"
@@ -117,7 +119,7 @@ class ObjectCache:
                     return
             # Only copies on their way are left. Whose room is taken waits for nobody, so the end of one is near.
             with contextlib.suppress(FileNotFoundError), open(in_the_way, "rb") as other:
-                _flock(other, "LOCK_SH")
+                _wait_for_lock(other, "LOCK_SH")
 
     def _make_room(self, size: int, own: str) -> str | None:
         """Unlink old copies until `size` bytes are free; otherwise a copy on its way that must be waited for."""
@@ -193,7 +195,7 @@ def default_cache() -> ObjectCache:
 def _locked(path: Path) -> Iterator[BinaryIO]:
     """The file, made if need be, open and locked for this thread alone."""
     with open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666)) as file:
-        _flock(file, "LOCK_EX")
+        _wait_for_lock(file, "LOCK_EX")
         try:
             yield file
         finally:
@@ -207,6 +209,27 @@ def _flock(file: BinaryIO, *operations: str) -> None:
         raise SettingsError("Prepared data in S3 are read through a cache on the disk, whose locks this operating "
                             "system does not have: copy the data to a directory and name that.") from error
     fcntl.flock(file, sum(getattr(fcntl, operation) for operation in operations))
+
+
+def _wait_for_lock(file: BinaryIO, operation: str) -> None:
+    """Take a lock that another process holds for as long as it goes on writing the file, and `PATIENCE_SECONDS` more.
+
+    Raises:
+        DataError: that process does not go on.
+    """
+    pause, written, since = 0.005, -1, time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            _flock(file, operation, "LOCK_NB")
+            return
+        if (now := os.fstat(file.fileno()).st_mtime_ns) != written:
+            written, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE_SECONDS:
+            raise DataError(f"{file.name}: another process holds the lock on this file of the cache, and has not gone "
+                            f"on for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
+                            f"{PLACE_VARIABLE} to another folder.")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
 
 
 def _is_linked(file: BinaryIO) -> bool:

@@ -19,7 +19,6 @@ from towernmt.atomic_files import flush_to_disk
 from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, read_manifest
 from towernmt.directory_lock import DirectoryLock
 from towernmt.errors import DataError, DirectoryInUseError
-from towernmt.outside_names import path_inside
 
 STAGE = ".preparing"
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
@@ -163,7 +162,7 @@ def _exchange(directory: Path) -> None:
     if in_the_way is not None:
         raise DataError(f"{in_the_way} is in the way of the preparation, which is to take its place. Move it away.")
     manifest = read_manifest(stage)
-    kept = {path_inside(directory, name, str(stage / MANIFEST)) for name in (*manifest.names(), MANIFEST)}
+    kept = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
         if path not in kept:
             path.unlink()
