@@ -50,7 +50,7 @@ def test_reading_begins_at_any_byte(tmp_path: Path) -> None:
 
 def test_pipes_and_dangling_links_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tsv")
-    with pytest.raises(DataError, match=r"pipe\.tsv: a pipe or a device cannot be read twice"):
+    with pytest.raises(DataError, match=r"pipe\.tsv: a pipe or a device can be read only once"):
         LocalStorage().list(f"{tmp_path}/pipe.tsv")
     (tmp_path / "link.tsv").symlink_to("nowhere")
     with pytest.raises(DataError, match=r"link\.tsv: there is no such file"):

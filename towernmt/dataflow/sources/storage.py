@@ -7,6 +7,7 @@ import os
 import stat
 from typing import BinaryIO, NamedTuple, Protocol
 
+from towernmt.dataflow.text import check_rereadable
 from towernmt.errors import DataError
 
 
@@ -87,8 +88,7 @@ class LocalStorage:
             raise _unreadable(path, error) from error
         if stat.S_ISDIR(status.st_mode):
             return None
-        if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{path}: a pipe or a device cannot be read twice or from the middle. Write it to a file.")
+        check_rereadable(path)
         return StoredFile(path, status.st_size, _version(status))
 
 
