@@ -56,6 +56,19 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
     assert "pairs.tsv as it is read, in windows of 100,000 pairs" in said[1]
 
 
+@pytest.mark.parametrize(("shard_pairs", "limit", "said"), [
+    (4, 512, "Batches hold 12 of batch_tokens=512 on average, since no batch reaches over two shards, and the 5 shards "
+             "of prepared-4 have 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
+def test_shards_too_small_for_batches_are_told_of(place: Path, shard_pairs: int, limit: int,
+                                                  said: str | None) -> None:
+    output = f"prepared-{shard_pairs}"
+    prepare(PrepareSettings("pairs.tsv", output=output, vocab_kind="word", shard_pairs=shard_pairs))
+    found: list[str] = []
+    make_batches(open_training_data(output), StreamSettings(batch_tokens=limit), 1, found.append)
+    assert [sentence for sentence in found if "reaches over two shards" in sentence] == [
+        f"{said}: prepare with a larger --shard-pairs."] * (said is not None)
+
+
 def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(place: Path) -> None:
     def fingerprint(text: str, vocabulary: str = "prepared") -> str:
         Path("corpora.yaml").write_text(text)

@@ -104,6 +104,12 @@ class PaddingWaste:
         """Share of the target positions that are padding, 0 to 1."""
         return 1 - self.target_tokens / self.target_positions
 
+    def mean_size(self, batch_type: str) -> float:
+        """How much a batch holds on average, in the unit of `batch_type` (of "longest", nearly)."""
+        sizes = {"target": self.target_tokens, "source+target": self.source_positions + self.target_positions,
+                 "longest": max(self.source_positions, self.target_positions), "sentences": self.pairs}
+        return sizes[batch_type] / self.batches
+
     def __str__(self) -> str:
         return (f"{self.batches} batches of {self.pairs} pairs, {self.source_tokens} source and "
                 f"{self.target_tokens} target tokens; padding {self.source:.1%} of the source positions, "

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary import Vocabulary
 
 
+_FULL, _FEW = 0.75, 4     # of a full batch; batches of a shard
+
+
 class TrainingData(Protocol):
     """What training needs of a corpus beside its batches: `PreparedData` and `StreamedCorpus` have it."""
 
@@ -94,10 +97,16 @@ def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | Non
     if settings.subword_sampling:
         raise SettingsError(f"train.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
                             "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
-    batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
+    blocks = cast("BlockSource", data)
+    batches = Batches(blocks, settings, epochs, alignments)
     if report is not None:
         waste = batches.padding_waste()
         report(f"{waste.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: {waste}.")
+        size = waste.mean_size(settings.batch_type)
+        if blocks.num_blocks > 1 and size < _FULL * settings.batch_tokens and waste.batches < _FEW * blocks.num_blocks:
+            report(f"Batches hold {size:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
+                   f"reaches over two shards, and the {blocks.num_blocks:,} shards of {data.directory} have "
+                   f"{waste.pairs / blocks.num_blocks:,.0f} pairs each: prepare with a larger --shard-pairs.")
     return batches
 
 
