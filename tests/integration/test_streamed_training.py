@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
-SETTINGS = ["train.window=60", "train.steps=60", "train.checkpoint_steps=12", "train.validate_steps=0"]
+SETTINGS = ["train.subword_sampling=true", "train.window=60", "train.steps=60", "train.checkpoint_steps=12",
+            "train.validate_steps=0"]
 
 
 @pytest.fixture(scope="module")

@@ -146,15 +146,25 @@ class ChunkEncoder:
         source, target = (list(side) for side in zip(*pairs, strict=True))
         return self._filtered(_side(self._source, source, threads), _side(self._target, target, threads), first_line)
 
-    def sample_pairs(self, pairs: Sequence[Pair], first_line: int, sampling: Sampling, seed: int) -> EncodedChunk:
-        """As `encode_pairs`, with segmentations drawn at random by `seed` (see `Vocabulary.sample_batch`)."""
+    def sample_pairs(self, pairs: Sequence[Pair], first_line: int, sampling: Sampling, seed: int, first: int = 0
+                     ) -> EncodedChunk:
+        """As `encode_pairs`, with segmentations drawn at random; see `Vocabulary.sample_batch`.
+
+        Args:
+            pairs: raw text.
+            first_line: number of the first pair, for what is dropped.
+            sampling: how far from the best segmentation.
+            seed: of the draws, from 0.
+            first: number of the first pair among all that are drawn for with this seed.
+        """
         source, target = (list(side) for side in zip(*pairs, strict=True))
+        # Two seeds: with one vocabulary for both sides, equal sentences need not be cut alike.
         if isinstance(self._source, FactoredVocabulary):
-            drawn = _Side(*self._source.sample_texts(source, sampling, seed))
+            drawn = _Side(*self._source.sample_texts(source, sampling, 2 * seed, first))
         else:
-            drawn = _Side(self._source.sample_batch(source, sampling, seed))
-        # Another seed for the target: with one vocabulary for both, equal sentences need not be cut alike.
-        return self._filtered(drawn, _Side(self._target.sample_batch(target, sampling, seed ^ 1)), first_line)
+            drawn = _Side(self._source.sample_batch(source, sampling, 2 * seed, first))
+        return self._filtered(drawn, _Side(self._target.sample_batch(target, sampling, 2 * seed + 1, first)),
+                              first_line)
 
     def _filtered(self, source: _Side, target: _Side, first_line: int, links: Sequence[Sequence[Link]] | None = None
                   ) -> EncodedChunk:

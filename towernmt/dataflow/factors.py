@@ -95,9 +95,9 @@ class FactoredVocabulary(Vocabulary):
         """
         return _rows(self.encode_texts(texts, threads))
 
-    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[Any]]:
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[Any]]:
         """See `Vocabulary.sample_batch` and `encode_batch`."""
-        return _rows(self.sample_texts(texts, sampling, seed))
+        return _rows(self.sample_texts(texts, sampling, seed, first))
 
     def encode_texts(self, texts: Sequence[str], threads: int = 1) -> FactoredTexts:
         """As `encode_batch`, in parts.
@@ -108,7 +108,7 @@ class FactoredVocabulary(Vocabulary):
         plain, values = self._split(texts)
         return self._joined(values, *self.words.encode_with_words(plain, threads))
 
-    def sample_texts(self, texts: Sequence[str], sampling: Sampling, seed: int) -> FactoredTexts:
+    def sample_texts(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> FactoredTexts:
         """As `sample_batch`, in parts.
 
         Raises:
@@ -116,7 +116,7 @@ class FactoredVocabulary(Vocabulary):
             SettingsError: this kind of vocabulary has only one segmentation of a text.
         """
         plain, values = self._split(texts)
-        return self._joined(values, *self.words.sample_with_words(plain, sampling, seed))
+        return self._joined(values, *self.words.sample_with_words(plain, sampling, seed, first))
 
     def _split(self, texts: Sequence[str]) -> tuple[list[str], list[list[list[str]]]]:
         """The texts without factors, and of each text, of each factor, the values of the words."""

@@ -66,18 +66,20 @@ class Vocabulary(ABC):
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """The ids of many texts; faster than one by one. Kinds that can, use several threads."""
 
-    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
-        """A segmentation of each text drawn at random: a function of the texts, their order and the seed alone.
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
+        """A segmentation of each text drawn at random: a function of the text, its number and the seed alone.
+
+        So it is the same in each process, and whatever other texts are drawn for in one call.
 
         Args:
             texts: cleaned first, as by `encode`.
             sampling: how far from the best segmentation.
-            seed: of the draws, 0 to 2**31 - 1.
+            seed: of the draws, from 0.
+            first: number of the first text, from 0; the others follow.
         Raises:
             SettingsError: this kind of vocabulary has only one segmentation of a text.
         """
-        raise SettingsError(f"train.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
-                            "vocabulary has only one segmentation of a text: leave it false.")
+        raise self._one_segmentation()
 
     def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
         """As `encode_batch`, and for each piece the number of its word, from 0: of a piece of several, the first's.
@@ -86,10 +88,10 @@ class Vocabulary(ABC):
         """
         return self._word_by_word(texts, lambda words: self.encode_batch(words, threads))
 
-    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
         """As `sample_batch`, with the words of the pieces as `encode_with_words` has them."""
-        return self._word_by_word(texts, lambda words: self.sample_batch(words, sampling, seed))
+        raise self._one_segmentation()
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -123,6 +125,10 @@ class Vocabulary(ABC):
 
     def __len__(self) -> int:
         return self.size
+
+    def _one_segmentation(self) -> SettingsError:
+        return SettingsError(f"train.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
+                             "vocabulary has only one segmentation of a text: leave it false.")
 
     @staticmethod
     def _word_by_word(texts: Sequence[str], encode: Callable[[list[str]], list[list[int]]]

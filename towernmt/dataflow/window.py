@@ -98,23 +98,25 @@ class WindowMaker:
         chunks: list[EncodedChunk] = []
         dropped: Counter[str] = Counter()
         left = self._settings.window
+        number = sum(one.pairs for one in reader.statistics())  # of the next pair in this epoch
         while left > 0 and (pairs := reader.take(min(left, _SLICE))):
             left -= len(pairs)
             try:
-                chunk = self._encode_slice(pairs, [self._settings.seed, epoch, index, len(chunks)])
+                chunk = self._encode_slice(pairs, epoch, number)
             except FactorError as error:
                 raise error.at(f"{self._mixture.name}, window {index + 1} of epoch {epoch + 1},",
                                sum(one.lines for one in chunks) + error.index + 1) from None
             chunks.append(chunk)
+            number += len(pairs)
             dropped.update({reason: len(lines) for reason, lines in chunk.dropped.items()})
         return chunks, dropped
 
-    def _encode_slice(self, pairs: list[Pair], key: list[int]) -> EncodedChunk:
-        """`key` names the draws, where segmentations are drawn."""
+    def _encode_slice(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
+        """Where segmentations are drawn, they are by (seed, epoch, number of the pair in the epoch) alone."""
         if self._sampling is None:
             return self._encoder.encode_pairs(pairs, 1, _THREADS)
-        seed = int(np.random.SeedSequence(key).generate_state(1)[0]) & 0x7FFFFFFE
-        return self._encoder.sample_pairs(pairs, 1, self._sampling, seed)
+        seed = int(np.random.SeedSequence([self._settings.seed, epoch]).generate_state(1, np.uint64)[0])
+        return self._encoder.sample_pairs(pairs, 1, self._sampling, seed, number)
 
 
 def _joined(chunks: list[EncodedChunk]) -> PairBlock:

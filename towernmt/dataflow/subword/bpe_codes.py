@@ -11,6 +11,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from towernmt.dataflow.subword.words import most_frequent, read_pieces, write_pieces
@@ -52,11 +53,23 @@ class BpeCodesVocabulary(Vocabulary):
         return [[id for word in clean(text).split(" ") if word for id in self._encode_word(word)]
                 for text in texts]
 
-    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
         """See `Vocabulary.sample_batch`: BPE-dropout; `sampling.nbest` has no meaning here."""
-        chance = random.Random(seed)
-        return [[id for word in clean(text).split(" ") if word
-                 for id in self._draw_word(word, sampling.alpha, chance)] for text in texts]
+        return [list(chain.from_iterable(words)) for words in self._draw(texts, sampling, seed, first)]
+
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
+                          ) -> tuple[list[list[int]], list[list[int]]]:
+        drawn = self._draw(texts, sampling, seed, first)
+        return ([list(chain.from_iterable(words)) for words in drawn],
+                [[number for number, word in enumerate(words) for _ in word] for words in drawn])
+
+    def _draw(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int) -> list[list[list[int]]]:
+        """Of each text, of each word, its pieces."""
+        drawn = []
+        for number, text in enumerate(texts, first):
+            chance = random.Random(seed << 64 | number)  # Python keeps what random() gives for a whole number
+            drawn.append([self._draw_word(word, sampling.alpha, chance) for word in clean(text).split(" ") if word])
+        return drawn
 
     def _draw_word(self, word: str, dropout: float, chance: random.Random) -> list[int]:
         ids = [self._ids.get(piece, UNK) for piece in self._sample_word(word, dropout, chance)]

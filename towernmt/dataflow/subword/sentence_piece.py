@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 import sentencepiece
 
+from towernmt.dataflow.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.subword.piece_words import PieceWords
 from towernmt.dataflow.text import clean
 from towernmt.dataflow.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.errors import DataError
 
-_ONE_SAMPLER = threading.Lock()  # the seed of SentencePiece's generator belongs to the whole process
 _TRAINER_THREADS = 16  # fixed: the sums of the training depend on it
 
 
@@ -44,6 +41,7 @@ class SentencePieceVocabulary(Vocabulary):
                 raise RuntimeError("empty")
         except RuntimeError as error:
             raise DataError(f"{origin}: not a SentencePiece model, or a damaged one.") from error
+        self._samplers: dict[Sampling, PieceSampler] = {}
         processor = self._processor
         specials = {PAD: processor.pad_id(), BOS: processor.bos_id(),
                     EOS: processor.eos_id(), UNK: processor.unk_id()}
@@ -62,13 +60,9 @@ class SentencePieceVocabulary(Vocabulary):
         return self._renumbered(self._processor.encode([clean(text) for text in texts], out_type=int,
                                                        num_threads=threads))
 
-    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int) -> list[list[int]]:
-        """See `Vocabulary.sample_batch`: unigram sampling, or BPE-dropout, by SentencePiece itself.
-
-        Its generator belongs to a thread, which seeds it at its first draw from one number of the whole process:
-        so each call draws in a thread of its own, one call at a time.
-        """
-        return self._renumbered(self._sample([clean(text) for text in texts], sampling, seed, int))
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
+        """See `Vocabulary.sample_batch`: unigram sampling, or BPE-dropout."""
+        return self._renumbered(self._sampler(sampling).ids([clean(text) for text in texts], seed, first))
 
     def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
         cleaned = [clean(text) for text in texts]
@@ -76,21 +70,18 @@ class SentencePieceVocabulary(Vocabulary):
         words = self._words.of(cleaned, encoded, lambda: self._processor.encode(cleaned, out_type=str))
         return self._renumbered(encoded), words
 
-    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
-        cleaned = [clean(text) for text in texts]
-        encoded = self._sample(cleaned, sampling, seed, int)
-        words = self._words.of(cleaned, encoded, lambda: self._sample(cleaned, sampling, seed, str))
+        cleaned, sampler = [clean(text) for text in texts], self._sampler(sampling)
+        encoded = sampler.ids(cleaned, seed, first)
+        words = self._words.of(cleaned, encoded, lambda: sampler.written(cleaned, seed, first))
         return self._renumbered(encoded), words
 
-    def _sample(self, cleaned: list[str], sampling: Sampling, seed: int, kind: type) -> list[list[Any]]:
-        """Ids of the model, or pieces: of one seed, the same segmentation."""
-        with _ONE_SAMPLER, ThreadPoolExecutor(1, "subword sampling") as fresh:
-            sentencepiece.set_random_generator_seed(seed)
-            drawing = fresh.submit(self._processor.encode, cleaned, out_type=kind, enable_sampling=True,
-                                   alpha=sampling.alpha, nbest_size=sampling.nbest, num_threads=1)
-            drawn: list[list[Any]] = drawing.result()
-        return drawn
+    def _sampler(self, sampling: Sampling) -> PieceSampler:
+        sampler = self._samplers.get(sampling)
+        if sampler is None:
+            sampler = self._samplers[sampling] = PieceSampler(self._processor, sampling)
+        return sampler
 
     @cached_property
     def _words(self) -> PieceWords:
