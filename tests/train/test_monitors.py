@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.sessinit import JustCurrentSession
@@ -49,7 +50,8 @@ def events(log: Path) -> list[tuple[int, str, float]]:
     found = []
     for file in sorted(log.glob("events.out.tfevents.*")):
         for event in tf1.train.summary_iterator(str(file)):
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value
+                      if value.HasField("simple_value")]
     return found
 
 
@@ -121,6 +123,15 @@ def test_settings_are_shown_as_a_text_and_as_hyper_parameters(tmp_path):
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in info.hparams.items()}
     assert values == {**SETTINGS, "train.only": "['a|b']"}
     assert info.group_name == str(tmp_path)
+
+
+def test_what_is_alike_in_training_and_validation_shares_a_chart(tmp_path):
+    train(tmp_path, 1)
+    (event,) = accumulated(tmp_path).Tensors("custom_scalars__config__")
+    (category,) = Layout.FromString(event.tensor_proto.string_val[0]).category
+    curves = {chart.title: list(chart.multiline.tag) for chart in category.chart}
+    assert curves["perplexity"] == ["perplexity$", "validation_perplexity(/.*)?$"]
+    assert ["nll$", "validation_loss(/.*)?$"] in curves.values()
 
 
 def test_half_a_line_that_a_killed_process_left_is_dropped(tmp_path):

@@ -5,7 +5,7 @@ The formats are those of TensorBoard's plugins; TensorBoard itself is not needed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,19 @@ def hyper_parameters(settings: Mapping[str, Any], run: Path) -> Any:
                        for name, value in settings.items())
     content = _part(3, entries + _part(4, str(run).encode()))
     return _of_plugin("hparams", "_hparams_/session_start_info", tf.make_tensor_proto(0.0, tf.float32, [0]), content)
+
+
+def charts(curves: Mapping[str, Sequence[str]]) -> Any:
+    """Charts of several curves each, for TensorBoard's Custom Scalars.
+
+    Args:
+        curves: title of a chart to regular expressions on the tags of its scalars.
+    """
+    # A Layout: categories (2) with title (1) and charts (2) with title (1) and the tags (1) of many lines (2).
+    drawn = b"".join(_part(2, _part(1, title.encode()) + _part(2, b"".join(_part(1, tag.encode()) for tag in tags)))
+                     for title, tags in curves.items())
+    layout = _part(2, _part(1, b"training and validation") + drawn)
+    return _of_plugin("custom_scalars", "custom_scalars__config__", tf.make_tensor_proto(layout, tf.string, []))
 
 
 def _value(value: Any) -> Value:

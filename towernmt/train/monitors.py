@@ -20,11 +20,19 @@ from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
 from towernmt.atomic_files import write_text
-from towernmt.callbacks.summaries import hyper_parameters, settings_table, text_summary
+from towernmt.callbacks.summaries import charts, hyper_parameters, settings_table, text_summary
 from towernmt.tf_compat import tf, tf1
 
 # IndexError is what TensorFlow's file writers make of "file too large".
 _FAILURES = (OSError, IndexError, RuntimeError, tf.errors.OpError)
+
+
+LIKE_BESIDE_LIKE = {
+    "loss of a target token, without label smoothing (nats)": ["nll$", "validation_loss(/.*)?$"],
+    "perplexity": ["perplexity$", "validation_perplexity(/.*)?$"],
+    "speed (target tokens/s)": ["target_tokens_per_second$", "input/target_tokens_per_second$"],
+}
+"""Charts for TensorBoard, which shows each scalar alone otherwise: title to regular expressions on tags."""
 
 
 class _FileMonitor(MonitorBase):
@@ -79,6 +87,7 @@ class EventWriter(_FileMonitor):
             self._put(tf1.Event(wall_time=time.time(), step=self.global_step + 1, session_log=restart))
         else:
             self._put(tf1.Event(wall_time=time.time(), graph_def=self.graph.as_graph_def().SerializeToString()))
+        self.process_summary(charts(LIKE_BESIDE_LIKE))
         if self._settings:
             self.process_summary(text_summary("settings", settings_table(self._settings)))
             self.process_summary(hyper_parameters(self._settings, self._directory))
