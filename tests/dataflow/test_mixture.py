@@ -178,6 +178,10 @@ def test_the_cursor_of_other_sources_is_refused(mixture) -> None:
         mixture({"b": 3, "a": 3}).reader(cursor)
     with pytest.raises(DataError, match="damaged"):
         mixture({"b": 3, "a": 3}).reader({"draw": 3})
+    state = cursor["sources"][0]
+    for change in ({"weight": "1"}, {"weight": -1.0}, {"pairs": None}, {"active": 1}, {"evil": 1}, {"round": -1}):
+        with pytest.raises(DataError, match=rf"damaged, .*`sources\[0\].{next(iter(change))}`"):
+            mixture({"a": 3, "b": 3}).reader({**cursor, "sources": [{**state, **change}, cursor["sources"][1]]})
 
 
 @pytest.mark.parametrize(("how", "message"), [

@@ -13,18 +13,18 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 from towernmt.errors import DataError, SettingsError, TowerNMTError
+from towernmt.json_files import Between, JSONError, Natural, checked
 
 MIXES = ("weight", "temperature", "concatenate")
 ON_END = ("restart", "drop", "end")
 _DRAWS = 4096  # drawn at a time
 _STREAM = 0x6D6978  # keeps these random numbers apart from those of the order of batches
-_KEYS = {"name", "cursor", "weight", "pairs", "round", "rounds", "active"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,29 @@ class SourceStatistics:
     name: str
     pairs: int
     rounds: int
+
+
+@dataclass
+class _SourceState:
+    """Where a source is: the parts of its entry in a cursor."""
+
+    name: str
+    cursor: Cursor
+    weight: Annotated[float, Between(0)]
+    pairs: Natural
+    round: Natural
+    rounds: Natural
+    active: bool
+
+
+@dataclass
+class _Place:
+    """A cursor of a mixture."""
+
+    epoch: Natural
+    draw: Natural
+    over: bool
+    sources: list[_SourceState]
 
 
 class Mixture(Source):
@@ -290,15 +313,13 @@ def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list
     """
     names = [ingredient.source.name for ingredient in mixture.ingredients]
     try:
-        states = [dict(state) for state in cursor["sources"]]
-        epoch, draw, over = int(cursor["epoch"]), int(cursor["draw"]), bool(cursor["over"])
-        there = [str(state["name"]) for state in states]
-        whole = all(set(state) == _KEYS for state in states)
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt; begin "
-                        "anew with another --logdir.") from error
-    if there != names or not whole:
+        place = checked(cursor, _Place)
+    except JSONError as error:
+        raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt "
+                        f"({error}); begin anew with another --logdir.") from error
+    there = [state.name for state in place.sources]
+    if there != names:
         raise DataError(f"The place to go on from is one in {', '.join(there) or 'no source'}, but the sources are now "
                         f"{', '.join(names)}: name the same sources in the same order, or begin anew with another "
                         "--logdir.")
-    return epoch, draw, over, states
+    return place.epoch, place.draw, place.over, [dict(vars(state)) for state in place.sources]
