@@ -8,6 +8,7 @@ from towernmt.callbacks import CheckpointSaver, InverseSquareRootSchedule, NaNGu
 from towernmt.dataflow import Batches, BatchSettings, PreparedData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import Transformer, TransformerSettings
+from towernmt.predict import Translator
 from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, settings_of_model
 
 from tensorpack.train import launch_train_with_config  # isort: skip
@@ -23,3 +24,4 @@ config = TrainConfig(
                CheckpointSaver(f"{run}/checkpoints", every_steps=500), Progress(2)],
     max_epoch=1)
 launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
+print("translated:", Translator(run, beam_size=1).translate("ba be bi"))

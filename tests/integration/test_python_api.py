@@ -173,6 +173,7 @@ def test_a_program_put_together_by_hand_is_quiet_and_logs_into_its_run(corpus, s
     for _ in range(2):      # the second time there is a log already, and nobody is asked what to do about it
         result = start(corpus.prepared, tmp_path / "run", program=program).wait()
         assert (result.status, result.errors) == (0, "")
+        assert result.output.splitlines()[-1].startswith("translated: ") and "Restoring" not in result.output
     assert "step 2, nll" in (tmp_path / "run" / "log" / "log.log").read_text()
     kinds = {path.name.split(".")[0] for path in (tmp_path / "run" / "log").iterdir()}
     assert kinds == {"log", "stats", "events"} and (tmp_path / "run" / "log" / "stats.jsonl").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,18 @@ def test_a_place_that_cannot_be_written_is_one_warning_each_and_training_goes_on
         logging.getLogger("tensorpack").removeHandler(handler)
     for name in ("EventWriter", "StatsWriter"):
         assert sum(f"{name} records nothing more" in record for record in records) == 1
+
+
+def test_a_directory_that_was_removed_meanwhile_is_not_made_anew(tmp_path):
+    class Remove(Callback):
+        def _trigger_step(self) -> None:
+            if self.global_step == 2:
+                shutil.rmtree(tmp_path / "log")
+
+    with tf.Graph().as_default():
+        trainer = SimpleTrainer()
+        trainer.train_op = tf1.train.get_or_create_global_step().assign_add(1).op
+        trainer.setup_callbacks([Remove(), Put()], [EventWriter(tmp_path / "log"), StatsWriter(tmp_path / "log")])
+        trainer.initialize(SessionCreator(), JustCurrentSession())
+        trainer.main_loop(5, 1, 1)
+    assert not (tmp_path / "log").exists()

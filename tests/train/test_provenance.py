@@ -80,7 +80,7 @@ def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(
     told = yaml.safe_load(run.settings_file.read_text())
     assert told["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
                                  "numpy": np.__version__, "python": platform.python_version()}
-    assert told["made_from"]["data_path"] == str(data)
+    assert told["made_from"]["data_path"] == str(data.absolute())
     assert told["made_from"]["data"] == PreparedData(data).fingerprint
     assert read_state(run.checkpoints / "step-4").made_from == {
         name: told["made_from"][name] for name in ("vocabulary", "data")}
@@ -152,6 +152,11 @@ def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run,
     assert [record.getMessage() for record in caplog.records] == [
         f"{run.path} is finished: train.steps=4 is reached at step 4. To go on, give a higher limit (--set ...)."]
     assert content(run.path) == before
+
+
+def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it(run):
+    remembered = read_state(run.checkpoints / "step-4").callbacks["bleu_validator"]
+    assert remembered["last_step"] == remembered["best_step"] == 4
 
 
 @pytest.mark.parametrize("change, settings, reason", [

@@ -149,6 +149,12 @@ def test_a_number_of_gpus_means_the_first_ones_as_in_tensorpack(monkeypatch):
     assert SyncMultiGPUTrainer(2).devices == [0, 1]
 
 
+def test_towers_without_bound_are_refused_before_one_is_built():
+    assert len(tower_devices(None, 64)) == 64
+    with pytest.raises(SettingsError, match="--towers 1000000: .* towers are the most on this machine"):
+        tower_devices(None, 1_000_000)
+
+
 @pytest.mark.parametrize("gpus, towers", [(0, None), (-1, None), (None, None), (None, 0), ([], None), ([0], 1)])
 def test_a_trainer_without_clear_towers_is_refused(gpus, towers):
     with pytest.raises(SettingsError):

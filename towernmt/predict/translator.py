@@ -17,6 +17,8 @@ from towernmt.errors import SettingsError
 from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
+from towernmt.stderr_noise import without_noise
+from towernmt.terminal_log import mend_terminal
 from towernmt.tf_compat import tf
 from towernmt.train.ema import RestoreAverages
 from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
@@ -132,8 +134,12 @@ _BUILDING = threading.Lock()
 
 
 def make_predictor(config: PredictConfig) -> OfflinePredictor:
-    """tensorpack's predictor; one thread at a time builds one, since tensorpack has one tower context a process."""
-    with _BUILDING:
+    """tensorpack's predictor, without TensorFlow's noise and tensorpack's own steps on the terminal.
+
+    One thread at a time builds one, since tensorpack has one tower context a process.
+    """
+    mend_terminal()
+    with _BUILDING, without_noise():
         return OfflinePredictor(config)
 
 

@@ -143,6 +143,7 @@ class StatsWriter(_FileMonitor):
         self._write(self._drop_later)
 
     def _drop_later(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
             kept = [line for line in lines if _step_of(line) <= self.global_step]
@@ -168,7 +169,7 @@ class StatsWriter(_FileMonitor):
             self._write(lambda: self._append(json.dumps(entry)))
 
     def _append(self, line: str) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        # A directory that was removed or renamed meanwhile is not made anew: the run's own may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 

@@ -66,7 +66,8 @@ class RunDirectory:
         self.check_place()
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
-        self.save_settings(settings, facts({**fingerprints(data), "data_path": str(data.directory)}))
+        place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
+        self.save_settings(settings, facts({**fingerprints(data), "data_path": str(place)}))
         begin_log(self.log)
 
     @contextmanager

@@ -27,7 +27,7 @@ from towernmt.train.freeze import TrainedVariables
 from towernmt.train.gradients import Accumulator, sum_over_towers
 from towernmt.train.log_filter import mend_logger
 from towernmt.train.loop import ResumableLoop
-from towernmt.train.session import SessionCreator
+from towernmt.train.session import SessionCreator, processors
 
 GradsAndVars = list[tuple[Any, Any]]
 CPU = "/cpu:0"
@@ -236,11 +236,15 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self._input.last_position = position
 
 
+LEAST_MOST_TOWERS = 64
+"""So many towers may be built on any machine's CPU."""
+
+
 def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
     """The device of each tower.
 
     Raises:
-        SettingsError: both or neither are given, a GPU is not there, or there are no towers.
+        SettingsError: both or neither are given, a GPU is not there, or there are no towers, or very many.
     """
     if gpus is not None and towers is not None:
         raise SettingsError("--gpu and --towers exclude each other: --gpu runs a tower a GPU, "
@@ -248,6 +252,10 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
     if gpus is None:
         if towers is None or towers < 1:
             raise SettingsError("a trainer needs at least one tower: pass gpus=[0, 1, ...] or towers=N.")
+        most = max(LEAST_MOST_TOWERS, 4 * processors())
+        if towers > most:
+            raise SettingsError(f"--towers {towers}: {most} towers are the most on this machine's {processors()} "
+                                "processors; as many towers as processors use them all.")
         return [CPU] * towers
     if not gpus:
         raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
