@@ -30,7 +30,6 @@ _FAILURES = (OSError, IndexError, RuntimeError, tf.errors.OpError)
 LIKE_BESIDE_LIKE = {
     "loss of a target token, without label smoothing (nats)": ["nll$", "validation_loss(/.*)?$"],
     "perplexity": ["perplexity$", "validation_perplexity(/.*)?$"],
-    "speed (target tokens/s)": ["target_tokens_per_second$", "input/target_tokens_per_second$"],
 }
 """Charts for TensorBoard, which shows each scalar alone otherwise: title to regular expressions on tags."""
 
@@ -78,8 +77,8 @@ class EventWriter(_FileMonitor):
 
     def _open(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         earlier = sorted(self._directory.glob("events.out.tfevents.*"))
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{len(earlier)}"
         self._writer = tf.io.TFRecordWriter(str(self._directory / name))
         self._put(tf1.Event(wall_time=time.time(), file_version="brain.Event:2"))
         if any(_has_graph(file) for file in earlier):

@@ -39,9 +39,11 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> PrepareSettings:
         lines = (" ".join(f"{side}{word}" for word in sentence) for sentence in words)
         (folder / f"train.{side}").write_text("\n".join(lines) + "\n")
         (folder / f"valid.{side}").write_text(f"{side}1 {side}2\n{side}3\n")
+        (folder / f"talks.{side}").write_text(f"{side}4\n")
     made = PrepareSettings(
         source=str(folder / "train.de"), target=str(folder / "train.en"), output=str(folder / "out"),
-        valid_source=str(folder / "valid.de"), valid_target=str(folder / "valid.en"), vocab_kind="word",
+        valid_source=[str(folder / "valid.de"), str(folder / "talks.de")], vocab_kind="word",
+        valid_target=[str(folder / name) for name in ("valid.en", "valid.de", "talks.en", "talks.de")],
         vocab_size=60, shard_pairs=700)
     prepare(made)
     return made
@@ -89,6 +91,8 @@ def test_data_prepared_to_s3_are_those_prepared_to_a_disk(
     assert data.num_blocks == local.num_blocks == 5 and data.length_ratio == local.length_ratio
     assert all_blocks(data) == all_blocks(local) == all_blocks(data)
     assert (data.valid_source, data.valid_target) == (local.valid_source, local.valid_target)
+    assert [len(one.references) for one in data.validation_sets] == [2, 2]
+    assert data.validation_sets == local.validation_sets
     assert data.statistics == local.statistics and data.statistics_table == local.statistics_table
     data.copy_vocabularies(tmp_path / "vocabulary")
     for name in ("source.words", "target.words"):
