@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.cli.check import load_model
 from towernmt.cli.main import main
 
 MODEL = '''
@@ -63,6 +64,35 @@ def test_each_breach_is_a_line_with_its_place_and_rule(folder, capsys, name):
         "my_model.py:25: [enclosing-scope", "my_model.py:25: [name-scope", "my_model.py:25: [second-tower",
         "my_model.py:24: [tower-word"]
     assert last.startswith(f"my_model.py:{name}: 4 breaches of the rules enclosing-scope, name-scope, ")
+
+
+def test_the_settings_of_the_checked_model_can_be_chosen(folder, capsys):
+    assert main(["check", "my_model.py:Good", "--set", "model.depth=4"]) == 1
+    assert "fails" in capsys.readouterr().out               # [None, 3] times [4]
+    assert main(["check", "my_model.py:Good", "--preset", "big"]) == 1
+    assert "my_model.py:Good has no presets" in capsys.readouterr().err
+    assert main(["check", "my_model.py:make", "--set", "model.depth=4"]) == 1
+    assert "--preset and --set are for a class with a settings dataclass" in capsys.readouterr().err
+
+
+VARIANT = '''
+from dataclasses import dataclass
+from towernmt.models import Transformer
+
+class Variant(Transformer):
+    pass
+
+@dataclass
+class Decorated(Transformer):
+    note: str = ""
+'''
+
+
+@pytest.mark.parametrize("name", ["Variant", "Decorated"])
+def test_a_class_derived_from_one_of_ours_has_its_settings(folder, name):
+    (folder / "variant.py").write_text(VARIANT)
+    model = load_model(f"variant.py:{name}", "tiny", ["model.encoder_layers=1"])
+    assert type(model).__name__ == name and model.settings.encoder_layers == 1
 
 
 @pytest.mark.parametrize("name, sentence", [
