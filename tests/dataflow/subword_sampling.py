@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import sys
 
 from towernmt.dataflow.corpora import read_corpora
@@ -16,7 +17,9 @@ from towernmt.dataflow.stream import StreamBatches
 from towernmt.dataflow.vocabulary import Sampling, load_vocabulary
 from towernmt.dataflow.window import StreamSettings
 
-TEXTS = [f"der {number}. Hund bellt, a{number} läuft {'x' * (number % 70)} heim" for number in range(300)]
+_CHANCE = random.Random(2)
+_WORDS = ["".join(_CHANCE.choices("abcdefgh", k=_CHANCE.randint(3, 9))) for _ in range(300)]  # as test_sampling.py has
+TEXTS = [" ".join([*_CHANCE.choices(_WORDS, k=5), "ab" * (number % 40), f"ü{number}"]) for number in range(300)]
 SAMPLINGS = (Sampling(0.1), Sampling(0.5), Sampling(0.3, 8))
 
 
