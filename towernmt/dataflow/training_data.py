@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from towernmt.dataflow.prepared import open_prepared
 from towernmt.errors import SettingsError
+from towernmt.secrets import mask_uri
 
 if TYPE_CHECKING:
     from towernmt.dataflow.batch_settings import StreamSettings
@@ -64,7 +65,7 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
     """
     if is_prepared(where):
         if vocabulary is not None:
-            raise SettingsError(f"--vocabulary {vocabulary}: {where} is prepared data, which has its vocabularies.")
+            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(where))} is prepared data, which has its vocabularies.")
         return open_prepared(where)
     from towernmt.dataflow.corpora import read_corpora
     from towernmt.dataflow.streamed_corpus import StreamedCorpus
