@@ -25,7 +25,8 @@ def test_user_and_password_and_secret_options_are_hidden(uri: str, shown: str) -
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/a@b.tsv", "/data/b@c.de", "http://host:8080/@scope/x.csv", "x.{de,en}",
-                                 "sqlite:///c.db?table=pairs&key=id&where=score>0.7", "me@example.org"])
+                                 "sqlite:///c.db?table=pairs&key=id&where=score>0.7", "me@example.org",
+                                 "https://USER:PASSWORD@HOST/PATH", "DIALECT://USER@HOST:PORT/DATABASE"])
 def test_what_is_no_secret_stays(uri: str) -> None:
     assert mask_uri(uri) == mask_text(uri) == uri
 

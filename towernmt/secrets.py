@@ -52,6 +52,8 @@ def _masked(text: str, value: str) -> str:
 
 def _without_user(rest: str) -> str:
     """What stands behind `scheme://`, the user and password hidden."""
+    if rest.startswith(("USER@", "USER:PASSWORD@")):
+        return rest     # words of a message on how to write a URI
     query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", rest)
     end = query.start() if query else len(rest)
     place = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", rest[:end])))

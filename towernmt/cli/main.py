@@ -15,6 +15,7 @@ from towernmt.cli.broken_pipe import until_the_reader_has_gone
 from towernmt.cli.parser import Parser, refuse_unknown_command
 from towernmt.cli.standard_streams import open_missing_streams
 from towernmt.errors import TowerNMTError
+from towernmt.secrets import mask_text, mask_uri
 from towernmt.stderr_noise import without_noise
 
 COMMANDS = {
@@ -118,8 +119,8 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def _sentence(error: TowerNMTError | OSError) -> str:
     if isinstance(error, TowerNMTError):
-        return str(error)
-    place = f"{error.filename}: " if error.filename else ""
+        return mask_text(str(error))    # a URI may stand where only a path can be
+    place = f"{mask_uri(str(error.filename))}: " if error.filename else ""
     return f"{place}{error.strerror}; mend that, and start the same command again."
 
 

@@ -10,6 +10,7 @@ from towernmt.dataflow.alignment import LONGEST
 from towernmt.dataflow.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
 from towernmt.errors import SettingsError
+from towernmt.secrets import mask_uri
 from towernmt.settings import check_ranges, setting
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
@@ -125,13 +126,21 @@ class PrepareSettings:
             if not getattr(self, name):
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
-        self.validation_files()
+        self._check_places()
         check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(given) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
                                 "--shared-vocab out.")
+
+    def _check_places(self) -> None:
+        if "://" in self.output and not self.output.startswith("s3://"):
+            raise SettingsError(f"--output {mask_uri(self.output)}: expected a directory, or s3://bucket/prefix.")
+        for path in self.text_files():
+            if "://" in path:
+                raise SettingsError(f"{mask_uri(path)}: expected the path of a text file, and no URI. A --source that "
+                                    "is the URI of sentence pairs stands without --target.")
 
     def _check_annotations(self) -> None:
         if self.source_factors and self.source_factor_files:

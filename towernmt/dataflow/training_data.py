@@ -65,7 +65,8 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
     """
     if is_prepared(where):
         if vocabulary is not None:
-            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(where))} is prepared data, which has its vocabularies.")
+            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(where))} is prepared data, which has its "
+                                "vocabularies.")
         return open_prepared(where)
     from towernmt.dataflow.corpora import read_corpora
     from towernmt.dataflow.streamed_corpus import StreamedCorpus

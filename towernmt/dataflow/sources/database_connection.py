@@ -87,7 +87,7 @@ class Session:
         import sqlalchemy
 
         self._uri, self._scan = uri, scan
-        self._answer = _SCAN * uri.patience if scan else max(1.0, uri.patience / 2)
+        self._answer = max(1.0, uri.patience * (_SCAN if scan else 0.5))
         self._engine = make_engine(uri, write, self._answer)
         self._connection: Connection | None = None
         self._driver: Any = None    # the driver's own connection
