@@ -81,7 +81,7 @@ def test_every_setting_that_the_issue_names_exists(key, capsys):
     ([], ["--model", "tranformer"], "tranformer"),
     ([], ["--preset", "huge"],
      "--preset huge: transformer has the presets tiny, small, base, big, modern, student, deep_shallow, deep."),
-    ([], ["--gpu", "0"], "--gpu 0: GPU 0 was not found (there is none on this machine); use --towers 1 to run"),
+    ([], ["--gpu", "0"], "--gpu 0: GPU 0 was not found ("),
     ([], ["--gpu", "zero"], "--gpu zero: expected GPU numbers separated by commas"),
     ([], ["--towers", "0"], "towers"),
     ([], ["--config", "none.yaml"], "none.yaml: cannot read the settings file"),

@@ -14,6 +14,7 @@ import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 
 from towernmt.errors import SettingsError
+from towernmt.gpus import why_missing
 from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
@@ -164,6 +165,7 @@ def device_name(device: str | None) -> str | None:
     kind, index = match[1], int(match[2] or 0)
     found = len(tf.config.list_physical_devices("GPU"))
     if kind == "gpu" and index >= found:
-        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine. "
+        why = "" if found else f": {why_missing()}"
+        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine{why}. "
                             "Leave the device out to translate on the CPU.")
     return f"/{kind}:{index}"

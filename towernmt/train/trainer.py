@@ -14,6 +14,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.run_hooks import session_for
 from towernmt.errors import SettingsError
+from towernmt.gpus import why_missing
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.randomness import CLOCK_ADVANCE
 from towernmt.models.tower_rules.watch import TowerWatch
@@ -262,9 +263,9 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
     present = len(tf.config.list_physical_devices("GPU"))
     missing = [gpu for gpu in gpus if gpu < 0 or gpu >= present]
     if missing:
-        found = f"there are {present}" if present else "there is none"
-        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({found} on this "
-                            f"machine); use --towers {len(gpus)} to run the same towers on the CPU.")
+        found = f"TensorFlow sees {present}, numbered from 0" if present else why_missing()
+        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({found}); use --towers "
+                            f"{len(gpus)} to run the same towers on the CPU.")
     return [f"/gpu:{gpu}" for gpu in gpus]
 
 
