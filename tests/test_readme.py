@@ -34,7 +34,7 @@ def commands() -> list[tuple[str, list[str]]]:
     for page, text in snippets("sh"):
         for line in text.replace("\\\n", " ").splitlines():
             for part in line.split("&&"):
-                words = shlex.split(part.partition("<")[0])
+                words = shlex.split(re.split(" [<>] ", part)[0])
                 found.append((page, words))
     return found
 

@@ -177,7 +177,8 @@ def _after_fork() -> None:
     _making[0] = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):     # on Windows no process forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _make(options: S3Options, attempts: int) -> Any:
