@@ -97,6 +97,14 @@ def test_broken_utf8_is_warned_of_once_a_line_with_its_number(caplog: pytest.Log
     assert places == ["input line 2", "input line 4"]
 
 
+def test_text_of_wide_characters_is_warned_of_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert len(list(clean_lines(io.BytesIO("Guten Morgen\nHallo\n".encode("utf-16-le"))))) == 3
+        assert list(clean_lines([b"one\0two\n", b"\0\n"])) == ["one two", " "]
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "input line 1: it looks like UTF-16", "input line 2: it looks like UTF-16"]
+
+
 def test_text_with_lone_surrogates_is_translated() -> None:
     assert echo(["a \ud800 b"]) == ["a \ufffd b"]
 

@@ -81,7 +81,7 @@ class Chunk:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(self._encoding_message(data, error.start)) from None
-        if self._wide_encoding(data):
+        if wide_encoding(data, self.first_line == 1):
             raise DataError(self._encoding_message(data, 0))
         lines = text.split("\n")
         if text.endswith("\n"):
@@ -90,24 +90,8 @@ class Chunk:
             lines = [line.removesuffix("\r") for line in lines]
         return lines
 
-    def _wide_encoding(self, data: bytes) -> str | None:
-        """The encoding of two or four bytes a character that valid UTF-8 seems to be; None: none.
-
-        The high bytes of most alphabets are control characters, which then fill every second place.
-        """
-        if len(data) < 4 or b"\0" not in data:
-            return None
-        high = np.frombuffer(data, np.uint8) < 0x09
-        if high.mean() > 0.7:
-            return "UTF-32"
-        even, odd = high[::2].mean(), high[1::2].mean()
-        if max(even, odd) < 0.8:
-            return None
-        # Behind a line end of little-endian text, which is cut behind its first byte, a high byte comes first.
-        return "UTF-16LE" if odd > even else "UTF-16BE" if self.first_line == 1 else "UTF-16"
-
     def _encoding_message(self, data: bytes, position: int) -> str:
-        encoding = self._wide_encoding(data)
+        encoding = wide_encoding(data, self.first_line == 1)
         if encoding is not None and not data.startswith(_UTF16_BOMS):
             return (f"{self.path} line {self.first_line}: the text is {encoding} (without a byte order mark), but "
                     f"UTF-8 is expected. Convert it: iconv -f {encoding} -t UTF-8 {self.path} > {self.path}.utf8")
@@ -118,6 +102,27 @@ class Chunk:
         column = position - (data.rfind(b"\n", 0, position) + 1) + 1
         return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
                 f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or mend that line.")
+
+
+def wide_encoding(data: bytes, beginning: bool = True) -> str | None:
+    """The encoding of two or four bytes a character that valid UTF-8 seems to be; None: none.
+
+    The high bytes of most alphabets are control characters, which then fill every second place.
+
+    Args:
+        data: whole lines.
+        beginning: whether they are the first of a file.
+    """
+    if len(data) < 4 or b"\0" not in data:
+        return None
+    high = np.frombuffer(data, np.uint8) < 0x09
+    if high.mean() > 0.7:
+        return "UTF-32"
+    even, odd = high[::2].mean(), high[1::2].mean()
+    if max(even, odd) < 0.8:
+        return None
+    # Behind a line end of little-endian text, which is cut behind its first byte, a high byte comes first.
+    return "UTF-16LE" if odd > even else "UTF-16BE" if beginning else "UTF-16"
 
 
 def check_rereadable(path: str | Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from towernmt.dataflow.text import one_line
+from towernmt.dataflow.text import one_line, wide_encoding
 from towernmt.errors import DataError
 from towernmt.predict.output_file import output_file
 
@@ -68,6 +68,9 @@ def write_lines(path: str | Path, lines: Sequence[str]) -> None:
 
 
 def _decode(line: bytes, where: str) -> str:
+    if (encoding := wide_encoding(line, beginning=False)) is not None:
+        log.warning("%s: it looks like %s, but UTF-8 is expected: convert the text with iconv.", where,
+                    encoding.removesuffix("LE"))
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -243,3 +243,12 @@ def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
     damaged[whole.index(b"eins 7") + 1] ^= 1
     path.write_bytes(damaged)
     read_until_error(open_source(str(path)), r"x\.parquet: it cannot be read as Parquet \(.*CRC")
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
+def test_utf16_without_a_mark_is_refused_by_name_in_each_format_of_lines(name: str, tmp_path: Path) -> None:
+    text = {"x.tsv": "a b\tc d\n", "x.csv": "a b,c d\n", "x.jsonl": '{"source": "a", "target": "b"}\n'}[name] * 9000
+    (tmp_path / name).write_bytes(text.encode("utf-16-le"))
+    source = open_source(f"{tmp_path}/{name}")
+    with pytest.raises(DataError, match=f"{name} line 1: the text is UTF-16LE"):
+        next(source.read(source.begin()))
