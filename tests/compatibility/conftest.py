@@ -80,7 +80,7 @@ def log_directory(tmp_path: Any) -> Iterator[Any]:
     if getattr(logger, "_FILE_HANDLER", None) is not None:
         logger._logger.removeHandler(logger._FILE_HANDLER)
         logger._FILE_HANDLER.close()
-        del logger._FILE_HANDLER
+        logger._FILE_HANDLER = None
     logger._LOG_DIR = former
 
 
