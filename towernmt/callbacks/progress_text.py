@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.segment import Segment
 
 Forms = tuple[str, ...]
 """One figure, from its longest form to its shortest."""
@@ -88,14 +88,12 @@ class Bar:
         for part in self.figures.more():
             if cell_len("  ".join([*chosen, part])) + (bar + 2 if bar else 0) <= width:
                 chosen.append(part)
-        cells: list[RenderableType] = ["  ".join(chosen)]
-        if bar and self.figures.done is not None:
-            cells = [chosen[0], ProgressBar(total=1.0, completed=self.figures.done, width=bar), "  ".join(chosen[1:])]
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for _ in cells:
-            grid.add_column(no_wrap=True, overflow="crop")
-        grid.add_row(*cells)
-        yield grid
+        if not bar or self.figures.done is None:
+            yield Segment("  ".join(chosen)[:width])
+            return
+        yield Segment(f"{chosen[0]}  ")
+        yield from console.render(ProgressBar(total=1.0, completed=self.figures.done, width=bar), options)
+        yield Segment("  ".join(["", *chosen[1:]]))
 
 
 def _bar_width(done: float | None, parts: list[str], width: int) -> int:

@@ -21,7 +21,7 @@ class StatusLine:
         active: whether there is a terminal that can do it; if not, nothing is ever written.
     """
 
-    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.3, width: int | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.4, width: int | None = None) -> None:
         """
         Args:
             stream: where the log goes on the terminal; by default standard output.
