@@ -110,3 +110,12 @@ def test_a_log_whose_reader_has_gone_goes_on_in_the_file(tmp_path: Path, capsys)
             logger.info("nobody reads this")
     assert (tmp_path / "log.log").read_text().count("nobody reads this") == 3
     assert capsys.readouterr().err == ""
+
+
+def test_what_sources_warn_of_is_in_the_log_too(tmp_path: Path, capsys) -> None:
+    hold_log()
+    logging.getLogger("towernmt.dataflow.sources").warning("lost before")
+    begin_log(tmp_path)
+    logging.getLogger("towernmt.dataflow.sources").warning("lost after")
+    lines = (tmp_path / "log.log").read_text().splitlines()
+    assert [line.split("WRN ")[-1] for line in lines if "lost" in line] == ["lost before", "lost after"]

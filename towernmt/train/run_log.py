@@ -17,14 +17,19 @@ LOG_FILE = "log.log"
 _KEPT = 1000
 
 
+_LOGGERS = (logger._logger, logging.getLogger("towernmt"))
+"""tensorpack's, which callbacks and trainers log to, and that of `towernmt.dataflow`, which knows no tensorpack."""
+
+
 class _Early(logging.handlers.MemoryHandler):
     """What is logged before the directory of the log is known."""
 
     def __init__(self) -> None:
         super().__init__(_KEPT, flushLevel=logging.CRITICAL + 1)
 
-    def shouldFlush(self, record: logging.LogRecord) -> bool:
-        return False
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.buffer) < self.capacity:
+            self.buffer.append(record)
 
 
 class _LogFile(logging.FileHandler):
@@ -41,9 +46,8 @@ class _LogFile(logging.FileHandler):
 
 def hold_log() -> None:
     """Keep what is logged from now on for the file that `begin_log` opens."""
-    for early in _early_handlers():
-        logger._logger.removeHandler(early)
-    logger._logger.addHandler(_Early())
+    _remove(*_early_handlers())
+    _add(_Early())
 
 
 def begin_log(directory: str | Path) -> None:
@@ -68,18 +72,31 @@ def begin_log(directory: str | Path) -> None:
     for early in _early_handlers():
         early.setTarget(file)
         early.flush()
-        logger._logger.removeHandler(early)
+        _remove(early)
     logger.LOG_DIR, logger._FILE_HANDLER = str(directory), file
-    logger._logger.addHandler(file)
+    _add(file)
     logger.info(f"Argv: {command_line()}", extra=DETAIL)
 
 
 def end_log() -> None:
     """Close the log file, if there is one."""
     if logger._FILE_HANDLER is not None:
-        logger._logger.removeHandler(logger._FILE_HANDLER)
+        _remove(logger._FILE_HANDLER)
         logger._FILE_HANDLER.close()
         logger._FILE_HANDLER = None
+
+
+def _add(handler: logging.Handler) -> None:
+    for log in _LOGGERS:
+        log.addHandler(handler)
+    if logging.lastResort is not None and not logging.getLogger().handlers:
+        _LOGGERS[1].addHandler(logging.lastResort)      # what Python shows warnings by where nothing else does
+
+
+def _remove(*handlers: logging.Handler) -> None:
+    for log in _LOGGERS:
+        for handler in handlers:
+            log.removeHandler(handler)
 
 
 def _early_handlers() -> list[_Early]:
