@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +24,8 @@ from towernmt.errors import DataError, DirectoryInUseError
 STAGE = ".preparing"
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
 _OTHERS = re.compile(r"(manifest\.json|statistics\.(json|txt)|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
-_VOCABULARY = re.compile(r"((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words)(\.tmp)?")
+_VOCABULARY = re.compile(
+    VOCABULARIES + r"/((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words)(\.tmp)?")
 
 
 class PrepareDirectory:
@@ -114,21 +116,39 @@ class PrepareDirectory:
             raise DataError(f"{self.directory} is the directory of a run (it holds settings.yaml), whose vocabularies "
                             "would be replaced. Choose another --output.")
         own = own_files(self.directory)
+        names = [path.relative_to(self.directory).as_posix() for path in own]
         in_the_way = _in_the_way(self.directory, own)
         if in_the_way is not None:
             raise DataError(f"{in_the_way} is in the way of the preparation, which has something else of this name. "
                             "Move it away, or choose another --output.")
-        began = any(_SHARD.fullmatch(path.name) for path in own) or (self.directory / MANIFEST).exists()
-        if own and not began and not self._overwrite:
-            raise DataError(f"{self.directory} holds {own[0].relative_to(self.directory)}, but no preparation: the "
-                            "file may be somebody's own, and would be replaced. Choose another --output, or pass "
-                            "--overwrite.")
+        if not self._overwrite:
+            refuse_foreign(names, str(self.directory))
+
+
+def refuse_foreign(names: Sequence[str], place: str) -> None:
+    """Names of ours where no preparation is known: not even one that was interrupted, which leaves shards.
+
+    Args:
+        names: that are there, see `is_own`.
+        place: the directory, for the message.
+    Raises:
+        DataError: the files may be somebody's own.
+    """
+    began = any(_SHARD.fullmatch(name) or name == MANIFEST for name in names)
+    if names and not began:
+        raise DataError(f"{place} holds {names[0]}, but no preparation: the file may be somebody's own, and would be "
+                        "replaced. Choose another --output, or pass --overwrite.")
+
+
+def is_own(name: str) -> bool:
+    """Whether preparations write a file of this name, from their directory on."""
+    return any(pattern.fullmatch(name) for pattern in (_SHARD, _OTHERS, _VOCABULARY))
 
 
 def own_files(directory: Path) -> list[Path]:
     """What lies in a directory under names that preparations write; the manifest first."""
-    found = [path for path in _entries(directory) if _SHARD.fullmatch(path.name) or _OTHERS.fullmatch(path.name)]
-    found += [path for path in _entries(directory / VOCABULARIES) if _VOCABULARY.fullmatch(path.name)]
+    found = [path for path in (*_entries(directory), *_entries(directory / VOCABULARIES))
+             if is_own(path.relative_to(directory).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
@@ -162,6 +182,9 @@ def _exchange(directory: Path) -> None:
     if in_the_way is not None:
         raise DataError(f"{in_the_way} is in the way of the preparation, which is to take its place. Move it away.")
     manifest = read_manifest(stage)
+    lost = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
+    if lost:
+        raise DataError(f"{stage}: the preparation that was to take its place lacks {lost[0]}. Remove {stage}.")
     kept = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
         if path not in kept:

@@ -36,7 +36,7 @@ def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> Pr
             fetch_small_files(folder, directory)
             prepare(local, stream, name=folder.name)
         else:
-            check_writable(folder)
+            check_writable(folder, settings.overwrite)
             prepare(local, stream, name=folder.name)
             upload_prepared(directory, folder, stream)
     return RemotePreparedData(settings.output)

@@ -16,31 +16,34 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, TextIO
 
-from towernmt.dataflow.manifest import MANIFEST, VOCABULARIES, Manifest, describe_files, read_manifest
+from towernmt.dataflow.manifest import MANIFEST, Manifest, describe_files, read_manifest
+from towernmt.dataflow.prepare_directory import is_own, own_files, refuse_foreign
 from towernmt.dataflow.remote_prepared import read_remote_manifest
 from towernmt.dataflow.s3_folder import S3Folder
-from towernmt.dataflow.sources.s3 import glob_pattern
 from towernmt.dataflow.sources.s3_client import client, list_objects, retrying, split_name
 from towernmt.errors import DataError
 
 PART_BYTES = 16 << 20
 _THREADS = 4
-_SMALL = ("statistics.json", "statistics.txt", "valid.source", "valid.target", "valid-[0-9]*.source",
-          "valid-[0-9]*.target", "valid.target-[0-9]*", "valid-[0-9]*.target-[0-9]*", f"{VOCABULARIES}/*")
-_OURS = ("shard-*.pairs", *_SMALL)
 _FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
 _CHECKSUM = "towernmt-crc32"
 
 
-def check_writable(folder: S3Folder) -> None:
+def check_writable(folder: S3Folder, overwrite: bool = True) -> None:
     """Write and remove an empty object, so that missing permission is known before hours of work.
 
+    Args:
+        overwrite: objects with the names of ours may go though no preparation is known to have written them.
     Raises:
-        DataError: it cannot be written.
+        DataError: it cannot be written, or there are such objects.
     """
-    _Uploader(folder, None).check_writable()
+    uploader = _Uploader(folder, None)
+    uploader.check_writable()
+    if not overwrite:
+        refuse_foreign(sorted(uploader.present()), folder.name)
 
 
 def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
@@ -55,9 +58,10 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     """
     manifest = read_manifest(directory)
     if manifest.files is None:      # prepared by an earlier version
-        small = sorted(path for pattern in _SMALL for path in directory.glob(pattern))
+        shards = {shard.file for shard in manifest.shards}
+        own = [path.relative_to(directory).as_posix() for path in own_files(directory) if path.name != MANIFEST]
         manifest = dataclasses.replace(
-            manifest, files=describe_files(directory, [path.relative_to(directory).as_posix() for path in small]))
+            manifest, files=describe_files(directory, [name for name in own if name not in shards]))
     manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
     uploader = _Uploader(folder, stream)
     uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
@@ -146,16 +150,15 @@ class _Uploader:
 
     def check_writable(self) -> None:
         """Put and delete."""
-        probe = "write-test"
+        probe = f"write-test-{token_hex(8)}"
         self.put(probe, b"")
         self.remove([probe])
 
     def present(self) -> set[str]:
         """The files of a preparation, this or an earlier one, that lie in the folder."""
-        patterns = [glob_pattern(pattern) for pattern in _OURS]
         objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
         names = (item["Key"].removeprefix(self._prefix) for item in objects)
-        return {name for name in names if any(pattern.fullmatch(_FOLDER.sub("", name)) for pattern in patterns)}
+        return {name for name in names if is_own(_FOLDER.sub("", name)) and name != MANIFEST}
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
         """Whether an upload that was cut off had come past this file."""

@@ -250,6 +250,24 @@ def test_a_manifest_in_s3_names_no_file_outside_its_place(
     assert victim.read_text() == "mine"
 
 
+def test_objects_of_other_people_stay(s3: Any, settings: PrepareSettings, uri: str) -> None:
+    def put(name: str) -> None:
+        s3.client().put_object(Bucket=uri.split("/")[2], Key=f"prepared/de-en/{name}", Body=name.encode())
+
+    foreign = ("statistics.txt.bak", "vocabulary/notes.txt", "write-test", "shard-1.pairs", "data-0/shard-00000.pairs")
+    for name in foreign:
+        put(name)
+    prepare_to_s3(dataclasses.replace(settings, output=uri))
+    prepare_to_s3(dataclasses.replace(settings, output=uri, seed=2, overwrite=True))
+    folder = parse_s3_folder(uri)
+    assert {name: folder.read(name) for name in foreign} == {name: name.encode() for name in foreign}
+    other = f"s3://{s3.new_bucket()}/other?endpoint_url={s3.url}"
+    s3.client().put_object(Bucket=other.split("/")[2], Key="other/valid.source", Body=b"mine")
+    with pytest.raises(DataError, match="other holds valid.source, but no preparation"):
+        prepare_to_s3(dataclasses.replace(settings, output=other))
+    assert parse_s3_folder(other).read("valid.source") == b"mine"
+
+
 def test_permission_to_write_is_asked_for_before_the_work(
         s3: Any, settings: PrepareSettings, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
