@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 
 from towernmt.errors import SettingsError
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     places, made = again_if_gone(choose_and_average)
     print(f"{made}: the mean of {', '.join(place.name for place in places)}; translate with\n"
-          f"towernmt translate --model {args.model} --checkpoint {made}")
+          f"towernmt translate --model {quote(args.model)} --checkpoint {quote(str(made))}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 
 from towernmt.dataflow.prepared import VOCABULARIES
 from towernmt.errors import SettingsError
@@ -33,5 +34,5 @@ def run(args: argparse.Namespace) -> int:
 
     made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
     print(f"{made}: train it on data with the new vocabulary with\n"
-          f"towernmt train --data DATA --logdir NEW --set train.init_from={args.output}")
+          f"towernmt train --data DATA --logdir NEW --set {quote(f'train.init_from={args.output}')}")
     return 0
