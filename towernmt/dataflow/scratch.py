@@ -17,16 +17,18 @@ _PREFIX = "towernmt-scratch-"
 
 
 @contextmanager
-def scratch_directory(activity: str) -> Iterator[Path]:
-    """A new directory (`TMPDIR` says on which disk), which goes when the block ends, or SIGTERM or SIGHUP ends the
-    process. What killed processes of this user left there goes first.
+def scratch_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new directory, which goes when the block ends, or SIGTERM or SIGHUP ends the process. What killed processes of
+    this user left there goes first.
 
     Args:
         activity: what is done there, for the lock.
+        parent: where; None: where temporary files are (`TMPDIR` says on which disk).
     """
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    parent = parent or Path(tempfile.gettempdir())
+    for path in parent.glob(f"{_PREFIX}*"):
         _remove_abandoned(path)
-    lock = _locked_directory(activity)
+    lock = _locked_directory(activity, parent)
     try:
         with cleaned_up(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
             inside = lock.directory / "content"
@@ -37,9 +39,9 @@ def scratch_directory(activity: str) -> Iterator[Path]:
         lock.release()
 
 
-def _locked_directory(activity: str) -> DirectoryLock:
+def _locked_directory(activity: str, parent: Path) -> DirectoryLock:
     while True:
-        lock = DirectoryLock(tempfile.mkdtemp(prefix=_PREFIX), activity)
+        lock = DirectoryLock(tempfile.mkdtemp(prefix=_PREFIX, dir=parent), activity)
         try:
             lock.acquire()
             return lock
