@@ -114,3 +114,20 @@ def test_a_predictor_gives_the_logits_by_name(graph):
     exact = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     assert nll == pytest.approx(-np.mean(np.take_along_axis(exact, target[:, :, None], 2)), rel=1e-4)
     assert shift_right(tf.constant(target)).shape == (2, 3)
+
+
+def test_a_program_after_tensorpacks_boilerplate_trains_and_predicts(run, line, ones_flow, recorder, tmp_path):
+    """As examples/boilerplate.py of tensorpack: savers and validation as callbacks, a predictor from what was saved."""
+    from tensorpack.callbacks import InferenceRunner, MaxSaver, ModelSaver, ScalarStats
+    from tensorpack.dataflow import FixedSizeData
+    from tensorpack.tfutils.sessinit import SmartInit
+
+    directory = str(tmp_path / "saved")
+    run([ModelSaver(checkpoint_dir=directory), InferenceRunner(FixedSizeData(ones_flow, 2), ScalarStats("cost")),
+         MaxSaver("validation_cost", checkpoint_dir=directory)], steps=4, epochs=2, monitors=[recorder])
+    assert recorder.steps_of("validation_cost") == [4, 8]
+    for name, cost in (("checkpoint", 2.0), ("max-validation_cost", 6.0)):
+        with tf.Graph().as_default():
+            predict = OfflinePredictor(PredictConfig(
+                model=line(), session_init=SmartInit(f"{directory}/{name}"), input_names=["x"], output_names=["cost"]))
+            assert predict(np.ones(4, np.float32)) == [cost]
