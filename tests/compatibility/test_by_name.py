@@ -295,12 +295,15 @@ def test_predictors_of_tensorpack_that_do_not_work(line, make):
 @pytest.mark.slow
 def test_tensorpacks_predictor_in_several_processes_of_a_program_without_a_session():
     program = """
-import sys
+import multiprocessing, os, sys
 sys.path.insert(0, sys.argv[1])
 from conftest import Line
 from test_by_name import P, three
 config = P.PredictConfig(model=Line(), input_names=["x"], output_names=["cost"])
-print(list(P.MultiProcessDatasetPredictor(config, three(), 1, use_gpu=False).get_result()))
+print(list(P.MultiProcessDatasetPredictor(config, three(), 1, use_gpu=False).get_result()), flush=True)
+for process in multiprocessing.active_children():
+    process.kill()
+os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", program, str(Path(__file__).parent)], capture_output=True, text=True,
                           timeout=120)
