@@ -13,7 +13,7 @@ _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*(?:://|%3A%2F%2F)"
 _EACH_URI = re.compile(rf"(?i)({_SCHEME})")
 _PORT = re.compile(r"[^:@]*(:[0-9]{1,5})?")     # a host, with or without a port
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|signature|credential|api[_-]?key|access[_-]?key|"
-                          r"\A(sig|auth|authorization|x-(amz|goog|ms|oss|cos)-.*)\Z")
+                          r"\A(expires|sig|auth|authorization|x-(amz|goog|ms|oss|cos)-.*)\Z")
 _PARAMETER = r"([?&;]|%3F|%26)([\w.~-]+)(=|%3D)"
 
 

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import re
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -26,7 +28,7 @@ class WebFiles:
         requests: (path with query, headers) of each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
         self.faults: list[Any] = []
@@ -47,10 +49,15 @@ class WebFiles:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.scheme = "https" if certificate is not None else "http"
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"{self.scheme}://127.0.0.1:{self.port}{path}"
 
     def close(self) -> None:
         self.closing.set()
@@ -103,8 +110,9 @@ class WebFiles:
 
 
 @contextlib.contextmanager
-def web_files() -> Iterator[WebFiles]:
-    files = WebFiles()
+def web_files(certificate: Path | None = None) -> Iterator[WebFiles]:
+    """A server; over TLS with the key and the certificate of a file."""
+    files = WebFiles(certificate)
     try:
         yield files
     finally:

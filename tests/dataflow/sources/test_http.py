@@ -6,8 +6,11 @@ import base64
 import gzip
 import json
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
@@ -166,6 +169,25 @@ def test_a_redirect_from_a_secure_server_to_another_is_not_followed() -> None:
     request = Request("https://h/x.tsv?token=s3cret")
     with pytest.raises(DataError, match="^https://h/x.tsv: the server leads from https:// to http://h, which is not"):
         http_client._Redirects().redirect_request(request, None, 302, "", {}, "http://h/x.tsv?token=s3cret")
+
+
+def test_a_certificate_must_be_one_that_is_trusted(web: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt_test_servers.web import web_files
+
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed, which makes a certificate")
+    key, certificate, both = (tmp_path / name for name in ("key", "certificate", "both"))
+    subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+                    "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+                   check=True, capture_output=True)
+    both.write_bytes(key.read_bytes() + certificate.read_bytes())
+    with web_files(both) as secure:
+        secure.files["/x.tsv"] = TSV
+        with pytest.raises(DataError, match="the certificate of the server is not accepted .*SSL_CERT_FILE"):
+            read(secure.url("/x.tsv"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert read(secure.url("/x.tsv")) == PAIRS
 
 
 def test_an_empty_file_has_no_pairs(web: Any) -> None:
