@@ -31,7 +31,7 @@ _EXTRAS = {"psycopg": "postgresql", "pymysql": "mysql"}
 # milliseconds.
 _POSTGRESQL = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
                "tcp_user_timeout": 60_000}
-_LONGEST_LOCK = 10.0
+_LONGEST_LOCK, _SHORTEST_ANSWER = 10.0, 3.0     # seconds
 # So many times `patience` may a statement take that reads all rows.
 _SCAN = 10
 
@@ -87,7 +87,7 @@ class Session:
         import sqlalchemy
 
         self._uri, self._scan = uri, scan
-        self._answer = max(1.0, uri.patience * (_SCAN if scan else 0.5))
+        self._answer = max(_SHORTEST_ANSWER, uri.patience * (_SCAN if scan else 0.5))
         self._engine = make_engine(uri, write, self._answer)
         self._connection: Connection | None = None
         self._driver: Any = None    # the driver's own connection
