@@ -20,7 +20,7 @@ import input_corpus as corpus
 
 from towernmt.dataflow.batch_settings import BatchSettings, StreamSettings
 from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.mixture import Ingredient, Mixture
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.prepared import PreparedData

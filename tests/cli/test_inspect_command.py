@@ -39,6 +39,16 @@ def test_a_source_is_counted_measured_and_shown(inspect) -> None:
     assert text.endswith("  ja wort\n    yes word\n  ja ja\n    yes yes\n")
 
 
+def test_repeated_source_sentences_are_counted_with_the_most_frequent(inspect, tmp_path) -> None:
+    pairs = ["a\tx", "b\ty", "a\tz", " a \tx", "b\ty", "c\tx", "\tx", "\ty", f"{'long ' * 30}\tx", f"{'long ' * 30}\ty"]
+    (tmp_path / "again.tsv").write_text("\n".join(pairs) + "\n")
+    text = inspect(str(tmp_path / "again.tsv"))[1]
+    shown = ("long " * 30)[:57] + "..."
+    assert "2 of 10 pairs came before" in text
+    assert f"4 of 10 pairs have a source that came before: 'a' (3 times), 'b' (2 times), '{shown}' (2 times)\n" in text
+    assert "have a source that came before" not in inspect("good.tsv", "--no-count", "--pairs", "2")[1]
+
+
 def test_a_mixture_has_a_row_a_source_and_trouble_does_not_hide_the_others(inspect) -> None:
     status, text = inspect("corpora.yaml")
     assert status == 1

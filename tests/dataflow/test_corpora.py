@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.dataflow.corpora import Corpora, Sides, SourceEntry, read_corpora
-from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.validation_set import ValidationFiles
 from towernmt.errors import SettingsError
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.batches import Batch
-from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.mixture import Ingredient, Mixture
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.sources.source import Pair

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from towernmt.dataflow.encode import PairFilter
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.mixture import MIXES, ON_END, Ingredient, Mixture
 from towernmt.dataflow.text import clean
 from towernmt.dataflow.validation_set import ValidationFiles, named_sets

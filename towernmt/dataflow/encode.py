@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,53 +25,19 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.alignment import Link, link_pieces, parse_links
 from towernmt.dataflow.annotations import Chunks
-from towernmt.dataflow.factors import FactoredVocabulary, FactorError, factors_of
+from towernmt.dataflow.factors import FactoredVocabulary, FactorError, factors_of, split_factors
+from towernmt.dataflow.filters.duplicates import DuplicateTable, duplicate_keys
+from towernmt.dataflow.filters.pair_filter import DROP_REASONS, REASON_CODES, PairFilter
 from towernmt.dataflow.shards import id_dtype
 from towernmt.dataflow.sources.source import Pair
 from towernmt.dataflow.text import Chunk, clean
 from towernmt.dataflow.vocabulary import Sampling, Vocabulary, load_vocabularies
 from towernmt.errors import DataError
 
-DROP_REASONS = {
-    "empty source": "nothing but white space on the source side",
-    "empty target": "nothing but white space on the target side",
-    "long source": "more source tokens than the limit",
-    "long target": "more target tokens than the limit",
-    "length ratio": "one side has too many times the tokens of the other",
-}
-"""Why a pair is dropped; the first reason that holds is the one that counts."""
-
 
 def ids_of(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
     """The type that the ids of all streams are stored in."""
     return id_dtype(max(one.size for one in (source_vocabulary, target_vocabulary, *factors_of(source_vocabulary))))
-
-
-@dataclass(frozen=True)
-class PairFilter:
-    """Which pairs are kept.
-
-    Attributes:
-        max_length: most tokens of either side, without BOS and EOS.
-        max_length_ratio: most tokens of the longer side for each token of the shorter one.
-    """
-
-    max_length: int
-    max_length_ratio: float
-
-    def reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]
-                ) -> NDArray[np.int8]:
-        """int8 `[pairs]`: index into DROP_REASONS, or -1 for a pair that is kept."""
-        longer = np.maximum(source_lengths, target_lengths)
-        shorter = np.minimum(source_lengths, target_lengths)
-        conditions = [source_lengths == 0, target_lengths == 0, source_lengths > self.max_length,
-                      target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
-        return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
-
-    def count_reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> dict[str, int]:
-        """Reason to number of pairs that are dropped for it."""
-        reasons = self.reasons(source_lengths, target_lengths)
-        return {name: count for code, name in enumerate(DROP_REASONS) if (count := int((reasons == code).sum()))}
 
 
 @dataclass(frozen=True)
@@ -87,6 +53,7 @@ class EncodedChunk:
         source_factors: uint16 or int32 `[factors, tokens]`, or None: see `towernmt.dataflow.pairs.PairBlock`.
         link_counts: int32 `[pairs]`; None: there are no alignments.
         links: uint16 `[2, links]`, see `PairBlock`.
+        keys: uint64 `[pairs, keys]`, by which duplicates are found; None: they are kept.
     """
 
     lines: int
@@ -99,12 +66,14 @@ class EncodedChunk:
     source_factors: NDArray[np.integer] | None = None
     link_counts: NDArray[np.int32] | None = None
     links: NDArray[np.uint16] | None = None
+    keys: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True)
 class _Side:
-    """Texts of one side as ids; `factors` and `words` as in `FactoredTexts`, where they are known."""
+    """Texts of one side, and as ids; `factors` and `words` as in `FactoredTexts`, where they are known."""
 
+    texts: list[str]
     ids: list[list[int]]
     factors: Sequence[list[list[int]]] = ()
     words: Sequence[list[int]] = ()
@@ -160,16 +129,17 @@ class ChunkEncoder:
         source, target = (list(side) for side in zip(*pairs, strict=True))
         # Two seeds: with one vocabulary for both sides, equal sentences need not be cut alike.
         if isinstance(self._source, FactoredVocabulary):
-            drawn = _Side(*self._source.sample_texts(source, sampling, 2 * seed, first))
+            drawn = _Side(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
         else:
-            drawn = _Side(self._source.sample_batch(source, sampling, 2 * seed, first))
-        return self._filtered(drawn, _Side(self._target.sample_batch(target, sampling, 2 * seed + 1, first)),
-                              first_line)
+            drawn = _Side(source, self._source.sample_batch(source, sampling, 2 * seed, first))
+        other = _Side(target, self._target.sample_batch(target, sampling, 2 * seed + 1, first))
+        return self._filtered(drawn, other, first_line)
 
     def _filtered(self, source: _Side, target: _Side, first_line: int, links: Sequence[Sequence[Link]] | None = None
                   ) -> EncodedChunk:
         lengths = [np.fromiter(map(len, side.ids), np.int64, len(side.ids)) for side in (source, target)]
         reasons = self._filter.reasons(*lengths)
+        keys = self._look_at_texts(source.texts, target.texts, reasons)
         numbers = first_line + np.arange(len(source.ids), dtype=np.int64)
         kept = np.flatnonzero(reasons < 0)
         dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
@@ -178,7 +148,27 @@ class ChunkEncoder:
         factors = np.stack([self._flat(ids, kept) for ids in source.factors]) if source.factors else None
         return EncodedChunk(len(source.ids), numbers[kept], source_lengths, target_lengths,
                             self._flat(source.ids, kept), self._flat(target.ids, kept), dropped, factors,
-                            *_linked(source, target, links, kept))
+                            *_linked(source, target, links, kept), keys)
+
+    def _look_at_texts(self, source: list[str], target: list[str], reasons: NDArray[np.int8]
+                       ) -> NDArray[np.uint64] | None:
+        """Note in `reasons` what the filters on text leave out; the keys of the pairs that are kept, if wanted."""
+        texts, duplicates = self._filter.texts, self._filter.duplicates
+        if not texts.active and duplicates == "keep":
+            return None
+        pairs = []
+        for index in np.flatnonzero(reasons < 0).tolist():
+            pair = self._plain(clean(source[index])), clean(target[index])
+            reason = texts.reason(*pair)
+            if reason is None:
+                pairs.append(pair)
+            else:
+                reasons[index] = REASON_CODES[reason]
+        return None if duplicates == "keep" else duplicate_keys(pairs, duplicates)
+
+    def _plain(self, text: str) -> str:
+        factors = len(factors_of(self._source))
+        return " ".join(split_factors(text, factors)[0]) if factors else text
 
     def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:
         selected: Any = ids if len(kept) == len(ids) else [ids[i] for i in kept.tolist()]
@@ -187,15 +177,15 @@ class ChunkEncoder:
 
 def _side(vocabulary: Vocabulary, texts: list[str], threads: int = 1) -> _Side:
     if isinstance(vocabulary, FactoredVocabulary):
-        return _Side(*vocabulary.encode_texts(texts, threads))
-    return _Side(vocabulary.encode_batch(texts, threads))
+        return _Side(texts, *vocabulary.encode_texts(texts, threads))
+    return _Side(texts, vocabulary.encode_batch(texts, threads))
 
 
 def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _Side:
     if isinstance(vocabulary, FactoredVocabulary):
-        return _Side(*vocabulary.encode_texts(texts))
+        return _Side(texts, *vocabulary.encode_texts(texts))
     ids, words = vocabulary.encode_with_words(texts)
-    return _Side(ids, words=words)
+    return _Side(texts, ids, words=words)
 
 
 def _linked(source: _Side, target: _Side, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
@@ -206,6 +196,28 @@ def _linked(source: _Side, target: _Side, links: Sequence[Sequence[Link]] | None
     pieces = [link_pieces(links[i], source.words[i], target.words[i]) for i in kept.tolist()]
     counts = np.array([found.shape[1] for found in pieces], np.int32)
     return counts, np.concatenate([np.zeros((2, 0), np.uint16), *pieces], axis=1)
+
+
+def without_duplicates(chunk: EncodedChunk, table: DuplicateTable) -> EncodedChunk:
+    """The chunk without the pairs that the table has seen before, in it or earlier; the table sees the others now."""
+    if chunk.keys is None:
+        return chunk
+    seen = table.seen(chunk.keys)
+    exactly, nearly = seen[:, 0], seen[:, 1:].any(axis=1) & ~seen[:, 0]
+    kept = ~(exactly | nearly)
+    if kept.all():
+        return chunk
+    found = {"duplicate": chunk.line_numbers[exactly], "near duplicate": chunk.line_numbers[nearly]}
+    dropped = chunk.dropped | {name: lines for name, lines in found.items() if len(lines)}
+    source, target = (np.repeat(kept, lengths) for lengths in (chunk.source_lengths, chunk.target_lengths))
+    factors, counts, links = chunk.source_factors, chunk.link_counts, chunk.links
+    if counts is not None and links is not None:
+        counts, links = counts[kept], links[:, np.repeat(kept, counts)]
+    return replace(
+        chunk, line_numbers=chunk.line_numbers[kept], source_lengths=chunk.source_lengths[kept],
+        target_lengths=chunk.target_lengths[kept], source_ids=chunk.source_ids[source],
+        target_ids=chunk.target_ids[target], dropped=dropped,
+        source_factors=None if factors is None else factors[:, source], link_counts=counts, links=links, keys=None)
 
 
 def encode_files(chunks: Iterable[Chunks], vocabularies: Path, pair_filter: PairFilter, workers: int

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 
-from towernmt.dataflow.encode import PairFilter
 from towernmt.dataflow.factors import FactoredVocabulary, FactorError
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.mixture import Ingredient
 from towernmt.dataflow.prepared import PreparedData
 from towernmt.dataflow.sources.source import Pair, Source
@@ -20,6 +22,8 @@ from towernmt.dataflow.text import clean
 from towernmt.dataflow.vocabulary import UNK, Vocabulary
 from towernmt.errors import TowerNMTError
 
+_EXAMPLES = 3
+_SHOWN = 60  # characters of an example
 _SLICE = 4096
 
 
@@ -40,6 +44,8 @@ class Inspection:
             that the preparation left out.
         prepared: whether it is prepared data.
         duplicates: pairs looked at that had come before.
+        repeated_sources: pairs looked at whose source sentence had come before, whatever its translation.
+        often: the source sentences that came most often, and how often.
         samples: the first pairs.
         beside: sentences on the source factors and alignments of prepared data.
         errors: what went wrong.
@@ -56,6 +62,8 @@ class Inspection:
     prepared: bool = False
     dropped: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
+    repeated_sources: int = 0
+    often: list[tuple[str, int]] = field(default_factory=list)
     samples: list[Pair] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -100,6 +108,7 @@ class Inspector:
 
     def _read(self, source: Source, tag: str, found: Inspection) -> None:
         seen: set[int] = set()
+        sources = _Repeated()
         unknown, tokens = [0, 0], [0, 0]
         pairs = (pair for _, pair in source.read(source.begin()))
         while found.read < self._limit:
@@ -112,6 +121,8 @@ class Inspector:
             hashes = [hash(pair) for pair in cleaned]
             found.duplicates += len(hashes) - len(set(hashes) - seen)
             seen.update(hashes)
+            sources.add([pair.source for pair in cleaned])
+            found.repeated_sources, found.often = sources.count, sources.most_often(_EXAMPLES)
             self._measure([Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source else pair
                            for pair in cleaned], found, unknown, tokens)
             if error is not None:
@@ -143,6 +154,27 @@ class Inspector:
             return vocabulary.encode_texts(texts).ids
         except FactorError as error:
             raise error.at(found.name, found.read - len(texts) + error.index + 1) from None
+
+
+class _Repeated:
+    """Counts sentences by their hashes; of those that came once only the hash is kept."""
+
+    def __init__(self) -> None:
+        self._times: Counter[int] = Counter()
+        self._texts: dict[int, str] = {}
+        self.count = 0
+
+    def add(self, texts: Sequence[str]) -> None:
+        for text in filter(None, texts):
+            key = hash(text)
+            self._times[key] += 1
+            if self._times[key] > 1:
+                self.count += 1
+                self._texts[key] = text
+
+    def most_often(self, count: int) -> list[tuple[str, int]]:
+        """Sentences that came more than once, and how often; equally frequent ones in the order of coming again."""
+        return nlargest(count, ((text, self._times[key]) for key, text in self._texts.items()), key=itemgetter(1))
 
 
 def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError | None]:
@@ -215,8 +247,15 @@ def table(found: Sequence[Inspection], shares: Sequence[float | None] = ()) -> s
                          f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
         if one.duplicates:
             lines.append(f"  {one.duplicates:,} of {one.read:,} pairs came before")
+        if one.repeated_sources:
+            often = ", ".join(f"'{_shown(text)}' ({times:,} times)" for text, times in one.often)
+            lines.append(f"  {one.repeated_sources:,} of {one.read:,} pairs have a source that came before: {often}")
         lines += [f"  {pair.source}\n    {pair.target}" for pair in one.samples]
     return "\n".join(lines) + "\n"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN - 3] + "..."
 
 
 def _lengths(lengths: Sequence[int]) -> str:

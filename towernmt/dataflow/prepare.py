@@ -19,8 +19,9 @@ import numpy as np
 
 from towernmt.atomic_files import write_text
 from towernmt.dataflow.annotations import scan_annotations, training_chunks
-from towernmt.dataflow.encode import EncodedChunk, PairFilter, encode_files, ids_of
+from towernmt.dataflow.encode import EncodedChunk, encode_files, ids_of, without_duplicates
 from towernmt.dataflow.factors import factors_of
+from towernmt.dataflow.filters.duplicates import KEYS, DuplicateTable
 from towernmt.dataflow.line_hash import line_hash
 from towernmt.dataflow.manifest import (
     MANIFEST,
@@ -137,8 +138,10 @@ class _Preparation:
             workers = 1
         progress = Progress("encoding", lines, self._stream)
         done = 0
-        for chunk in encode_files(training_chunks(settings), self._stage / VOCABULARIES,
-                                  PairFilter(settings.max_length, settings.max_length_ratio), workers):
+        table = DuplicateTable(lines * keys) if (keys := KEYS[settings.duplicates]) else None
+        chunks = encode_files(training_chunks(settings), self._stage / VOCABULARIES, settings.pair_filter, workers)
+        for encoded in chunks:
+            chunk = encoded if table is None else without_duplicates(encoded, table)
             statistics.add(chunk)
             self._distribute(chunk, writers)
             done += chunk.lines
@@ -146,8 +149,8 @@ class _Preparation:
         progress.done()
         if not statistics.pairs:
             raise DataError(f"{self._corpus}: no pair is left; dropped: "
-                            f"{statistics.dropped_in_words()}. Check the text, or raise --max-length or "
-                            f"--max-length-ratio.")
+                            f"{statistics.dropped_in_words()}. Check the text, and the settings of its "
+                            f"filters (--max-length, --max-length-ratio and those that were given).")
         return [writer.finish() for writer in writers]
 
     def _distribute(self, chunk: EncodedChunk, writers: list[ShardWriter]) -> None:

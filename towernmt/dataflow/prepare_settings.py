@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from towernmt.dataflow.alignment import LONGEST
+from towernmt.dataflow.filters.duplicates import DUPLICATES, check_near
+from towernmt.dataflow.filters.pair_filter import PairFilter
+from towernmt.dataflow.filters.text_filters import TextFilters
 from towernmt.dataflow.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.vocabulary import SPECIAL_PIECES
 from towernmt.errors import SettingsError
@@ -67,6 +70,26 @@ class PrepareSettings:
         200, "Most tokens of either side, after segmentation; longer pairs are dropped.", at_least=1)
     max_length_ratio: float = setting(
         9.0, "Most tokens of the longer side for each of the shorter; other pairs are dropped.", at_least=1)
+    drop_identical: bool = setting(False, "Drop pairs whose two sides are the same text.")
+    match_digits: bool = setting(
+        False, "Drop pairs whose sides do not have the same digits (in any order; zeros and separators do not count).")
+    match_punctuation: bool = setting(
+        False, "Drop pairs of which one side only is a question, or has far more punctuation than the other.")
+    source_script: str | None = setting(
+        None, "Drop pairs whose source is written in other scripts than this one, or these (Latin, or "
+        "Han,Hiragana,Katakana: Unicode's names).")
+    target_script: str | None = setting(None, "The same for the target.")
+    script_share: float = setting(
+        0.5, "The least share of a side's letters that are of its scripts.", at_least=0, at_most=1)
+    source_language: str | None = setting(
+        None, "Drop pairs whose source is identified as another language than this one (de, en, ...; needs "
+        "towernmt[filters]).")
+    target_language: str | None = setting(None, "The same for the target.")
+    language_confidence: float = setting(
+        0.5, "The least probability with which another language must be identified.", at_least=0, at_most=1)
+    duplicates: str = setting(
+        "keep", "Pairs that came before: keep them, drop those that are exactly alike, or drop near ones, too (most of "
+        "their two-word sequences alike; needs towernmt[filters]). The first is kept.", DUPLICATES)
     shard_pairs: int = setting(
         1_000_000, "Lines for each shard; training shuffles whole shards, and pairs within a shard.", at_least=1)
     seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.", at_least=0)
@@ -81,6 +104,9 @@ class PrepareSettings:
                      "alignments")
         settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         names = [files.name for files in self.validation_files()]
+        for name in (*TextFilters.__dataclass_fields__, "duplicates"):  # older manifests lack them
+            if settings[name] == PrepareSettings.__dataclass_fields__[name].default:
+                del settings[name]
         return (settings | ({"source_factors": self.factors} if self.factors else {})
                 | ({"validation_sets": names} if names not in ([], [""]) else {}))
 
@@ -107,6 +133,12 @@ class PrepareSettings:
                                zip(self.valid_name or [""] * len(sources), sources, strict=True))], "--valid-name")
 
     @property
+    def pair_filter(self) -> PairFilter:
+        """What is kept."""
+        texts = TextFilters(**{name: getattr(self, name) for name in TextFilters.__dataclass_fields__})
+        return PairFilter(self.max_length, self.max_length_ratio, texts, self.duplicates)
+
+    @property
     def factors(self) -> int:
         """Number of source factors."""
         return self.source_factors or len(self.source_factor_files)
@@ -129,6 +161,9 @@ class PrepareSettings:
         self._check_places()
         check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
+        self.pair_filter.texts.check()
+        if self.duplicates == "near":
+            check_near()
         given = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(given) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.encode import DROP_REASONS, EncodedChunk
+from towernmt.dataflow.encode import EncodedChunk
+from towernmt.dataflow.filters.pair_filter import DROP_REASONS, LENGTH_REASONS
 from towernmt.dataflow.vocabulary import UNK
 from towernmt.json_files import Natural
 
@@ -125,7 +126,8 @@ class Statistics:
         return {
             "lines": self._lines,
             "pairs": self._pairs,
-            "dropped": self._dropped,
+            "dropped": {reason: entry for reason, entry in self._dropped.items()
+                        if entry["pairs"] or reason in LENGTH_REASONS},
             "source": source,
             "target": self._sides["target"].to_json(),
             "length_ratio": {"mean": mean, "deviation": math.sqrt(variance)},

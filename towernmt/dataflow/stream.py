@@ -18,7 +18,8 @@ from concurrent.futures import Future
 from towernmt.dataflow.background import BackgroundThread
 from towernmt.dataflow.batch_settings import StreamSettings
 from towernmt.dataflow.batches import Batch, check_batch_settings, make_batch
-from towernmt.dataflow.encode import ChunkEncoder, PairFilter
+from towernmt.dataflow.encode import ChunkEncoder
+from towernmt.dataflow.filters.pair_filter import PairFilter
 from towernmt.dataflow.mixture import Mixture, MixtureReader
 from towernmt.dataflow.position import Position
 from towernmt.dataflow.sources.source import Cursor
