@@ -20,6 +20,7 @@ from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_directory import STAGE, PrepareDirectory
 from towernmt.dataflow.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.subword.learn import VocabularyMaker
 from towernmt.directory_lock import DirectoryLock
 from towernmt.errors import DataError, DirectoryInUseError
 
@@ -258,6 +259,24 @@ def test_text_from_a_pipe_is_refused_at_once(settings: PrepareSettings) -> None:
         with pytest.raises(DataError, match="pipe: a pipe or a device can be read only once"):
             prepare(replace(settings, **{name: str(pipe)}))
     assert not Path(settings.output).exists()
+
+
+@pytest.mark.parametrize("name", ["source", "valid_source"])
+def test_text_that_grows_while_it_is_read_is_refused(settings: PrepareSettings, name: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare(settings).fingerprint
+    path = Path(getattr(settings, name))
+    make = VocabularyMaker.make
+
+    def grow(*arguments: Any) -> Any:
+        for grown in (path, Path(settings.target) if name == "source" else path):
+            grown.write_text(grown.read_text() + "more\n")
+        return make(*arguments)
+
+    monkeypatch.setattr(VocabularyMaker, "make", grow)
+    with pytest.raises(DataError, match=r"had \d+ lines at first, and \d+ when"):
+        prepare(replace(settings, overwrite=True))
+    assert read_whole(settings.output) == (200, before)
 
 
 def test_the_manifest_has_the_checksum_of_every_file(settings: PrepareSettings) -> None:

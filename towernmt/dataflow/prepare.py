@@ -147,6 +147,9 @@ class _Preparation:
             done += chunk.lines
             progress.update(done)
         progress.done()
+        if done != lines:
+            raise DataError(f"{self._corpus} had {lines:,} lines at first, and {done:,} when they were read again. "
+                            "Prepare again, while nothing writes to them.")
         if not statistics.pairs:
             raise DataError(f"{self._corpus}: no pair is left; dropped: "
                             f"{statistics.dropped_in_words()}. Check the text, and the settings of its "

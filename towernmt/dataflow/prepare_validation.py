@@ -14,6 +14,7 @@ from towernmt.dataflow.annotations import check_factored_text
 from towernmt.dataflow.manifest import ValidationInfo
 from towernmt.dataflow.text import TextSummary, clean, read_lines, scan_pair
 from towernmt.dataflow.validation_set import ValidationFiles, files_of_set
+from towernmt.errors import DataError
 
 
 class ValidationText:
@@ -63,7 +64,10 @@ class ValidationText:
         for number, texts in enumerate(self._texts, 1):
             source, targets = files_of_set(number, len(texts) - 1)
             for name, text in zip((source, *targets), texts, strict=True):
-                lines = (clean(line) if name == source else line for line in read_lines(text.path))
+                lines = [clean(line) if name == source else line for line in read_lines(text.path)]
+                if len(lines) != text.lines:
+                    raise DataError(f"{text.path} had {text.lines:,} lines at first, and {len(lines):,} when it was "
+                                    "read again. Prepare again, while nothing writes to it.")
                 write_text(directory / name, "".join(f"{line}\n" for line in lines))
                 names.append(name)
         return names
