@@ -208,17 +208,20 @@ def load_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: expected `group: {{name: value}}`, found {type(content).__name__}.")
-    return _dotted(content)
-
-
-def _dotted(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
+    for key, value in _dotted(content):
+        if key in flat:
+            raise SettingsError(f"{path}: {key} is there twice, as a dotted key and in its group. Leave one.")
+        flat[key] = value
+    return flat
+
+
+def _dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
         if isinstance(value, dict):
-            flat.update(_dotted(value, f"{prefix}{key}."))
+            yield from _dotted(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            yield f"{prefix}{key}", value
 
 
 def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: str,
