@@ -20,7 +20,7 @@ def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_
     whole = weights.read_bytes()
     weights.write_bytes(whole[:1000] + bytes(1000) + whole[2000:])
     command = arguments(corpus.prepared, logdir, *long_run)
-    result = start(*command).wait()
+    result = start(*command, "train.steps=130").wait()
     assert result.status == 1
     assert f"{last}: the checkpoint is damaged" in result.the_error()
 
