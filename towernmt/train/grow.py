@@ -134,8 +134,9 @@ def _load(variable: Any, held: HeldCheckpoint, saved: dict[str, list[int]], rows
     last = name.split("/")[-1]
     side = TABLES.get(last, last.removesuffix("_embedding"))
     if list(value.shape[side in rows:]) != shape[side in rows:]:
-        raise CheckpointError(f"{held.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint, which "
-                              "is another model's; name another one of the run.")
+        raise CheckpointError(f"{held.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint and "
+                              f"{shape} in the grown model: name another checkpoint of the run; or, in a model of "
+                              f"one's own, call a table with a row a piece by one of {', '.join(TABLES)}.")
     if side in rows:
         session.run(variable.initializer)
         places, old = rows[side], value
