@@ -67,6 +67,7 @@ def test_blank_lines_are_no_records_and_an_empty_field_is_one(tmp_path: Path) ->
     ('a,b\n"c"d,e\n', "", "line 2: the record that begins here is not CSV"),
     ('"a\nx",b\nc;d\n', "", r"line 3: the record has 1 column, but column 1 .*delimiter=;"),
     ("de,en\na,b\n", "?source=De&target=en", "line 1: there is no column 'De'; the header has: de, en"),
+    ('"d\ne",en\na,b\n', "?source=de&target=en", "line 1: there is no column 'de'; the header has: d e, en. Name"),
     ("de,de\na,b\n", "?source=de&target=en", "line 1: there is more than one column 'de'"),
     ('a,b\n"' + "x" * 200_000 + '",c\n', "", "line 2: .*field larger than field limit"),
     ("a\rb,c\n", "", "line 1: the record that begins here is not CSV"),

@@ -9,6 +9,7 @@ from towernmt.dataflow.sources.file_source import FileSource, Group
 from towernmt.dataflow.sources.lines import line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.sources.storage import Storage, StoredFile
+from towernmt.dataflow.text import clean
 from towernmt.errors import DataError
 
 Record = tuple[int, int, int, list[str]]
@@ -67,8 +68,8 @@ class CommaSeparated(FileSource):
         for name in self.names:
             if fields.count(name) != 1:
                 raise DataError(f"{file.name} line 1: there is {'more than one' if name in fields else 'no'} column "
-                                f"'{name}'; the header has: {', '.join(fields)}. Name the columns with source=NAME&"
-                                "target=NAME, or by their numbers with columns=0,1.")
+                                f"'{name}'; the header has: {clean(', '.join(fields))[:200]}. Name the columns "
+                                "with source=NAME&target=NAME, or by their numbers with columns=0,1.")
         return fields.index(self.names[0]), fields.index(self.names[1])
 
     def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
