@@ -19,7 +19,11 @@ from towernmt.lost_reader import lead_nowhere
 
 DETAIL = {"detail": True}
 """`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
-_TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__))) + os.sep
+_TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
+_SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
+    "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
+    "callbacks/graph.py"))
+"""What tensorpack logs from there is how it sets up and goes on; what its other callbacks log is what they are for."""
 _MARKS = {logging.WARNING: "warning: ", logging.ERROR: "error: ", logging.CRITICAL: "error: "}
 _INDENT = " " * 9
 
@@ -62,7 +66,7 @@ class _Telling(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if self.verbose or record.levelno >= logging.ERROR:
             return True
-        ours = not record.pathname.startswith(_TENSORPACK) or getattr(record, "told", False)
+        ours = not record.pathname.startswith(_SETUP) or getattr(record, "told", False)
         harmless = "may refer to both" in str(record.msg)
         return (ours or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import os
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tensorpack.callbacks import EstimatedTimeLeft
 from tensorpack.utils import logger
 
 from towernmt.secrets import mask_uri
@@ -70,8 +72,8 @@ def test_no_colour_gets_into_the_log_file(tmp_path: Path, monkeypatch) -> None:
     assert "\x1b" not in (tmp_path / "log.log").read_text() and "WRN careful" in (tmp_path / "log.log").read_text()
 
 
-def tensorpack_says(text: str) -> None:
-    logger._logger.handle(logger._logger.makeRecord("tensorpack", logging.INFO, logger.__file__, 1, text, (), None))
+def tensorpack_says(text: str, file: str = logger.__file__) -> None:
+    logger._logger.handle(logger._logger.makeRecord("tensorpack", logging.INFO, file, 1, text, (), None))
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -82,13 +84,14 @@ def test_the_terminal_has_what_towernmt_tells_and_the_file_everything(tmp_path: 
     begin_log(tmp_path)
     for text in ("Graph Finalized.", "Training was stopped by exception the limit of 250 updates is reached."):
         tensorpack_says(text)
+    tensorpack_says("Estimated Time Left: 1 hour", inspect.getfile(EstimatedTimeLeft))
     logger.info("Building training tower 1", extra=DETAIL)
     logger.info("Validation at step 1")
     logger.warning("'target_tokens:0' may refer to both the Tensor and the input")
     shown, kept = stream.getvalue(), (tmp_path / "log.log").read_text()
     for text in ("Graph Finalized", "Building", "may refer to both", "Argv"):
         assert text in kept and (text in shown) == verbose
-    for text in ("Validation at step 1", "Training ends: the limit of 250 updates is reached."):
+    for text in ("Validation at step 1", "Estimated Time Left", "Training ends: the limit of 250 updates is reached."):
         assert text in kept and text in shown
     assert "exception" not in shown
 
