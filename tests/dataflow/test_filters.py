@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from towernmt.dataflow import prepare as prepare_module
+from towernmt.dataflow.corpora import read_corpora
 from towernmt.dataflow.filters import duplicates, language
 from towernmt.dataflow.filters.duplicates import KEYS, DuplicateTable, duplicate_keys
 from towernmt.dataflow.filters.marks import digits_agree, punctuation_agrees
@@ -16,6 +17,9 @@ from towernmt.dataflow.filters.script import share_in_scripts
 from towernmt.dataflow.filters.text_filters import TextFilters
 from towernmt.dataflow.prepare import prepare
 from towernmt.dataflow.prepare_settings import PrepareSettings
+from towernmt.dataflow.stream import StreamBatches
+from towernmt.dataflow.subword.words import learn_words
+from towernmt.dataflow.window import StreamSettings
 from towernmt.errors import DataError, SettingsError
 
 CHANCE = random.Random(4)
@@ -198,3 +202,20 @@ def test_near_pairs_share_a_band_and_different_ones_none() -> None:
     assert keys.shape == (3, KEYS["near"])
     shared = (keys[0] == keys).sum(axis=1)
     assert shared[1] >= 1 and keys[0, 0] != keys[1, 0] and shared[2] == 0
+
+
+def test_a_stream_drops_what_the_yaml_file_says_and_counts_it(tmp_path: Path) -> None:
+    pairs = [(sentence(5), sentence(5)) for _ in range(30)] + [("gleich", "gleich"), ("um 7", "at 8"), ("где", "abc")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    yaml = tmp_path / "corpora.yaml"
+    yaml.write_text("sources: [pairs.tsv]\ndrop_identical: true\nmatch_digits: true\nsource_script: Latin\n".replace(
+        "pairs.tsv", str(tmp_path / "pairs.tsv")))
+    vocabulary = learn_words([word for pair in pairs for word in pair], 500)
+    corpora, said = read_corpora(yaml), list[str]()
+    stream = StreamBatches(corpora.mixture(), vocabulary, vocabulary, StreamSettings(batch_tokens=100), epochs=1,
+                           pair_filter=corpora.pair_filter, report=said.append)
+    assert sum(len(batch.source) for _, batch in stream.read()) == 30
+    assert any("3 dropped" in sentence and "1 digits" in sentence for sentence in said), said
+    yaml.write_text(yaml.read_text().replace("Latin", "Latinn"))
+    with pytest.raises(SettingsError, match="Unicode has no script of that name"):
+        read_corpora(yaml)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
+from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
+
 SETTINGS = ["train.subword_sampling=true", "train.window=60", "train.steps=60", "train.checkpoint_steps=12",
             "train.validate_steps=0"]
 
@@ -33,9 +35,10 @@ def sources(corpus, tmp_path_factory) -> Path:
         database.execute("create table pairs (id integer primary key, source text, target text)")
         database.executemany("insert into pairs (source, target) values (?, ?)", pairs[250:])
     uris = [f"{place}/files.{{s,t}}.gz", f"{place}/table.tsv", f"sqlite:///{place}/base.db?table=pairs"]
+    learn_sentence_piece([text for side in sides for text in side], "unigram", 60).save(place / "shared")
     (place / "corpora.yaml").write_text(yaml.safe_dump({
         "sources": [{"uri": uri, "on_end": "drop"} for uri in uris], "mix": "temperature 2",
-        "vocabulary": str(corpus.prepared)}))
+        "vocabulary": str(place / "shared.model")}))
     return place
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from towernmt.dataflow.filters.pair_filter import PairFilter
+from towernmt.dataflow.filters.text_filters import TextFilters
 from towernmt.dataflow.mixture import MIXES, ON_END, Ingredient, Mixture
 from towernmt.dataflow.text import clean
 from towernmt.dataflow.validation_set import ValidationFiles, named_sets
@@ -134,7 +135,7 @@ def _quoted(text: str) -> str:
 
 
 def _corpora(content: Any, name: str) -> Corpora:
-    names = ("sources", "mix", "vocabulary", "validation", "source_factors", "max_length", "max_length_ratio")
+    names = ("sources", "mix", "vocabulary", "validation", "source_factors", *_LIMITS)
     given = _mapping(content, names, name, "`sources:` with a list of sources")
     entries = given.get("sources")
     if not isinstance(entries, list) or not entries:
@@ -142,7 +143,7 @@ def _corpora(content: Any, name: str) -> Corpora:
                             "`- {uri: 'text.{de,en}.gz', weight: 1}`.")
     mix, temperature = _mix(given.get("mix", "weight"), name)
     defaults = _Limits()
-    limits = apply_overrides(defaults, {key: given[key] for key in ("max_length", "max_length_ratio") if key in given},
+    limits = apply_overrides(defaults, {key: given[key] for key in _LIMITS if key in given},
                              origin=name)
     factors = given.get("source_factors")
     if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
@@ -152,13 +153,22 @@ def _corpora(content: Any, name: str) -> Corpora:
         name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
         [] if validation is None else _validation(validation, f"{name}, validation"),
-        factors, PairFilter(limits.max_length, limits.max_length_ratio))
+        factors, _pair_filter(limits))
+
+
+def _pair_filter(limits: _Limits) -> PairFilter:
+    texts = TextFilters(**{name: getattr(limits, name) for name in TextFilters.__dataclass_fields__})
+    texts.check()
+    return PairFilter(limits.max_length, limits.max_length_ratio, texts)
 
 
 @dataclass(frozen=True)
-class _Limits:
+class _Limits(TextFilters):
     max_length: int = setting(200, "Most tokens of either side; longer pairs are dropped.", at_least=1)
     max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter.", at_least=1)
+
+
+_LIMITS = tuple(_Limits.__dataclass_fields__)
 
 
 def _entry(content: Any, origin: str) -> SourceEntry:

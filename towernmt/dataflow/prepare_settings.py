@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from towernmt.dataflow.alignment import LONGEST
@@ -18,6 +18,12 @@ from towernmt.settings import check_ranges, setting
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
 LEAST_COVERAGE = 0.98  # SentencePiece takes no less
+
+
+def _filter(name: str) -> Any:
+    """A setting as `TextFilters` declares it."""
+    declared = TextFilters.__dataclass_fields__[name]
+    return field(default=declared.default, metadata=declared.metadata)
 
 
 @dataclass(frozen=True)
@@ -70,23 +76,15 @@ class PrepareSettings:
         200, "Most tokens of either side, after segmentation; longer pairs are dropped.", at_least=1)
     max_length_ratio: float = setting(
         9.0, "Most tokens of the longer side for each of the shorter; other pairs are dropped.", at_least=1)
-    drop_identical: bool = setting(False, "Drop pairs whose two sides are the same text.")
-    match_digits: bool = setting(
-        False, "Drop pairs whose sides do not have the same digits (in any order; zeros and separators do not count).")
-    match_punctuation: bool = setting(
-        False, "Drop pairs of which one side only is a question, or has far more punctuation than the other.")
-    source_script: str | None = setting(
-        None, "Drop pairs whose source is written in other scripts than this one, or these (Latin, or "
-        "Han,Hiragana,Katakana: Unicode's names).")
-    target_script: str | None = setting(None, "The same for the target.")
-    script_share: float = setting(
-        0.5, "The least share of a side's letters that are of its scripts.", at_least=0, at_most=1)
-    source_language: str | None = setting(
-        None, "Drop pairs whose source is identified as another language than this one (de, en, ...; needs "
-        "towernmt[filters]).")
-    target_language: str | None = setting(None, "The same for the target.")
-    language_confidence: float = setting(
-        0.5, "The least probability with which another language must be identified.", at_least=0, at_most=1)
+    drop_identical: bool = _filter("drop_identical")
+    match_digits: bool = _filter("match_digits")
+    match_punctuation: bool = _filter("match_punctuation")
+    source_script: str | None = _filter("source_script")
+    target_script: str | None = _filter("target_script")
+    script_share: float = _filter("script_share")
+    source_language: str | None = _filter("source_language")
+    target_language: str | None = _filter("target_language")
+    language_confidence: float = _filter("language_confidence")
     duplicates: str = setting(
         "keep", "Pairs that came before: keep them, drop those that are exactly alike, or drop near ones, too (most of "
         "their two-word sequences alike; needs towernmt[filters]). The first is kept.", DUPLICATES)

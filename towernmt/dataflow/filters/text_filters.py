@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from towernmt.dataflow.filters.language import check_language, is_other_language
 from towernmt.dataflow.filters.marks import digits_agree, punctuation_agrees
 from towernmt.dataflow.filters.script import share_in_scripts
+from towernmt.settings import setting
 
 TEXT_REASONS = {
     "identical sides": "both sides are the same text",
@@ -23,17 +24,25 @@ TEXT_REASONS = {
 
 @dataclass(frozen=True)
 class TextFilters:
-    """The filters that are on; see the settings of the same names in `PrepareSettings`."""
+    """The filters that are on, as `prepare` and a `corpora.yaml` set them."""
 
-    drop_identical: bool = False
-    match_digits: bool = False
-    match_punctuation: bool = False
-    source_script: str | None = None
-    target_script: str | None = None
-    script_share: float = 0.5
-    source_language: str | None = None
-    target_language: str | None = None
-    language_confidence: float = 0.5
+    drop_identical: bool = setting(False, "Drop pairs whose two sides are the same text.")
+    match_digits: bool = setting(
+        False, "Drop pairs whose sides do not have the same digits (in any order; zeros and separators do not count).")
+    match_punctuation: bool = setting(
+        False, "Drop pairs of which one side only is a question, or has far more punctuation than the other.")
+    source_script: str | None = setting(
+        None, "Drop pairs whose source is written in other scripts than this one, or these (Latin, or "
+        "Han,Hiragana,Katakana: Unicode's names).")
+    target_script: str | None = setting(None, "The same for the target.")
+    script_share: float = setting(
+        0.5, "The least share of a side's letters that are of its scripts.", at_least=0, at_most=1)
+    source_language: str | None = setting(
+        None, "Drop pairs whose source is identified as another language than this one (de, en, ...; needs "
+        "towernmt[filters]).")
+    target_language: str | None = setting(None, "The same for the target.")
+    language_confidence: float = setting(
+        0.5, "The least probability with which another language must be identified.", at_least=0, at_most=1)
 
     @property
     def active(self) -> bool:
