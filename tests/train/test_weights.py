@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,11 +74,12 @@ def test_variables_that_the_settings_leave_out_may_be_lacking_when_a_run_starts_
 
 
 def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
+    run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary")
     save(tmp_path / "step-1", ["a", "extra"], "adam")
     monkeypatch.setattr("towernmt.train.average._weights", lambda run: ["a"])
     with pytest.raises(CheckpointError, match="'extra', which the model does not have"):
-        average_checkpoints(None, [tmp_path / "step-1"], tmp_path / "mean")
+        average_checkpoints(run, [tmp_path / "step-1"], tmp_path / "mean")
     made = save(tmp_path / "step-2", ["a"], "adam")
-    mean = average_checkpoints(None, [tmp_path / "step-2"], tmp_path / "mean")
+    mean = average_checkpoints(run, [tmp_path / "step-2"], tmp_path / "mean")
     assert np.array_equal(tf.train.load_checkpoint(str(mean / "model")).get_tensor("a"),
                           tf.train.load_checkpoint(made).get_tensor("a"))
