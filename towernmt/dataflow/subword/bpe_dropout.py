@@ -8,15 +8,16 @@ score is made; the word is done where none is left. So it is the i-th best merge
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log1p
 
 from towernmt.dataflow.subword.piece_model import PieceModel
 
-_CACHED_SYMBOLS = 1_000_000  # symbols of the states that are kept, some 100 bytes each
+_CACHED_SYMBOLS = 2_000_000  # symbols of the states that are kept, some 50 bytes each
 _LONGEST_CACHED = 32  # characters; longer words hardly come again
+_ALL = 1 << 62  # merges to leave out
 
 Merge = tuple[float, int, int]
 """Minus the score, where the first of the two symbols begins and where the second ends: the best sorts first."""
@@ -58,22 +59,24 @@ class BpeDropout:
     def draw(self, word: str, uniform: Iterator[float]) -> list[str]:
         """The pieces of a segmentation; takes fewer numbers than the word has characters, or none."""
         state = self._cache.get(word) or self._make(word)
-        usual = len(word) <= _LONGEST_CACHED  # whether no merge was left out yet: these states come again and again
-        scale = self._scale
-        while state.merges:
-            place = int(scale * log1p(-next(uniform))) if scale is not None else len(state.merges)
+        place = self._place(uniform)
+        if len(word) <= _LONGEST_CACHED:  # as long as no merge is left out, the states are those of all such draws
+            while not place and state.merges:
+                state = state.best or self._after_best(word, state)
+                place = self._place(uniform) if state.merges else 0
             if place >= len(state.merges):
-                break
-            usual = usual and not place
-            following = state.best if usual else None
-            if following is None:
-                following = self._merged(word, state, state.merges[place])
-                if usual:
-                    state.best = self._counted(following)
-            state = following
-        if state.pieces is None:
-            state.pieces = [word[begin:end] for begin, end in pairwise(state.begins)]
-        return state.pieces
+                if state.pieces is None:
+                    state.pieces = _pieces(word, state.begins)
+                return state.pieces
+        begins, merges = state.begins.copy(), state.merges.copy()
+        while place < len(merges):
+            self._merge(word, begins, merges, place)
+            place = self._place(uniform) if merges else 0
+        return _pieces(word, begins)
+
+    def _place(self, uniform: Iterator[float]) -> int:
+        """How many of the best merges are left out."""
+        return _ALL if self._scale is None else int(self._scale * log1p(-next(uniform, 0.0)))
 
     def _make(self, word: str) -> _State:
         scores = self._scores.get
@@ -91,24 +94,35 @@ class BpeDropout:
         self._symbols += len(state.begins)
         return state
 
-    def _merged(self, word: str, state: _State, merge: Merge) -> _State:
-        """The state after one merge: what its two symbols could merge with gives way to what the new one can."""
-        _, begin, end = merge
-        begins, merges = state.begins.copy(), state.merges.copy()
+    def _after_best(self, word: str, state: _State) -> _State:
+        following = _State(state.begins.copy(), state.merges.copy())
+        self._merge(word, following.begins, following.merges, 0)
+        state.best = self._counted(following)
+        return following
+
+    def _merge(self, word: str, begins: list[int], merges: list[Merge], number: int) -> None:
+        """Make one of the merges: what its two symbols could merge with gives way to what the new one can."""
+        scores = self._scores.get
+        _, begin, end = merges.pop(number)
         place = bisect_left(begins, begin)
         middle = begins.pop(place + 1)
-        neighbours = []  # (what was possible before, what is now)
-        if place > 0:
-            neighbours.append(((begins[place - 1], middle), (begins[place - 1], end)))
+        if place:
+            before = begins[place - 1]
+            score = scores(word[before:middle])
+            if score is not None:
+                merges.pop(bisect_left(merges, (-score, before, middle)))
+            score = scores(word[before:end])
+            if score is not None:
+                insort(merges, (-score, before, end))
         if end < len(word):
-            beyond = begins[bisect_right(begins, end)]
-            neighbours.append(((middle, beyond), (begin, beyond)))
-        merges.pop(bisect_left(merges, merge))
-        for former, new in neighbours:
-            score = self._scores.get(word[former[0]:former[1]])
+            beyond = begins[place + 2]
+            score = scores(word[middle:beyond])
             if score is not None:
-                merges.pop(bisect_left(merges, (-score, *former)))
-            score = self._scores.get(word[new[0]:new[1]])
+                merges.pop(bisect_left(merges, (-score, middle, beyond)))
+            score = scores(word[begin:beyond])
             if score is not None:
-                insort(merges, (-score, *new))
-        return _State(begins, merges)
+                insort(merges, (-score, begin, beyond))
+
+
+def _pieces(word: str, begins: list[int]) -> list[str]:
+    return [word[begin:end] for begin, end in pairwise(begins)]
