@@ -92,6 +92,14 @@ def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
     assert scorer.score([]) == []
 
 
+def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(run_directory: Path) -> None:
+    scorer = Scorer(run_directory)
+    assert scorer.score(PAIRS[0]) == scorer.score([PAIRS[0]])[0]
+    for wrong in ("w1 w2", ["w1 w2", "w3"], [("w1", "w2", "w3")]):
+        with pytest.raises(SettingsError, match="pair"):
+            scorer.score(wrong)  # type: ignore[call-overload]
+
+
 def test_the_command_writes_a_score_a_line(run_directory: Path, tmp_path: Path, model: Transformer,
                                            capfd: pytest.CaptureFixture[str]) -> None:
     for side, name in enumerate(("source", "target")):
