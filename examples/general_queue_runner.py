@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,7 +107,8 @@ def build(numbers: Path, database: Path, table: str, s3: str | None) -> list[Any
 
 def show(record: np.ndarray, origin: bytes) -> None:
     """One line an element."""
-    print("  ", origin.decode(), record)
+    # One write a line: the log, which another thread writes, has the same output.
+    sys.stdout.write(f"   {origin.decode()} {record}\n")
 
 
 def with_coordinator(numbers: Path, database: Path, s3: str | None) -> None:

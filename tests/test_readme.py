@@ -96,7 +96,7 @@ def test_the_shown_yaml_holds_settings_or_a_corpus(tmp_path: Path) -> None:
 
 
 def test_the_ci_script_runs_the_readmes_test_command() -> None:
-    test = "pip install -e '.[test]' && pytest"
+    test = "pip install -e '.[test]' && pytest -n 2"
     assert f"{test}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert f'"{test}"\n' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
-from tensorpack.train.model_desc import ModelDesc
 
 from towernmt import models
 from towernmt.dataflow.position import Position
-from towernmt.models.interface import batch_signature
+from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.tf_compat import tf, tf1
 from towernmt.train import launch
 from towernmt.train.checkpoint import latest_checkpoint
@@ -28,15 +27,19 @@ EPOCHS = 32
 """Epochs that there are counters for."""
 
 
-class CountingTower(ModelDesc):
+class CountingTower(NMTModel):
     """The first token of each target is a word that no other pair has: it is the pair's number.
+
+    It is trained, but translates nothing: its decoder is never asked for.
 
     Args:
         vocabulary: size of the target vocabulary.
     """
 
+    encode = decode_hidden = output_projection = start_state = decode_step = None
+
     def __init__(self, vocabulary: int) -> None:
-        self.vocabulary = vocabulary
+        self.vocabulary = self.source_vocab_size = self.target_vocab_size = vocabulary
 
     def inputs(self) -> list[Any]:
         return [*batch_signature(), tf.TensorSpec([], tf.int32, "epoch")]
