@@ -288,6 +288,12 @@ def test_a_collation_of_postgresql_in_which_cases_are_equal_is_seen_too(postgres
     assert len(read(postgresql.uri(f"{COLUMNS}&page=1"))) == 5
 
 
+def test_a_table_of_sqlite_in_another_case_is_named(sqlite: SQLite) -> None:
+    fill(sqlite, rows_of(3))
+    with pytest.raises(DataError, match="there is no table 'Pairs'. Did you mean 'pairs'?"):
+        open_database(sqlite.uri("table=Pairs&source=de&target=en&key=id")).begin()
+
+
 def test_a_view_has_no_row_numbers(sqlite: SQLite) -> None:
     fill(sqlite, rows_of(3))
     sqlite.execute("CREATE VIEW chosen AS SELECT de, en FROM pairs")

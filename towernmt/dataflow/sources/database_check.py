@@ -141,7 +141,8 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
         if "unknown database" not in str(error.orig):   # what SQLite calls a schema that is not there
             raise
         columns = {}
-    if columns:
+    # SQLite finds a table whatever its case, but what is asked of it later wants the name as it is.
+    if columns and not (inspector.dialect.name == "sqlite" and name not in _names(inspector, schema)):
         return columns
     if schema is not None and uri.table in inspector.get_table_names() + inspector.get_view_names():
         raise DataError(f"{uri.name}: the name of the table has a dot in it, which is taken for SCHEMA.TABLE. Write it "
@@ -149,8 +150,12 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
     if schema is not None and schema not in inspector.get_schema_names():
         raise DataError(f"{uri.name}: there is no schema '{schema}'. {nearest(schema, inspector.get_schema_names())}"
                         "Choose it by table=SCHEMA.TABLE.")
-    names = [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
-    raise DataError(f"{uri.name}: there is no table '{name}'. {nearest(name, names)}Choose it by table=TABLE.")
+    raise DataError(f"{uri.name}: there is no table '{name}'. {nearest(name, _names(inspector, schema))}Choose it by "
+                    "table=TABLE.")
+
+
+def _names(inspector: Inspector, schema: str | None) -> list[str]:
+    return [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
 
 
 def _is_rowid(connection: Connection, uri: DatabaseURI) -> bool:
