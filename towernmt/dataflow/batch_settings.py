@@ -52,14 +52,12 @@ class StreamSettings(BatchSettings):
         """The sampling of sub-words, or None for the best segmentation.
 
         Raises:
-            SettingsError: a number out of its range.
+            SettingsError: `subword_nbest` is 0 or 1, which draw among nothing.
         """
         from towernmt.dataflow.vocabulary import Sampling
 
         if not self.subword_sampling:
             return None
-        if not 0 <= self.subword_alpha < float("inf"):
-            raise SettingsError(f"subword_alpha={self.subword_alpha}: expected a number from 0; 0.1 is usual.")
         if self.subword_nbest != -1 and not 2 <= self.subword_nbest <= 512:
             raise SettingsError(f"subword_nbest={self.subword_nbest}: expected 2 to 512 segmentations, or -1 for all.")
         return Sampling(self.subword_alpha, self.subword_nbest)
