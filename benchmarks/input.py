@@ -31,12 +31,12 @@ from input_loop import dequeuing, for_seconds, whole_pass
 from input_memory import measure_memory
 from input_resume import measure_resume
 
-from towernmt.dataflow.batch_settings import BatchSettings, StreamSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.corpora import Corpora, SourceEntry
-from towernmt.dataflow.prepared import open_prepared
-from towernmt.dataflow.streamed_corpus import StreamedCorpus
-from towernmt.stderr_noise import without_noise
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
+from towernmt.dataflow.prepared.prepared import open_prepared
+from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 KINDS = ("prepared", "text", "sqlite", "postgresql", "s3", "s3-prepared", "tf.data", "torch")
 TABLE = "towernmt_benchmark"

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.dataflow.manifest import FORMAT, MANIFEST, VERSION, VOCABULARIES
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.s3_folder import parse_s3_folder
-from towernmt.dataflow.shards import ShardWriter, id_dtype
-from towernmt.dataflow.sources.s3_client import client, split_name
-from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.upload import upload_prepared
-from towernmt.dataflow.vocabulary import SPECIAL_PIECES, save_vocabularies
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepare.upload import upload_prepared
+from towernmt.dataflow.prepared.manifest import FORMAT, MANIFEST, VERSION, VOCABULARIES
+from towernmt.dataflow.prepared.shards import ShardWriter, id_dtype
+from towernmt.dataflow.storage.s3_client import client, split_name
+from towernmt.dataflow.storage.s3_folder import parse_s3_folder
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, save_vocabularies
 
 WORDS = 20_000
 Pool = list[tuple[str, str]]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensorpack.utils import logger
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.tf_compat import tf, tf1
 
 SIGNATURE = [
     tf.TensorSpec([None, None], tf.int32, "source"),

@@ -16,11 +16,11 @@ from typing import Any
 import input_corpus as corpus
 from input_loop import dequeuing
 
-from towernmt.dataflow.batch_settings import BatchSettings, StreamSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.corpora import Corpora, SourceEntry
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.dataflow.streamed_corpus import StreamedCorpus
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 POINTS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 TOKENS = 25_000

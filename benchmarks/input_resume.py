@@ -18,14 +18,14 @@ from typing import Any
 
 import input_corpus as corpus
 
-from towernmt.dataflow.batch_settings import BatchSettings, StreamSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.filters.pair_filter import PairFilter
-from towernmt.dataflow.mixture import Ingredient, Mixture
-from towernmt.dataflow.position import Position
-from towernmt.dataflow.prepared import PreparedData
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.stream import StreamBatches
+from towernmt.dataflow.text.filters.pair_filter import PairFilter
 
 TABLE = "towernmt_benchmark_resume"
 SHARES = (0.5, 0.01, 0.99)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 
 SIZE = {"cpu": 2048, "gpu": 8192}
 

@@ -18,10 +18,10 @@ from input_corpus import make_shards
 from train_run import Plan
 from train_work import FixedBatches, draw, make_model
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.randomness import set_seed
 
 TARGET_SECONDS = 15.0
 PHASES = [

@@ -11,15 +11,15 @@ from tensorpack.callbacks import Callback
 from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
-from towernmt.callbacks.nan_guard import GRADIENTS
+from towernmt.callbacks.stopping.nan_guard import GRADIENTS
 from towernmt.callbacks.surroundings import find_saver
-from towernmt.dataflow.batches import Batch
+from towernmt.core.session import SessionCreator
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.batches import Batch
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.session import SessionCreator
-from towernmt.train.settings import TrainSettings
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.randomness import set_seed
+from towernmt.run.settings import TrainSettings
 
 TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}
 """At most so many times the time of what each is compared with."""

@@ -24,13 +24,13 @@ from typing import Any
 from train_run import Plan, measure
 from train_work import PRESETS, VOCABULARY, FixedBatches, draw, load, make_model, twice_each
 
-from towernmt.allocator import restart_with_allocator
-from towernmt.dataflow.batch_settings import BatchSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.prepared import PreparedData
+from towernmt.core.machine.allocator import restart_with_allocator
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.dataflow.order.batch_settings import BatchSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.prepared.prepared import PreparedData
 from towernmt.input_source.queue_input import ReadableBatches
 from towernmt.models.choices import PRECISIONS
-from towernmt.stderr_noise import without_noise
 
 STEPS = {("tiny", 1024): (6, 24, 8), ("tiny", 4096): (3, 9, 4), ("base", 1024): (2, 6, 2), ("base", 4096): (1, 3, 2)}
 """Steps to warm up, steps to measure, and pairs of a step and a bare update."""

@@ -18,21 +18,21 @@ from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 from train_flops import train_flops
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.callbacks.limits import StopAtStep
-from towernmt.callbacks.nan_guard import NaNGuard
-from towernmt.callbacks.progress import Progress
-from towernmt.callbacks.schedule_callbacks import InverseSquareRootSchedule
-from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.progress.progress import Progress
+from towernmt.callbacks.schedules.callbacks import InverseSquareRootSchedule
+from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.callbacks.stopping.nan_guard import NaNGuard
+from towernmt.callbacks.stopping.stop_signal import StopOnSignal
+from towernmt.core.session import make_deterministic, processors, session_config
+from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
-from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.tf_compat import tf
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.randomness import set_seed
+from towernmt.run.settings import TrainSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
-from towernmt.train.session import make_deterministic, processors, session_config
-from towernmt.train.settings import TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 

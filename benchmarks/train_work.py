@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.batches import Batch
-from towernmt.dataflow.position import Position
+from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.position import Position
 from towernmt.models import architecture
-from towernmt.train.optimizer import OptimizerSettings
+from towernmt.optim.optimizer import OptimizerSettings
 
 VOCABULARY = {"tiny": 8000, "base": 32000}
 PRESETS = {

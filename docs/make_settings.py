@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from towernmt.core.settings import describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
-from towernmt.settings import describe
-from towernmt.train import default_settings
+from towernmt.run import default_settings
 
 PAGE = Path(__file__).with_name("settings.md")
 GROUPS = {

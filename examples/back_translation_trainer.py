@@ -26,24 +26,24 @@ from typing import Any
 import numpy as np
 from tensorpack.callbacks import Callback
 
+from towernmt.checkpoint.files import keep_last, write_checkpoint
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.dataflow.training_data import TrainingData, open_training_data
-from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary, save_vocabularies
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.runs import Run
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.order.training_data import TrainingData, open_training_data
+from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary, save_vocabularies
 from towernmt.models import make_model
 from towernmt.models.interface import NMTModel
-from towernmt.predict.sampling import SamplingSettings, build_sampler
+from towernmt.optim.ema import SUFFIX
+from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
 from towernmt.predict.text_io import read_text
-from towernmt.runs import Run
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.checkpoint import keep_last, write_checkpoint
-from towernmt.train.ema import SUFFIX
+from towernmt.run.directory import RunDirectory
+from towernmt.run.launch import Parts, train, with_vocabulary_sizes
+from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
-from towernmt.train.launch import Parts, train, with_vocabulary_sizes
-from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DIRECTIONS = ("forward", "backward")

@@ -27,7 +27,7 @@ import yaml
 from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
 
 COMMON = ["train.steps=1000", "train.validate_steps=200", "train.checkpoint_steps=200", "schedule.name=constant",
           "schedule.warmup_steps=0"]
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Train; the exit status."""
-    from towernmt.train.launch import train
+    from towernmt.run.launch import train
 
     settings = settings_from_run(options, COMMON + (LHUC if options.method == "lhuc" else MIXED))
     if options.method == "mixed":

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from towernmt.callbacks import Progress, StopAtStep, separate_runs
-from towernmt.callbacks.hooks import CallbackToHook
-from towernmt.errors import SettingsError
-from towernmt.runs import Run, run_as
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.hooks.hooks import CallbackToHook
+from towernmt.core.errors import SettingsError
+from towernmt.core.runs import Run, run_as
+from towernmt.core.tf_compat import tf, tf1
 
 STEPS = 60
 

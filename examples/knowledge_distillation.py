@@ -28,23 +28,23 @@ from typing import Any
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
 from towernmt.cli.translate import write_translations
-from towernmt.dataflow.training_data import TrainingData, open_training_data
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.training_data import TrainingData, open_training_data
 from towernmt.models import architecture, make_model
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.precision import to_float32
-from towernmt.models.randomness import start_clock
+from towernmt.models.kernels.precision import to_float32
+from towernmt.models.layers.randomness import start_clock
+from towernmt.optim.ema import SUFFIX
 from towernmt.predict.translator import Translator
-from towernmt.shared_batch import towers_of_batch
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.ema import SUFFIX
-from towernmt.train.held_checkpoint import HeldCheckpoint
-from towernmt.train.launch import Parts, train
-from towernmt.train.run_directory import RunDirectory, differing_vocabulary
-from towernmt.train.settings import Settings
+from towernmt.run.directory import RunDirectory, differing_vocabulary
+from towernmt.run.launch import Parts, train
+from towernmt.run.settings import Settings
 
 SCOPE = "teacher"
 

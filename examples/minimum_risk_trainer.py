@@ -25,19 +25,19 @@ from sacrebleu.metrics import BLEU, CHRF
 from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
-from towernmt.dataflow.vocabulary import PAD, Vocabulary
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.runs import Run
+from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.vocabulary import PAD, Vocabulary
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, batch_signature
+from towernmt.models.layers.randomness import start_clock
 from towernmt.models.likelihood import sentence_log_probabilities
-from towernmt.models.randomness import start_clock
-from towernmt.predict.sampling import SamplingSettings, build_sampler
-from towernmt.runs import Run
-from towernmt.shared_batch import towers_of_batch
-from towernmt.tf_compat import tf
+from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
+from towernmt.run.launch import Parts, train
+from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
-from towernmt.train.launch import Parts, train
-from towernmt.train.settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DEFAULTS = ["train.steps=500", "train.batch_tokens=512", "train.validate_steps=100", "train.checkpoint_steps=100",

@@ -15,15 +15,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from towernmt.allocator import restart_with_allocator
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
-from towernmt.dataflow.default_corpus import default_corpus
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.dataflow.text import read_lines
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine.allocator import restart_with_allocator
+from towernmt.dataflow.prepare.default_corpus import default_corpus
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.text.text import read_lines
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.nearest import nearest_translations
 
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def use_default_corpus(options: argparse.Namespace) -> None:
     """Point the options at the default corpus, and at settings that suit it."""
-    from towernmt.processor import has_fast_bfloat16
+    from towernmt.core.machine.processor import has_fast_bfloat16
 
     print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
           flush=True)

@@ -43,7 +43,7 @@ def log_level_of_tensorpack() -> None:
 @pytest.fixture
 def graph() -> Iterator[object]:
     """A fresh default graph."""
-    from towernmt.tf_compat import tf
+    from towernmt.core.tf_compat import tf
 
     with tf.Graph().as_default() as fresh:
         yield fresh
@@ -81,7 +81,7 @@ def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
     """The server, with its credentials in the environment and nothing else there that boto3 would find."""
     from towernmt_test_servers.seaweedfs import ACCESS_KEY, SECRET_KEY
 
-    from towernmt.dataflow.sources import s3_client
+    from towernmt.dataflow.storage import s3_client
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)

@@ -14,9 +14,9 @@ import yaml
 
 from towernmt.cli.main import COMMANDS
 from towernmt.cli.train import settings_of
+from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
-from towernmt.settings import all_keys, load_yaml
-from towernmt.train import default_settings
+from towernmt.run import default_settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

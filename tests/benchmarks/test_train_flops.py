@@ -12,8 +12,8 @@ from tensorflow.python.ops import gen_math_ops, gen_nn_ops
 from tensorpack.tfutils.tower import TrainTowerContext
 from train_flops import forward_flops, train_flops
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import architecture
-from towernmt.tf_compat import tf, tf1
 
 SENTENCES, LENGTH, VOCABULARY = 3, 5, 37
 

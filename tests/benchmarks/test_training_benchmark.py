@@ -15,7 +15,7 @@ from overheads_steps import Stepper
 from train_run import Plan
 from train_work import FixedBatches, draw, make_batch, make_model, twice_each
 
-from towernmt.tf_compat import tf1
+from towernmt.core.tf_compat import tf1
 
 KEYS = ("peer", "mode", "config", "batch_tokens", "dtype", "tgt_tok_s", "src_tgt_tok_s", "steps_s", "peak_rss_mb",
         "gflops", "matmul_gflops", "mfu", "wait_share", "step_to_bare")

@@ -16,7 +16,7 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 from tensorpack.utils import logger
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 
 
 class Recorder(MonitorBase):

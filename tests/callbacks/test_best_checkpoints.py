@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.callbacks.best_checkpoints import BestCheckpoints
-from towernmt.errors import CheckpointError, SettingsError
-from towernmt.train.average import best_checkpoints
-from towernmt.train.run_directory import RunDirectory
+from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.run.average import best_checkpoints
+from towernmt.run.directory import RunDirectory
 
 
 class Monitors:

@@ -20,18 +20,18 @@ from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.train import SimpleTrainer
 
-from towernmt.callbacks.bleu_validator import BleuValidator
-from towernmt.callbacks.early_stopping import EarlyStopping
-from towernmt.callbacks.schedule_callbacks import PiecewiseSchedule
-from towernmt.callbacks.stop_signal import StopOnSignal
-from towernmt.callbacks.validation_batches import teacher_forced_batches
-from towernmt.dataflow.validation_set import ValidationSet
-from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
-from towernmt.errors import DataError, SettingsError
+from towernmt.callbacks.schedules.callbacks import PiecewiseSchedule
+from towernmt.callbacks.stopping.early_stopping import EarlyStopping
+from towernmt.callbacks.stopping.stop_signal import StopOnSignal
+from towernmt.callbacks.validation.batches import teacher_forced_batches
+from towernmt.callbacks.validation.bleu_validator import BleuValidator
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.prepared.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.loss import Projection
-from towernmt.predict.search import SearchSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.predict.decoding.search import SearchSettings
 
 V = 12
 

@@ -27,9 +27,9 @@ from towernmt.callbacks import (
     StopOnSignal,
     separate_runs,
 )
-from towernmt.errors import DivergenceError, SettingsError
-from towernmt.runs import Run, run_as
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.runs import Run, run_as
+from towernmt.core.tf_compat import tf, tf1
 
 W = "w/Read/ReadVariableOp:0"
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks.early_stopping import EarlyStopping
-from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.patience import Patience
-from towernmt.errors import SettingsError
+from towernmt.callbacks.schedules.patience import Patience
+from towernmt.callbacks.stopping.early_stopping import EarlyStopping
+from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
+from towernmt.core.errors import SettingsError
 
 
 @given(scores=st.lists(st.integers(0, 5), max_size=30), patience=st.integers(1, 5), delta=st.integers(0, 2),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.nan_guard import NaNGuard, watch_gradients
-from towernmt.errors import DivergenceError, SettingsError
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.stopping.nan_guard import NaNGuard, watch_gradients
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
 
 
 class Saver(Callback):

@@ -21,15 +21,15 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 from tensorpack.utils import logger
 
-from towernmt.callbacks.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.nan_guard import forgive
-from towernmt.callbacks.progress import Progress, perplexity
-from towernmt.callbacks.progress_text import Bar, Figures, duration
-from towernmt.callbacks.schedule_callbacks import ConstantSchedule
-from towernmt.callbacks.status_line import StatusLine
-from towernmt.errors import SettingsError
-from towernmt.terminal_log import mend_terminal
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.progress.progress import Progress, perplexity
+from towernmt.callbacks.progress.status_line import StatusLine
+from towernmt.callbacks.progress.text import Bar, Figures, duration
+from towernmt.callbacks.schedules.callbacks import ConstantSchedule
+from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.stopping.nan_guard import forgive
+from towernmt.core.errors import SettingsError
+from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.tf_compat import tf, tf1
 
 
 class Clock:

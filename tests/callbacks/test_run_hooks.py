@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.hooks import HookToCallback
-from towernmt.callbacks.run_hooks import separate_runs
-from towernmt.errors import SettingsError
-from towernmt.runs import Run, belong_to, present_run, run_as
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.hooks.hooks import HookToCallback
+from towernmt.callbacks.hooks.run_hooks import separate_runs
+from towernmt.core.errors import SettingsError
+from towernmt.core.runs import Run, belong_to, present_run, run_as
+from towernmt.core.tf_compat import tf, tf1
 
 
 class Seen(tf1.train.SessionRunHook):

@@ -7,10 +7,11 @@ import pytest
 from tensorpack.callbacks import Callback
 
 import towernmt.callbacks as callbacks
-from towernmt.callbacks import BudgetSchedule, ScheduleSettings, make_schedule, schedules
-from towernmt.callbacks.limits import StopAfterMinutes
-from towernmt.errors import SettingsError
-from towernmt.tf_compat import tf1
+from towernmt.callbacks import BudgetSchedule, ScheduleSettings, make_schedule
+from towernmt.callbacks.schedules import schedules
+from towernmt.callbacks.stopping.limits import StopAfterMinutes
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf1
 
 
 class RatesUsed(Callback):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks import schedules
-from towernmt.errors import SettingsError
+from towernmt.callbacks.schedules import schedules
+from towernmt.core.errors import SettingsError
 
 STEPS = st.integers(1, 10**6)
 RATES = st.floats(1e-6, 10.0)
@@ -112,5 +112,5 @@ def test_settings_that_cannot_work_are_refused_with_the_way_to_mend_them():
 
 
 def test_the_settings_can_be_read_without_starting_tensorflow():
-    code = "import sys, towernmt.callbacks.schedules; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys, towernmt.callbacks.schedules.schedules; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

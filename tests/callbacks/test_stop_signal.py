@@ -11,7 +11,7 @@ import threading
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.stop_signal import StopOnSignal
+from towernmt.callbacks.stopping.stop_signal import StopOnSignal
 
 
 def send_at(step, number):
@@ -86,8 +86,8 @@ from tensorpack.input_source import PlaceholderInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import Trainer
-from towernmt.callbacks.stop_signal import StopOnSignal
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.stopping.stop_signal import StopOnSignal
+from towernmt.core.tf_compat import tf, tf1
 
 class Blocked(Trainer):                    # its step waits for ever: nobody fills the queue
     pass

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks import validation_report as report
 from towernmt.callbacks.every import Every
-from towernmt.callbacks.metrics import METRICS, Outcome, mode_of
-from towernmt.dataflow.validation_set import ValidationSet
-from towernmt.errors import DataError
+from towernmt.callbacks.validation import report
+from towernmt.callbacks.validation.metrics import METRICS, Outcome, mode_of
+from towernmt.core.errors import DataError
+from towernmt.dataflow.prepared.validation_set import ValidationSet
 from towernmt.predict.evaluate import Scores
 
 OUTCOME = Outcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)

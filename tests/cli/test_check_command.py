@@ -11,7 +11,7 @@ from towernmt.cli.main import main
 
 MODEL = '''
 from dataclasses import dataclass
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 from tensorpack.train.model_desc import ModelDesc
 from beside import NAME
 

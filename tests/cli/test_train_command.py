@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.cli.main import main
-from towernmt.train.checkpoint import checkpoint_steps
-from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import default_settings
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import default_settings
 
 SETTINGS_OF_THE_ISSUE = """
 train.steps train.epochs train.minutes train.batch_tokens train.batch_type train.update_cycle train.seed
@@ -165,8 +165,8 @@ def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp
 
 
 def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tmp_path, data):
-    from towernmt.dataflow.batches import Batches
-    from towernmt.dataflow.prepared import PreparedData
+    from towernmt.dataflow.order.batches import Batches
+    from towernmt.dataflow.prepared.prepared import PreparedData
 
     assert train(*SMALL, "train.epochs=2")[0] == 0
     run = RunDirectory(tmp_path / "run")
@@ -188,7 +188,7 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
 
 
 def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("towernmt.models.precision.has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("towernmt.models.kernels.precision.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
     assert "train.precision=bfloat16: this processor multiplies float32 faster." in caplog.text
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 1

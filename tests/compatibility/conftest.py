@@ -15,7 +15,7 @@ from tensorpack.train import ModelDesc, launch_train_with_config
 from tensorpack.train import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 

@@ -21,8 +21,8 @@ import tensorpack.train as T
 from tensorpack.dataflow import DataFromList
 
 from towernmt.callbacks import CheckpointSaver
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.tf_compat import tf, tf1
 from towernmt.train import SyncMultiGPUTrainer
 
 MODULES = ("callbacks", "train", "input_source", "predict", "tfutils.sessinit")

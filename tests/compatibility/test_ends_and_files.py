@@ -9,12 +9,12 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SaverRestore, get_model_loader
 
 from towernmt.callbacks import BestCheckpoints, CheckpointSaver, HookToCallback, NaNGuard, StopAtStep
-from towernmt.errors import DivergenceError
+from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.core.errors import DivergenceError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.models.interface import shift_right
-from towernmt.tf_compat import tf, tf1
 from towernmt.train import SyncMultiGPUTrainer
-from towernmt.train.checkpoint import checkpoint_steps
 
 
 class Put(Callback):

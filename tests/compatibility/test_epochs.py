@@ -8,7 +8,7 @@ import pytest
 from tensorpack.callbacks import Callback, JSONWriter, MergeAllSummaries
 
 from towernmt.callbacks import CallbackToHook, CheckpointSaver, StopAtStep
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.train import SyncMultiGPUTrainer
 
 BOTH = ["plain", "moving"]

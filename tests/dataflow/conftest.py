@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.source import Pair, Source
-from towernmt.errors import DataError
 
 
 @dataclass(eq=False)

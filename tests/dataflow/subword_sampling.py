@@ -11,11 +11,11 @@ import hashlib
 import random
 import sys
 
-from towernmt.dataflow.corpora import read_corpora
-from towernmt.dataflow.position import Position
-from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.vocabulary import Sampling, load_vocabulary
-from towernmt.dataflow.window import StreamSettings
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.order.window import StreamSettings
+from towernmt.dataflow.sources.corpora import read_corpora
+from towernmt.dataflow.vocabulary.vocabulary import Sampling, load_vocabulary
 
 _CHANCE = random.Random(2)
 _WORDS = ["".join(_CHANCE.choices("abcdefgh", k=_CHANCE.randint(3, 9))) for _ in range(300)]  # as test_sampling.py has

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.alignment import link_pieces, parse_links
-from towernmt.dataflow.text import Chunk
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.alignment import link_pieces, parse_links
+from towernmt.dataflow.text.text import Chunk
 
 places = st.lists(st.integers(0, 5), max_size=9).map(sorted)
 

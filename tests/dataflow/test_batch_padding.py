@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.batches import make_batch
-from towernmt.dataflow.pairs import PairBlock
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.order.batches import make_batch
+from towernmt.dataflow.prepared.pairs import PairBlock
 
 Sentences = list[list[int]]
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow import batches as batches_module
-from towernmt.dataflow.batch_settings import BatchSettings
-from towernmt.dataflow.batches import Batch, Batches
-from towernmt.dataflow.pairs import PairBlock
-from towernmt.dataflow.plan import cut, permutation
-from towernmt.dataflow.position import Position
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order import batches as batches_module
+from towernmt.dataflow.order.batch_settings import BatchSettings
+from towernmt.dataflow.order.batches import Batch, Batches
+from towernmt.dataflow.order.plan import cut, permutation
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.prepared.pairs import PairBlock
 
 Pair = tuple[list[int], list[int]]
 Lengths = list[list[tuple[int, int]]]

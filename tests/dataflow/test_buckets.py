@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.buckets import define_buckets
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.buckets import define_buckets
 
 
 def test_target_bounds_go_by_the_width_and_source_bounds_by_the_ratio() -> None:

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.corpora import Corpora, Sides, SourceEntry, read_corpora
-from towernmt.dataflow.filters.pair_filter import PairFilter
-from towernmt.dataflow.validation_set import ValidationFiles
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.prepared.validation_set import ValidationFiles
+from towernmt.dataflow.sources.corpora import Corpora, Sides, SourceEntry, read_corpora
+from towernmt.dataflow.text.filters.pair_filter import PairFilter
 
 OF_THE_MANUAL = """
 sources:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.default_corpus import CorpusFiles, default_corpus, split
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.prepare.default_corpus import CorpusFiles, default_corpus, split
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 ZAHLEN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -171,7 +171,7 @@ def test_a_corpus_with_a_missing_file_is_made_again(pip: list[str], tmp_path: Pa
 
 def test_several_processes_at_once_make_one_whole_corpus(pip: list[str], tmp_path: Path) -> None:
     program = ("import sys; from pathlib import Path;"
-               "from towernmt.dataflow.default_corpus import default_corpus;"
+               "from towernmt.dataflow.prepare.default_corpus import default_corpus;"
                "print(default_corpus('en-de', Path(sys.argv[1]), sys.argv[2:]).complete())")
     runs = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "cache"), *pip],
                              stdout=subprocess.PIPE, text=True) for _ in range(4)]

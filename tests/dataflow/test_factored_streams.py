@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.dataflow.batch_settings import StreamSettings
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.training_data import TrainingData, make_batches, open_training_data
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.training_data import TrainingData, make_batches, open_training_data
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
 
 WORDS = ["ja|A", "nein|B", "ja|B", "wort|N"]
 

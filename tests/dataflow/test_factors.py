@@ -10,11 +10,12 @@ import sentencepiece
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.factors import FactoredVocabulary, FactorError, split_factors
-from towernmt.dataflow.subword.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.subword.words import WordVocabulary, learn_words
-from towernmt.dataflow.vocabulary import (
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.factors import FactoredVocabulary, FactorError, split_factors
+from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary, learn_words
+from towernmt.dataflow.vocabulary.vocabulary import (
     SPECIAL_PIECES,
     UNK,
     Sampling,
@@ -22,7 +23,6 @@ from towernmt.dataflow.vocabulary import (
     load_vocabularies,
     save_vocabularies,
 )
-from towernmt.errors import DataError, SettingsError
 
 KINDS = ("unigram", "bpe", "bpe-codes", "word")
 LETTERS = "abäcd日"

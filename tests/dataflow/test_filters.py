@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.dataflow import prepare as prepare_module
-from towernmt.dataflow.corpora import read_corpora
-from towernmt.dataflow.filters import duplicates, language
-from towernmt.dataflow.filters.duplicates import KEYS, DuplicateTable, duplicate_keys
-from towernmt.dataflow.filters.marks import digits_agree, punctuation_agrees
-from towernmt.dataflow.filters.script import share_in_scripts
-from towernmt.dataflow.filters.text_filters import TextFilters
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.subword.words import learn_words
-from towernmt.dataflow.window import StreamSettings
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.order.window import StreamSettings
+from towernmt.dataflow.prepare import prepare as prepare_module
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.sources.corpora import read_corpora
+from towernmt.dataflow.text.filters import duplicates, language
+from towernmt.dataflow.text.filters.duplicates import KEYS, DuplicateTable, duplicate_keys
+from towernmt.dataflow.text.filters.marks import digits_agree, punctuation_agrees
+from towernmt.dataflow.text.filters.script import share_in_scripts
+from towernmt.dataflow.text.filters.text_filters import TextFilters
+from towernmt.dataflow.vocabulary.subword.words import learn_words
 
 CHANCE = random.Random(4)
 WORDS = ["".join(CHANCE.choices("abcdefgh", k=CHANCE.randint(2, 6))) for _ in range(200)]

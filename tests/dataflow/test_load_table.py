@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.dataflow.load_table import load
-from towernmt.dataflow.sources.database import open_database
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources.database.table import open_database
+from towernmt.dataflow.sources.load_table import load
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
-from towernmt.errors import DataError, SettingsError
 
 PAIRS = [Pair(f"{n} ä😀 %s :x ?", f"'{n}' \\ \"x\"") for n in range(1000)]
 

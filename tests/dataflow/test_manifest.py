@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.dataflow.manifest import parse_manifest
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.manifest import parse_manifest
+from towernmt.dataflow.prepared.prepared import PreparedData
 
 
 @pytest.fixture

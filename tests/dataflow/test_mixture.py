@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.mixture import Ingredient, Mixture
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
-from towernmt.dataflow.object_cache import ObjectCache, default_cache
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
 
 SIZE = 10_000
 
@@ -288,7 +288,8 @@ def test_locks_are_not_left_to_children(tmp_path: Path) -> None:
 def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows, importing must not fail; using the cache is refused in a sentence."""
     program = ("import sys\nsys.modules['fcntl'] = None\n"
-               "import towernmt.dataflow.object_cache, towernmt.dataflow.remote_prepared, towernmt.directory_lock\n")
+               "import towernmt.dataflow.storage.object_cache, towernmt.dataflow.prepared.remote_prepared\n"
+               "import towernmt.core.files.directory_lock\n")
     subprocess.run([sys.executable, "-c", program], check=True)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with pytest.raises(SettingsError, match="locks this operating system does not have"):
@@ -297,7 +298,7 @@ def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, m
 
 def test_a_process_that_does_not_go_on_is_not_waited_for_for_ever(tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.object_cache.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("towernmt.dataflow.storage.object_cache.PATIENCE_SECONDS", 0.2)
     cache = ObjectCache(tmp_path, 100)
     with open(cache._path("name", "1").with_suffix(".tmp"), "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towernmt.dataflow.padding import pad_sentences
+from towernmt.dataflow.order.padding import pad_sentences
 
 
 def test_sentences_end_with_eos_and_are_padded_to_the_longest() -> None:

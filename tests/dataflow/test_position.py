@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.position import Position
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.order.position import Position
 
 NATURAL = st.integers(min_value=0, max_value=2**63)
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.dataflow.line_hash import line_hash
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.dataflow.text import clean
-from towernmt.dataflow.validation_set import ValidationSet
-from towernmt.dataflow.vocabulary import UNK, load_vocabularies, load_vocabulary
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.prepared.validation_set import ValidationSet
+from towernmt.dataflow.text.line_hash import line_hash
+from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.vocabulary.vocabulary import UNK, load_vocabularies, load_vocabulary
 
 Pair = tuple[str, str]
 
@@ -104,7 +104,7 @@ def test_the_seed_and_nothing_else_decides_the_shards(tmp_path: Path) -> None:
 
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare._POOL_LINES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.prepare._POOL_LINES", 0)
     settings = _write(tmp_path, _corpus(9_000), shard_pairs=2_500, max_length=14)
     outputs = []
     for workers in (1, 2, 3):
@@ -116,7 +116,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
 
 def test_workers_also_run_where_tensorflow_forbids_a_fork(tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare._POOL_LINES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.prepare._POOL_LINES", 0)
     if "tensorflow" not in sys.modules:
         monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
     corpus = _corpus(50)
@@ -125,9 +125,9 @@ def test_workers_also_run_where_tensorflow_forbids_a_fork(tmp_path: Path,
 
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare._POOL_LINES", 0)
-    monkeypatch.setattr("towernmt.dataflow.encode._start_method", lambda: "fork")
-    monkeypatch.setattr("towernmt.dataflow.encode.ChunkEncoder.__call__", lambda *_: os._exit(9))
+    monkeypatch.setattr("towernmt.dataflow.prepare.prepare._POOL_LINES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.encode._start_method", lambda: "fork")
+    monkeypatch.setattr("towernmt.dataflow.prepare.encode.ChunkEncoder.__call__", lambda *_: os._exit(9))
     with pytest.raises(DataError, match="a worker process of the preparation died"):
         prepare(_write(tmp_path, _corpus(50), workers=2))
 
@@ -316,7 +316,7 @@ def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("towernmt.dataflow.prepare.ShardWriter.finish", stop)
+    monkeypatch.setattr("towernmt.dataflow.prepare.prepare.ShardWriter.finish", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(replace(settings, overwrite=True))
     assert _contents(tmp_path / "out") == before

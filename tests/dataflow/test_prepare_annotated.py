@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.dataflow.batch_settings import BatchSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.inspection import look_at_prepared, table
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.dataflow.subword.bpe_codes import SEPARATOR
-from towernmt.dataflow.vocabulary import Vocabulary, load_vocabularies
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.batch_settings import BatchSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.prepare.inspection import look_at_prepared, table
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.vocabulary.subword.bpe_codes import SEPARATOR
+from towernmt.dataflow.vocabulary.vocabulary import Vocabulary, load_vocabularies
 
 Word = tuple[str, str, str]
 PAIRS = 60
@@ -128,7 +128,7 @@ def test_factors_of_parallel_files_are_those_of_the_text_form(text: dict[str, st
 
 def test_workers_change_nothing(text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(settings(text))
-    monkeypatch.setattr("towernmt.dataflow.prepare._POOL_LINES", 1)
+    monkeypatch.setattr("towernmt.dataflow.prepare.prepare._POOL_LINES", 1)
     prepare(settings(text, workers=2, output=str(tmp_path / "other")))
     for path in (tmp_path / "out").glob("shard-*"):
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow import prepare_directory
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_directory import STAGE, PrepareDirectory
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.dataflow.subword.learn import VocabularyMaker
-from towernmt.directory_lock import DirectoryLock
-from towernmt.errors import DataError, DirectoryInUseError
+from towernmt.core.errors import DataError, DirectoryInUseError
+from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.dataflow.prepare import directory as prepare_directory
+from towernmt.dataflow.prepare.directory import STAGE, PrepareDirectory
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.vocabulary.subword.learn import VocabularyMaker
 
 PREPARE = "import sys; from towernmt.cli.main import main; sys.exit(main(['prepare', *sys.argv[1:]]))"
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.subword.bpe_dropout import BpeDropout
-from towernmt.dataflow.subword.piece_model import PieceModel
-from towernmt.dataflow.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.subword.uniform_draws import uniform_draws
-from towernmt.dataflow.subword.unigram_sampling import UnigramSampler
-from towernmt.dataflow.text import clean
-from towernmt.dataflow.vocabulary import Sampling
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.vocabulary.subword.bpe_dropout import BpeDropout
+from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
+from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.subword.uniform_draws import uniform_draws
+from towernmt.dataflow.vocabulary.subword.unigram_sampling import UnigramSampler
+from towernmt.dataflow.vocabulary.vocabulary import Sampling
 
 REAL_TEXT = """\
 All human beings are born free and equal in dignity and rights.

@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.batch_settings import StreamSettings
-from towernmt.dataflow.mixture import Ingredient, Mixture
-from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.subword.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
-from towernmt.dataflow.vocabulary import Sampling, Vocabulary
+from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
+from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.dataflow.vocabulary.vocabulary import Sampling, Vocabulary
 
 PROGRAM = Path(__file__).with_name("subword_sampling.py")
 CHANCE = random.Random(2)

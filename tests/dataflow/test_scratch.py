@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.dataflow.scratch import scratch_directory
+from towernmt.dataflow.prepare.scratch import scratch_directory
 
 HOLDER = """
 import sys
-from towernmt.dataflow.scratch import scratch_directory
+from towernmt.dataflow.prepare.scratch import scratch_directory
 with scratch_directory("a test") as directory:
     (directory / "file").write_text("content")
     print(directory, flush=True)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.shards import ShardInfo, ShardWriter, id_dtype, read_shard
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.prepared.shards import ShardInfo, ShardWriter, id_dtype, read_shard
 
 Sentences = list[list[int]]
 

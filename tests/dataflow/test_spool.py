@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared import PreparedData
 
 PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
 

@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.batch_settings import StreamSettings
-from towernmt.dataflow.batches import Batch
-from towernmt.dataflow.filters.pair_filter import PairFilter
-from towernmt.dataflow.mixture import Ingredient, Mixture
-from towernmt.dataflow.position import Position
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.source import Pair
-from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary import SPECIAL_PIECES
-from towernmt.errors import DataError, SettingsError
+from towernmt.dataflow.text.filters.pair_filter import PairFilter
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES
 
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "x", "y", *(f"{name}{i}" for name in "abc" for i in range(400))])
 

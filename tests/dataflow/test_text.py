@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.text import clean, read_chunks, read_lines, scan_pair
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text import clean, read_chunks, read_lines, scan_pair
 from towernmt.predict.text_io import clean_lines
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.dataflow.batch_settings import StreamSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.stream import StreamBatches
-from towernmt.dataflow.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.training_data import is_prepared, make_batches, open_training_data
-from towernmt.dataflow.validation_set import ValidationSet
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.order.stream import StreamBatches
+from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
+from towernmt.dataflow.order.training_data import is_prepared, make_batches, open_training_data
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepared.validation_set import ValidationSet
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
-from towernmt.dataflow.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.subword.words import WordVocabulary, learn_words
-from towernmt.dataflow.text import clean
-from towernmt.dataflow.vocabulary import (
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary, learn_words
+from towernmt.dataflow.vocabulary.vocabulary import (
     BOS,
     EOS,
     PAD,
@@ -29,7 +30,6 @@ from towernmt.dataflow.vocabulary import (
     load_vocabulary,
     save_vocabularies,
 )
-from towernmt.errors import DataError
 
 
 def _sentences(count: int = 400, seed: int = 5) -> list[str]:

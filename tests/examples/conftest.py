@@ -108,8 +108,8 @@ def scalars() -> Callable[[Path, str], list[float]]:
 def weights() -> Callable[[Path], dict[str, Any]]:
     """Every variable of a run's last checkpoint."""
     def read(run: Path) -> dict[str, Any]:
-        from towernmt.tf_compat import tf
-        from towernmt.train.run_directory import RunDirectory
+        from towernmt.core.tf_compat import tf
+        from towernmt.run.directory import RunDirectory
 
         reader = tf.train.load_checkpoint(RunDirectory(run).checkpoint("last"))
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

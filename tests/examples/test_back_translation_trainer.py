@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from towernmt.predict.translator import Translator
-from towernmt.train.settings import default_settings
+from towernmt.run.settings import default_settings
 
 
 @pytest.fixture

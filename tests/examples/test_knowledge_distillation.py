@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
+from towernmt.core.tf_compat import tf1
 from towernmt.predict.translator import Translator
-from towernmt.tf_compat import tf1
-from towernmt.train.run_directory import RunDirectory
+from towernmt.run.directory import RunDirectory
 
 STUDENT = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "model.encoder_layers=1",
            "model.decoder_layers=1", "train.batch_tokens=512", "train.validate_steps=0", "train.log_steps=1",

@@ -7,10 +7,10 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.cli.main import main
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf1
 from towernmt.predict.translator import Translator
-from towernmt.tf_compat import tf1
-from towernmt.train.run_directory import RunDirectory
+from towernmt.run.directory import RunDirectory
 
 
 def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scalars, weights, tmp_path):

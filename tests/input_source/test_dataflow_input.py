@@ -12,9 +12,9 @@ from tensorpack.train import ModelDesc, launch_train_with_config
 from tensorpack.utils import logger
 
 from towernmt.callbacks import CheckpointSaver, StopAtStep
-from towernmt.errors import DataError, FeederError, SettingsError
+from towernmt.core.errors import DataError, FeederError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.tf_compat import tf, tf1
 from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 

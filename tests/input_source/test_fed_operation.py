@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source.fed_operation import FedOperation
-from towernmt.tf_compat import tf, tf1
 
 
 class Wrapped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from towernmt.errors import FeederError
+from towernmt.core.errors import FeederError
 from towernmt.input_source.feeding import FeederRun
 
 LONG = 20.0

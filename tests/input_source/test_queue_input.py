@@ -26,10 +26,10 @@ from tensorpack.train import (
 )
 from tensorpack.utils import logger
 
-from towernmt.dataflow.position import Position
-from towernmt.errors import DataError, FeederError, SettingsError
+from towernmt.core.errors import DataError, FeederError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics, QueueMonitor
-from towernmt.tf_compat import tf, tf1
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.errors import FeederError, SettingsError
+from towernmt.core.errors import FeederError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner
-from towernmt.tf_compat import tf, tf1
 
 LONG = 20.0  # seconds; a wait of a test that reaches it has failed
 

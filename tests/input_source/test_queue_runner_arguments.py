@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from towernmt.errors import FeederError, SettingsError
+from towernmt.core.errors import FeederError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner, queue_runner
-from towernmt.tf_compat import tf, tf1
 
 LONG = 20000   # milliseconds; a wait of a test that reaches it has failed
 SAMPLES = np.transpose(np.tile(np.arange(11, dtype=np.int32), [5, 1]))

@@ -9,7 +9,8 @@ from towernmt.dataflow import Batches, BatchSettings, PreparedData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.predict import Translator
-from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, settings_of_model
+from towernmt.run import RunDirectory, settings_of_model
+from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 from tensorpack.train import launch_train_with_config  # isort: skip
 

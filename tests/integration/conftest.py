@@ -227,7 +227,7 @@ def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> R
 
 def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
     """Every variable of a checkpoint."""
-    from towernmt.tf_compat import tf
+    from towernmt.core.tf_compat import tf
 
     reader = tf.train.load_checkpoint(str(checkpoint / "model"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

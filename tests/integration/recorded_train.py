@@ -23,9 +23,9 @@ from typing import Any
 from tensorpack.callbacks import Callback
 
 from towernmt.cli.main import main
+from towernmt.core.tf_compat import tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.tf_compat import tf1
-from towernmt.train import launch
+from towernmt.run import launch
 
 
 class Recorder(Callback):

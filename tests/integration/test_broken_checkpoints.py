@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.checkpoint.files import checkpoint_steps
 
 
 def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_the_one_before(

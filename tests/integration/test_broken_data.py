@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.checkpoint.files import checkpoint_steps
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, IMAGES, TENSORS, EventAccumulator
 
-from towernmt.dataflow.prepared import PreparedData
-from towernmt.settings import apply_overrides
-from towernmt.tf_compat import tf
-from towernmt.train.launch import train
-from towernmt.train.settings import default_settings
+from towernmt.core.settings import apply_overrides
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.run.launch import train
+from towernmt.run.settings import default_settings
 
 SILENT = ["train.validate_steps=0"]
 RECORDED = ["train.validate_steps=3", "train.metric=chrf", "train.histograms=4"]

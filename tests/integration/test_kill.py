@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.checkpoint.files import checkpoint_steps
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.settings import apply_overrides
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow import PreparedData
-from towernmt.errors import CheckpointError, SettingsError
 from towernmt.models import Transformer
 from towernmt.models.loss import Projection
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
-from towernmt.settings import apply_overrides
-from towernmt.tf_compat import tf, tf1
-from towernmt.train import RunDirectory, default_settings, settings_of_model
-from towernmt.train.launch import Parts, train
+from towernmt.run import RunDirectory, default_settings, settings_of_model
+from towernmt.run.launch import Parts, train
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-model.md"
 LINES = ["ba be bi bo", "da de di"]

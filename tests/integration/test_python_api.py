@@ -14,13 +14,14 @@ from tensorpack.train import TrainConfig as TensorpackTrainConfig
 from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks import BestCheckpoints, BleuValidator, CheckpointSaver, InverseSquareRootSchedule
+from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow import Batches, BatchSettings, PreparedData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.predict import Translator
-from towernmt.tf_compat import tf, tf1
-from towernmt.train import RunDirectory, SyncMultiGPUTrainer, TrainConfig, settings_of_model
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.run import RunDirectory, settings_of_model
+from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 SIZES = {"hidden_size": 32, "filter_size": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,
          "residual_dropout": 0.0, "embedding_dropout": 0.0}

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.checkpoint.files import checkpoint_steps
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.loss import Projection
-from towernmt.tf_compat import tf, tf1
 
 DEPTH = 8
 

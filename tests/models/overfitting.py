@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.dataflow.default_corpus import default_corpus
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.dataflow.subword.sentence_piece import learn_sentence_piece
-from towernmt.errors import DataError
-from towernmt.models.randomness import set_seed
+from towernmt.core.errors import DataError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.prepare.default_corpus import default_corpus
+from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.models.layers.randomness import set_seed
+from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 from towernmt.predict.evaluate import corpus_scores
-from towernmt.predict.search import SearchSettings, build_search_predictor
 from towernmt.predict.stream import translate_lines
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings
 
 
 class Pairs:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from towernmt.models.convolution import convolution
-from towernmt.models.precision import set_precision
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.convs2s.convolution import convolution
+from towernmt.models.kernels.precision import set_precision
 
 BATCH, TIME, DEPTH, OUTPUT = 3, 7, 5, 4
 

@@ -10,11 +10,11 @@ import towernmt_overfitting as overfitting
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.errors import SettingsError
-from towernmt.models.convs2s import PRESETS, Convolution, ConvS2S, ConvS2SSettings, convolutions
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.convs2s.convs2s import PRESETS, Convolution, ConvS2S, ConvS2SSettings, convolutions
 from towernmt.models.interface import shift_right
-from towernmt.models.precision import set_precision
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
 
 SIZES = {"embedding_size": 12, "encoder": "2x16/3,1x20/5", "decoder": "1x16/3,1x10/2,1x10/1", "output_size": 12,
          "source_vocab_size": 19, "target_vocab_size": 19}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.errors import DataError, SettingsError
-from towernmt.models.kept_code import changed_files, keep_code, kept_place
-from towernmt.models.locate import find_place, load
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.models.registry.kept_code import changed_files, keep_code, kept_place
+from towernmt.models.registry.locate import find_place, load
 
 
 @pytest.fixture

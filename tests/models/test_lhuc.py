@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import towernmt_tiny_models as tiny
 
-from towernmt.models.lhuc import lhuc
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.layers.lhuc import lhuc
 
 
 def test_each_unit_is_scaled_by_twice_the_sigmoid_of_its_variable_and_not_at_all_at_first(graph):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.models import architecture
-from towernmt.models.locate import find_place, is_findable, load, name_of_class
+from towernmt.models.registry.locate import find_place, is_findable, load, name_of_class
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from towernmt.models.layers import _standardize
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.layers.layers import _standardize
 from towernmt.models.loss import Projection, smoothed_cross_entropy
-from towernmt.tf_compat import tf, tf1
 
 
 def dense_reference(hidden, kernel, bias, target, length, smoothing):

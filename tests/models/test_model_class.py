@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.models import Transformer, TransformerSettings, architecture_of, make_model
 from towernmt.models.interface import NMTModel
-from towernmt.models.model_class import default_values, make, presets, settings_class
-from towernmt.models.transformer_settings import PRESETS
-from towernmt.train.optimizer import OptimizerSettings
-from towernmt.train.settings import Settings, default_settings, settings_of_model
+from towernmt.models.registry.model_class import default_values, make, presets, settings_class
+from towernmt.models.transformer.settings import PRESETS
+from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.run.settings import Settings, default_settings, settings_of_model
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from towernmt.models import products
-from towernmt.models.precision import affine, matmul
-from towernmt.models.products import product_over_rows
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels import products
+from towernmt.models.kernels.precision import affine, matmul
+from towernmt.models.kernels.products import product_over_rows
 
 
 @pytest.fixture(autouse=True)

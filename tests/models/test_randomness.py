@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.models.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
 
 
 def draw(rate: float, shape: tuple[int, ...], places: tuple[str, ...] = ("place",), clock: int = 0) -> list[np.ndarray]:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.errors import SettingsError, TowerRuleError
+from towernmt.core.errors import SettingsError, TowerRuleError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import architecture
-from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.models.recompute import recompute, set_recompute
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.launch import check_recompute
-from towernmt.train.settings import TrainSettings
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.randomness import set_seed
+from towernmt.models.layers.recompute import recompute, set_recompute
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.run.launch import check_recompute
+from towernmt.run.settings import TrainSettings
 
 
 def batch(rows: int, length: int, words: int) -> list[np.ndarray]:

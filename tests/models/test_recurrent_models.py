@@ -7,11 +7,11 @@ import pytest
 import towernmt_overfitting as overfitting
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.models.precision import set_precision
-from towernmt.models.randomness import set_seed
-from towernmt.models.rnnsearch import RNNSearch, RNNSearchSettings
-from towernmt.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.randomness import set_seed
+from towernmt.models.recurrent.rnnsearch import RNNSearch, RNNSearchSettings
+from towernmt.models.recurrent.seq2seq import Seq2Seq, Seq2SeqSettings
 
 WORDS = {"source_vocab_size": 19, "target_vocab_size": 19}
 MODELS = {

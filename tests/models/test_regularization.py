@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import start_clock
+from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words
 from towernmt.models.loss import Projection
-from towernmt.models.randomness import start_clock
-from towernmt.models.regularization import agreeing_cross_entropy, drop_words
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 
 INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
           np.array([[8, 6, 2], [10, 2, 0]], np.int32), np.array([3, 2], np.int32), np.float32(5)]

@@ -7,10 +7,10 @@ import pytest
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.rnnsearch import PRESETS, RNNSearch, RNNSearchSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.recurrent.rnnsearch import PRESETS, RNNSearch, RNNSearchSettings
 
 SIZES = {"embedding_size": 6, "encoder_size": 4, "decoder_size": 8, "attention_size": 5, "read_out_size": 6,
          "source_vocab_size": 19, "target_vocab_size": 19}

@@ -7,10 +7,10 @@ import pytest
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.seq2seq import PRESETS, Seq2Seq, Seq2SeqSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.recurrent.seq2seq import PRESETS, Seq2Seq, Seq2SeqSettings
 
 SIZES = {"embedding_size": 6, "hidden_size": 8, "source_vocab_size": 19, "target_vocab_size": 19}
 STYLES = {

@@ -7,13 +7,13 @@ import pytest
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.errors import SettingsError
+from towernmt.check import check_tower
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.randomness import start_clock
-from towernmt.models.regularization import drop_words
-from towernmt.models.tower_rules import check_tower
-from towernmt.predict.search import SearchSettings, build_search_predictor
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import start_clock
+from towernmt.models.layers.regularization import drop_words
+from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 
 SOURCE = tiny.FACTORED_SOURCE
 INPUTS = [SOURCE, *tiny.INPUTS[1:]]

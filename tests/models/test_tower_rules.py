@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.errors import SettingsError
+from towernmt.check import RULES, check_tower, check_tower_function
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import ARCHITECTURES, architecture
-from towernmt.models.tower_rules import RULES, check_tower, check_tower_function
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 
 _SPEC = importlib.util.spec_from_file_location("tower_zoo", Path(__file__).with_name("tower_zoo.py"))
 tower_zoo = importlib.util.module_from_spec(_SPEC)

@@ -6,8 +6,8 @@ import pytest
 import towernmt_overfitting as overfitting
 import towernmt_tiny_models as tiny
 
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf1
+from towernmt.core.tf_compat import tf1
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 
 STYLES = {
     "pre-norm": {},

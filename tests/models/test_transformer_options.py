@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.errors import SettingsError
+from towernmt.check import check_tower
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.layers import rms_norm
-from towernmt.models.positions import RelativePositions, RotaryPositions
-from towernmt.models.precision import set_precision
-from towernmt.models.ssru import weighted_sums
-from towernmt.models.tower_rules import check_tower
-from towernmt.models.transformer import PRESETS, Transformer, TransformerSettings
-from towernmt.predict.beam import beam_search
-from towernmt.predict.settings import SearchSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.layers import rms_norm
+from towernmt.models.layers.positions import RelativePositions, RotaryPositions
+from towernmt.models.transformer.ssru import weighted_sums
+from towernmt.models.transformer.transformer import PRESETS, Transformer, TransformerSettings
+from towernmt.predict.decoding.beam import beam_search
+from towernmt.predict.decoding.settings import SearchSettings
 
 _SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))
 plain = importlib.util.module_from_spec(_SPEC)

@@ -8,7 +8,7 @@ from typing import Any
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 
 
 class Tame(ModelDesc):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.dataflow.vocabulary import BOS, EOS, PAD
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.randomness import set_seed
-from towernmt.predict.sampling import SamplingSettings, build_sampler, sample
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import set_seed
+from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler, sample
 
 SIZE = 6
 DRAWS = 20_000

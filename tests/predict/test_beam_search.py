@@ -12,9 +12,10 @@ import pytest
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext, TowerContext
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.predict.search import (
+from towernmt.predict.decoding.search import (
     INPUT_NAMES,
     OUTPUT_NAMES,
     SearchSettings,
@@ -23,7 +24,6 @@ from towernmt.predict.search import (
     search_signature,
     search_tower,
 )
-from towernmt.tf_compat import tf, tf1
 
 PAD, BOS, EOS = 0, 1, 2
 ROWS = 499

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from towernmt.callbacks.validation_batches import teacher_forced_batches
-from towernmt.dataflow.factors import FactoredVocabulary
-from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary import EOS, PAD, SPECIAL_PIECES
-from towernmt.errors import DataError
+from towernmt.callbacks.validation.batches import teacher_forced_batches
+from towernmt.core.errors import DataError
+from towernmt.dataflow.vocabulary.factors import FactoredVocabulary
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, SPECIAL_PIECES
+from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.pieces import cut_line
-from towernmt.predict.settings import StreamSettings
 from towernmt.predict.stream import translate_stream
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "a", "b", "c", ".", ",", "。"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
 from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.text_io import write_lines
 

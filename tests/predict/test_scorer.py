@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from towernmt.checkpoint.files import write_checkpoint
 from towernmt.cli.main import main
-from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary import BOS, EOS, SPECIAL_PIECES, save_vocabularies
-from towernmt.errors import DivergenceError, SettingsError
-from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.tf_compat import tf1
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, SPECIAL_PIECES, save_vocabularies
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.predict.scorer import Scorer
-from towernmt.tf_compat import tf1
-from towernmt.train.checkpoint import write_checkpoint
-from towernmt.train.run_directory import RunDirectory
-from towernmt.train.settings import settings_of_model
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import settings_of_model
 
 WORDS = [f"w{i}" for i in range(16)]
 SIZE = len(SPECIAL_PIECES) + len(WORDS)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.vocabulary import Vocabulary
-from towernmt.errors import DataError, DivergenceError, SettingsError
+from towernmt.core.errors import DataError, DivergenceError, SettingsError
+from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.pieces import cut_line
-from towernmt.predict.settings import StreamSettings
 from towernmt.predict.stream import Hypothesis, plan_batches, translate_lines, translate_stream
 from towernmt.predict.text_io import clean_lines, read_text
 

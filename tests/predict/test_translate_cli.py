@@ -15,7 +15,7 @@ import pytest
 
 from towernmt.cli import evaluate, translate
 from towernmt.cli.broken_pipe import BROKEN_PIPE
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.stream import Hypothesis
 from towernmt.predict.text_io import clean_lines
 

@@ -14,16 +14,16 @@ import pytest
 from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.dataflow.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary import EOS, SPECIAL_PIECES, Vocabulary
-from towernmt.errors import CheckpointError, SettingsError
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.models.interface import shift_right
-from towernmt.models.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
-from towernmt.predict.settings import SearchSettings
+from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.translator import Translator
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.settings import Settings
+from towernmt.run.settings import Settings
 
 WORDS = [f"w{i}" for i in range(16)]
 

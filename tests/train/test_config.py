@@ -15,14 +15,14 @@ from tensorpack.callbacks import Callback
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
 from towernmt.callbacks.stateful import StatefulCallback
-from towernmt.dataflow.position import Position
-from towernmt.errors import CheckpointError, DirectoryInUseError, SettingsError
+from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.state import read_state
+from towernmt.core.errors import CheckpointError, DirectoryInUseError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.checkpoint import checkpoint_steps
-from towernmt.train.checkpoint_state import read_state
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.callbacks.limits import StopAtStep
-from towernmt.dataflow.batch_settings import BatchSettings
-from towernmt.dataflow.batches import Batches
-from towernmt.dataflow.pairs import PairBlock
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.order.batch_settings import BatchSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.prepared.pairs import PairBlock
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.randomness import set_seed
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf
+from towernmt.models.layers.randomness import set_seed
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
-from towernmt.train.optimizer import OptimizerSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 STEPS = 12

@@ -10,11 +10,12 @@ from tensorpack.input_source import FeedInput
 from tensorpack.train import ModelDesc, launch_train_with_config
 
 from towernmt.callbacks import CheckpointSaver, ConstantSchedule, HookToCallback, separate_runs
-from towernmt.errors import SettingsError
-from towernmt.models.precision import set_precision
-from towernmt.tf_compat import tf, tf1
-from towernmt.train import OptimizerSettings, SyncMultiGPUTrainer, TrainConfig
-from towernmt.train.optimizer import MAKERS, make_optimizer
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
+from towernmt.optim import OptimizerSettings
+from towernmt.optim.optimizer import MAKERS, make_optimizer
+from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 
 class LearningRateSetterHook(tf1.train.SessionRunHook):

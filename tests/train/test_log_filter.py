@@ -13,10 +13,10 @@ import pytest
 from tensorpack.callbacks import EstimatedTimeLeft
 from tensorpack.utils import logger
 
-from towernmt.secrets import mask_uri
-from towernmt.terminal_log import DETAIL, mend_terminal
+from towernmt.core.secrets import mask_uri
+from towernmt.core.terminal.terminal_log import DETAIL, mend_terminal
+from towernmt.run.run_log import begin_log, end_log, hold_log
 from towernmt.train.log_filter import mend_logger
-from towernmt.train.run_log import begin_log, end_log, hold_log
 
 URIS = [
     "postgresql://me:s3cret@host/db?table=pairs", "mysql+pymysql://me:s3/cr@t-s3cret@host/db",

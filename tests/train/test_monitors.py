@@ -16,9 +16,9 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.session import SessionCreator
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.train.monitors import EventWriter, StatsWriter
-from towernmt.train.session import SessionCreator
 
 
 class Put(Callback):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.dataflow.batches import Batch
-from towernmt.dataflow.position import Position
-from towernmt.errors import FeederError, SettingsError
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.core.errors import FeederError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 

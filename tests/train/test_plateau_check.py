@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from towernmt.errors import SettingsError
-from towernmt.settings import apply_overrides
-from towernmt.train.launch import check_plateau
-from towernmt.train.settings import default_settings
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides
+from towernmt.run.launch import check_plateau
+from towernmt.run.settings import default_settings
 
 
 def settings(metric: str, schedule: str = "plateau"):

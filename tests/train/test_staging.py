@@ -14,16 +14,16 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.callbacks.limits import StopAtStep
-from towernmt.dataflow.position import Position
-from towernmt.errors import FeederError
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.core.errors import FeederError
+from towernmt.core.session import SessionCreator
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics
-from towernmt.models.randomness import set_seed
-from towernmt.models.transformer import Transformer, TransformerSettings
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import set_seed
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.train.config import TrainConfig
-from towernmt.train.session import SessionCreator
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -261,7 +261,7 @@ def test_a_run_of_one_towers_input_takes_the_batch_from_all():
 
 def test_a_pool_of_one_thread_is_enough(monkeypatch):
     config = tf1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
-    monkeypatch.setattr("towernmt.train.session.session_config", lambda _: config)
+    monkeypatch.setattr("towernmt.core.session.session_config", lambda _: config)
     assert train(True, NumberedBatches(6), towers=2, update_cycle=2, steps=99).same_as(
         train(False, NumberedBatches(6), towers=2, update_cycle=2, steps=99))
 

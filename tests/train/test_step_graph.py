@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
-from towernmt.models.precision import set_precision
-from towernmt.models.recompute import set_recompute
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.recompute import set_recompute
 from towernmt.train.memory_estimate import MemoryEstimate, estimate_memory
 from towernmt.train.placement import without_gpu_kernel
 
@@ -81,7 +81,7 @@ def test_a_step_draws_one_mask_for_each_dropout_and_none_without() -> None:
 @pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (2 + 3)), (False, 0)])
 def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
         monkeypatch: pytest.MonkeyPatch, alone: bool, fills: int) -> None:
-    monkeypatch.setattr("towernmt.models.products._AVX2_ONLY", alone)
+    monkeypatch.setattr("towernmt.models.kernels.products._AVX2_ONLY", alone)
     with tf.Graph().as_default() as graph:
         build_step(2, 3, filter_size=1024)
         filled = [op for op in graph.get_operations() if op.type == "MatMul" and op.get_attr("transpose_a")

@@ -12,8 +12,8 @@ from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.errors import TowerRuleError
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.errors import TowerRuleError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 

@@ -6,29 +6,29 @@ start TensorFlow.
 
 from __future__ import annotations
 
-from towernmt.lazy_exports import lazy_exports
+from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "attention_pictures": ["AttentionPictures"],
-    "best_checkpoints": ["BestCheckpoints"],
-    "bleu_validator": ["BleuValidator"],
-    "checkpoint": ["CheckpointSaver"],
-    "early_stopping": ["EarlyStopping"],
-    "histograms": ["Histograms"],
-    "hooks": ["CallbackToHook", "HookToCallback"],
-    "limits": ["StopAfterMinutes", "StopAtStep"],
-    "loss_scale_monitor": ["LossScaleMonitor"],
-    "nan_guard": ["NaNGuard", "watch_gradients"],
-    "patience": ["Patience"],
-    "progress": ["Progress"],
-    "run_hooks": ["separate_runs"],
-    "schedule_callbacks": [
+    "validation.attention_pictures": ["AttentionPictures"],
+    "checkpoints.best_checkpoints": ["BestCheckpoints"],
+    "validation.bleu_validator": ["BleuValidator"],
+    "checkpoints.saver": ["CheckpointSaver"],
+    "stopping.early_stopping": ["EarlyStopping"],
+    "progress.histograms": ["Histograms"],
+    "hooks.hooks": ["CallbackToHook", "HookToCallback"],
+    "stopping.limits": ["StopAfterMinutes", "StopAtStep"],
+    "progress.loss_scale_monitor": ["LossScaleMonitor"],
+    "stopping.nan_guard": ["NaNGuard", "watch_gradients"],
+    "schedules.patience": ["Patience"],
+    "progress.progress": ["Progress"],
+    "hooks.run_hooks": ["separate_runs"],
+    "schedules.callbacks": [
         "ConstantSchedule", "CosineSchedule", "ExponentialSchedule", "InverseSquareRootSchedule",
         "BudgetSchedule", "LearningRateSchedule", "LinearSchedule", "NoamSchedule", "PiecewiseSchedule",
         "ReduceOnPlateau",
         "make_schedule"],
-    "schedules": ["ScheduleSettings"],
-    "score_watcher": ["ScoreWatcher"],
+    "schedules.schedules": ["ScheduleSettings"],
+    "validation.score_watcher": ["ScoreWatcher"],
     "stateful": ["StatefulCallback"],
-    "stop_signal": ["StopOnSignal"],
+    "stopping.stop_signal": ["StopOnSignal"],
 })

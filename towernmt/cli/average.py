@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def run(args: argparse.Namespace) -> int:
     """Average, and print how to translate with the result; returns the exit status."""
     span = _span(args.steps) if args.steps is not None else None
 
+    from towernmt.checkpoint.held import again_if_gone
+    from towernmt.run.directory import RunDirectory
     from towernmt.train import average  # imports TensorFlow
-    from towernmt.train.held_checkpoint import again_if_gone
-    from towernmt.train.run_directory import RunDirectory
 
     directory = RunDirectory(args.model)
     directory.settings()        # refuses a directory that holds no run

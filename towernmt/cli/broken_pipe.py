@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from towernmt.lost_reader import lead_nowhere
+from towernmt.core.terminal.lost_reader import lead_nowhere
 
 BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
 """The exit status of a program whose reader has gone, as a shell shows it of those that the signal ends."""

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from towernmt.errors import SettingsError
-from towernmt.models.model_class import settings_class
-from towernmt.settings import apply_overrides, parse_assignments
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides, parse_assignments
+from towernmt.models.registry.model_class import settings_class
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; 0 if every rule is kept, else 1."""
-    from towernmt.models.tower_rules import check_tower, rules_for
+    from towernmt.check import check_tower, rules_for
 
     model = load_model(args.model, args.preset, args.assignments)
     breaches = check_tower(model)
@@ -49,7 +49,8 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     Raises:
         SettingsError: there is none, or it cannot be made without arguments.
     """
-    from towernmt.models import ARCHITECTURES, architecture, locate
+    from towernmt.models import ARCHITECTURES, architecture
+    from towernmt.models.registry import locate
 
     if name in ARCHITECTURES:
         return _with_few_words(architecture(name).model, name, preset, assignments)
@@ -81,7 +82,7 @@ def _model_of(thing: Any, name: str) -> Any:
 
 def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Sequence[str]) -> Any:
     """A model from settings, with vocabularies of a few words where the settings have their sizes."""
-    from towernmt.train.settings import default_settings
+    from towernmt.run.settings import default_settings
 
     settings = apply_overrides(default_settings(name, preset), parse_assignments(assignments)).model
     names = {field.name for field in dataclasses.fields(settings)} & {"source_vocab_size", "target_vocab_size"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
 
 SHELLS = ("bash", "zsh", "tcsh")
 

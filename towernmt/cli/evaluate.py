@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from towernmt.cli.translate import add_model_arguments, make_translator
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.output_file import check_apart
 from towernmt.predict.text_io import read_text, write_lines

@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.errors import SettingsError
-from towernmt.settings import apply_overrides, parse_assignments
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides, parse_assignments
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.training_data import TrainingData
-    from towernmt.train.settings import Settings
+    from towernmt.dataflow.order.training_data import TrainingData
+    from towernmt.run.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +36,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     Args:
         defaults: assignments, as --set takes them.
     """
-    from towernmt.train.run_directory import RunDirectory
-    from towernmt.train.start_from import initial_checkpoint
+    from towernmt.checkpoint.start_from import initial_checkpoint
+    from towernmt.run.directory import RunDirectory
 
     new = RunDirectory(options.logdir)
     finished, _ = initial_checkpoint(options.model)
@@ -55,8 +55,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
 
 def data_from_run(options: argparse.Namespace) -> TrainingData:
     """What --data names; unprepared text gets the finished run's vocabulary."""
-    from towernmt.dataflow.training_data import open_training_data
-    from towernmt.train.start_from import initial_checkpoint
+    from towernmt.checkpoint.start_from import initial_checkpoint
+    from towernmt.dataflow.order.training_data import open_training_data
 
     finished, _ = initial_checkpoint(options.model)
     return open_training_data(options.data, None, finished.vocabulary)

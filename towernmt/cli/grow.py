@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
-from towernmt.dataflow.prepared import VOCABULARIES
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.prepared.prepared import VOCABULARIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--vocabulary {args.vocabulary}: there is no such directory; name prepared data with the "
                             "new vocabulary.")
 
-    from towernmt.train.grow import grow_vocabulary  # imports TensorFlow
-    from towernmt.train.run_directory import RunDirectory
+    from towernmt.run.directory import RunDirectory
+    from towernmt.run.grow import grow_vocabulary  # imports TensorFlow
 
     made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
     print(f"{made}: train it on data with the new vocabulary with\n"

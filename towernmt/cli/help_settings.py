@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import describe
 from towernmt.models import settings_and_presets
-from towernmt.settings import describe
 
 
 def settings_text(settings: Any, part: str = "") -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from towernmt.dataflow.corpora import Corpora, read_corpora
-from towernmt.dataflow.inspection import Inspection, Inspector, look_at_prepared, table
-from towernmt.dataflow.mixture import Mixture
-from towernmt.dataflow.prepared import open_prepared
-from towernmt.dataflow.streamed_corpus import open_vocabularies
-from towernmt.dataflow.training_data import is_prepared
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.order.streamed_corpus import open_vocabularies
+from towernmt.dataflow.order.training_data import is_prepared
+from towernmt.dataflow.prepare.inspection import Inspection, Inspector, look_at_prepared, table
+from towernmt.dataflow.prepared.prepared import open_prepared
+from towernmt.dataflow.sources.corpora import Corpora, read_corpora
+from towernmt.dataflow.sources.mixture import Mixture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from towernmt import __version__
-from towernmt.allocator import restart_with_allocator
 from towernmt.cli.broken_pipe import until_the_reader_has_gone
 from towernmt.cli.parser import Parser, refuse_unknown_command
 from towernmt.cli.standard_streams import open_missing_streams
-from towernmt.errors import TowerNMTError
-from towernmt.secrets import mask_text, mask_uri
-from towernmt.stderr_noise import without_noise
+from towernmt.core.errors import TowerNMTError
+from towernmt.core.machine.allocator import restart_with_allocator
+from towernmt.core.secrets import mask_text, mask_uri
+from towernmt.core.terminal.stderr_noise import without_noise
 
 COMMANDS = {
     "prepare": "make vocabularies and shards of integer ids from text",

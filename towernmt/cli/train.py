@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from towernmt.cli.help_settings import settings_text
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides, load_yaml, parse_assignments
 from towernmt.models import ARCHITECTURES
-from towernmt.settings import apply_overrides, load_yaml, parse_assignments
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.training_data import TrainingData
-    from towernmt.train.run_directory import RunDirectory
-    from towernmt.train.settings import Settings
+    from towernmt.dataflow.order.training_data import TrainingData
+    from towernmt.run.directory import RunDirectory
+    from towernmt.run.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +70,8 @@ def next_command(logdir: str) -> str:
 
 def training_data(options: argparse.Namespace) -> TrainingData:
     """What --data names, with --vocabulary, or else the vocabulary of the run that goes on."""
-    from towernmt.dataflow.training_data import open_training_data
-    from towernmt.train.run_directory import RunDirectory
+    from towernmt.dataflow.order.training_data import open_training_data
+    from towernmt.run.directory import RunDirectory
 
     run_directory = RunDirectory(options.logdir)
     former = run_directory.vocabulary if run_directory.exists() else None
@@ -80,8 +80,8 @@ def training_data(options: argparse.Namespace) -> TrainingData:
 
 def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
     """Train on a corpus with the devices of the command line."""
-    from towernmt.terminal_log import mend_terminal
-    from towernmt.train.launch import train
+    from towernmt.core.terminal.terminal_log import mend_terminal
+    from towernmt.run.launch import train
 
     mend_terminal(verbose=options.verbose)
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)
@@ -89,7 +89,7 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
-    from towernmt.train.settings import default_settings
+    from towernmt.run.settings import default_settings
 
     run = _run_of(options)
     if run is not None:
@@ -100,7 +100,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     else:
         settings = default_settings(options.model or "transformer", options.preset)
     if options.config:
-        from towernmt.train.provenance import without_facts
+        from towernmt.checkpoint.provenance import without_facts
 
         settings = apply_overrides(settings, without_facts(load_yaml(Path(options.config))), origin=options.config)
     return apply_overrides(settings, parse_assignments(options.assignments))
@@ -110,7 +110,7 @@ def _run_of(options: argparse.Namespace) -> RunDirectory | None:
     """The run that goes on, or None."""
     if not options.logdir:
         return None
-    from towernmt.train.run_directory import RunDirectory
+    from towernmt.run.directory import RunDirectory
 
     run = RunDirectory(options.logdir)
     return run if run.exists() else None

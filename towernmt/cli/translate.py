@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.output_file import check_apart, output_file
-from towernmt.predict.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis
 from towernmt.predict.text_io import open_input
 
@@ -141,7 +141,7 @@ def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def log_to_stderr() -> None:
     """tensorpack logs to stdout, which is where the translations go."""
-    from towernmt.terminal_log import mend_terminal, terminal_handlers
+    from towernmt.core.terminal.terminal_log import mend_terminal, terminal_handlers
 
     mend_terminal()
     for handler in terminal_handlers():

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from towernmt.lazy_exports import lazy_exports
+from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "batches": ["Batch", "Batches"],
-    "corpora": ["read_corpora"],
-    "mixture": ["Ingredient", "Mixture"],
-    "pairs": ["PairBlock"],
-    "position": ["Position"],
-    "prepare_settings": ["PrepareSettings"],
-    "prepared": ["PreparedData", "open_prepared"],
+    "order.batches": ["Batch", "Batches"],
+    "sources.corpora": ["read_corpora"],
+    "sources.mixture": ["Ingredient", "Mixture"],
+    "prepared.pairs": ["PairBlock"],
+    "order.position": ["Position"],
+    "prepare.settings": ["PrepareSettings"],
+    "prepared.prepared": ["PreparedData", "open_prepared"],
     "sources.open_source": ["open_source"],
-    "stream": ["StreamBatches"],
-    "streamed_corpus": ["StreamedCorpus"],
-    "training_data": ["make_batches", "open_training_data"],
-    "vocabulary": ["Vocabulary", "load_vocabulary"],
-    "batch_settings": ["BatchSettings", "StreamSettings"],
+    "order.stream": ["StreamBatches"],
+    "order.streamed_corpus": ["StreamedCorpus"],
+    "order.training_data": ["make_batches", "open_training_data"],
+    "vocabulary.vocabulary": ["Vocabulary", "load_vocabulary"],
+    "order.batch_settings": ["BatchSettings", "StreamSettings"],
 })

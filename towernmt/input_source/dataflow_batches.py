@@ -10,7 +10,7 @@ from typing import Any
 from tensorpack.dataflow import DataFlow
 from tensorpack.utils import logger
 
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
 
 
 @dataclass(frozen=True)

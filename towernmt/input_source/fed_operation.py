@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.tf_compat import tf
+from towernmt.core.tf_compat import tf
 
 Feeds = dict[Any, np.ndarray]
 

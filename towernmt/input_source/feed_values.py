@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.errors import FeederError
-from towernmt.tf_compat import tf
+from towernmt.core.errors import FeederError
+from towernmt.core.tf_compat import tf
 
 
 def feed_dict(tensors: Any, values: Any) -> dict[Any, np.ndarray]:

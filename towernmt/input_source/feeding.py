@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from towernmt.errors import FeederError
+from towernmt.core.errors import FeederError
 
 
 @dataclass

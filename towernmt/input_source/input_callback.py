@@ -17,10 +17,10 @@ from tensorpack.tfutils.dependency import dependency_of_fetches
 from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
+from towernmt.core.runs import Run
+from towernmt.core.tf_compat import tf1
 from towernmt.input_source.staging import Known, Staging
 from towernmt.input_source.statistics import InputStatistics
-from towernmt.runs import Run
-from towernmt.tf_compat import tf1
 
 if TYPE_CHECKING:
     from towernmt.input_source.queue_input import GeneralQueueInput

@@ -15,17 +15,17 @@ from tensorpack.input_source import FeedfreeInput
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.utils import logger
 
-from towernmt.dataflow.position import Position
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.shared_batch import TOKENS, share_batch
+from towernmt.core.terminal.terminal_log import DETAIL
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.position import Position
 from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints
 from towernmt.input_source.feeding import FeederRun
 from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_runner import GeneralQueueRunner
 from towernmt.input_source.staging import Staging
 from towernmt.input_source.statistics import InputStatistics
-from towernmt.shared_batch import TOKENS, share_batch
-from towernmt.terminal_log import DETAIL
-from towernmt.tf_compat import tf, tf1
 
 
 class ReadableBatch(Protocol):

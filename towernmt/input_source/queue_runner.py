@@ -17,11 +17,11 @@ from typing import Any
 
 from tensorpack.utils import logger
 
-from towernmt.errors import FeederError, SettingsError, TowerNMTError
+from towernmt.core.errors import FeederError, SettingsError, TowerNMTError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source.fed_operation import FedOperation
 from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.feeding import FeederRecord, FeederRun
-from towernmt.tf_compat import tf, tf1
 
 FeedFunctions = Sequence[Callable[[], Any] | None] | None
 

@@ -8,28 +8,28 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from towernmt.errors import SettingsError
-from towernmt.lazy_exports import lazy_exports
-from towernmt.models import locate, model_class
+from towernmt.core.errors import SettingsError
+from towernmt.core.lazy_exports import lazy_exports
+from towernmt.models.registry import locate, model_class
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
-    from towernmt.train.settings import Settings
+    from towernmt.run.settings import Settings
 
 _CLASSES = {
-    "transformer": ("transformer", "Transformer"),
-    "seq2seq": ("seq2seq", "Seq2Seq"),
-    "rnnsearch": ("rnnsearch", "RNNSearch"),
-    "convs2s": ("convs2s", "ConvS2S"),
+    "transformer": ("transformer.transformer", "transformer.settings", "Transformer"),
+    "seq2seq": ("recurrent.seq2seq", "recurrent.seq2seq_settings", "Seq2Seq"),
+    "rnnsearch": ("recurrent.rnnsearch", "recurrent.rnnsearch_settings", "RNNSearch"),
+    "convs2s": ("convs2s.convs2s", "convs2s.settings", "ConvS2S"),
 }
-"""For each name of an architecture: its module, and its class; `<class>Settings` are in `<module>_settings`."""
+"""For each name of an architecture: its module, that of its `<class>Settings`, and its class."""
 ARCHITECTURES = tuple(_CLASSES)
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
-    **{module: [name] for module, name in _CLASSES.values()},
-    **{f"{module}_settings": [f"{name}Settings"] for module, name in _CLASSES.values()},
-    "tower_rules": ["Breach", "check_tower", "check_tower_function"],
+    **{module: [name] for module, _, name in _CLASSES.values()},
+    **{module: [f"{name}Settings"] for _, module, name in _CLASSES.values()},
+
 })
 __all__ += ["ARCHITECTURES", "Architecture", "architecture", "architecture_of", "make_model", "name_of_model",
             "settings_and_presets"]
@@ -53,7 +53,7 @@ def architecture(name: str) -> Architecture:
         SettingsError: there is none.
     """
     if name in _CLASSES:
-        module_name, class_name = _CLASSES[name]
+        module_name, _, class_name = _CLASSES[name]
         module = importlib.import_module(f"{__name__}.{module_name}")
         return Architecture(getattr(module, class_name), getattr(module, f"{class_name}Settings"), module.PRESETS)
     if ":" not in name:
@@ -69,8 +69,8 @@ def settings_and_presets(name: str) -> tuple[Any, dict[str, dict[str, Any]]]:
         SettingsError: as `architecture`, or one of its settings has no default.
     """
     if name in _CLASSES:
-        module_name, class_name = _CLASSES[name]
-        module = importlib.import_module(f"{__name__}.{module_name}_settings")
+        _, module_name, class_name = _CLASSES[name]
+        module = importlib.import_module(f"{__name__}.{module_name}")
         return getattr(module, f"{class_name}Settings")(), module.PRESETS
     kind = architecture(name)
     return model_class.default_values(kind.model, name), kind.presets

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from towernmt.errors import SettingsError
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import check_ranges, setting
 from towernmt.models.choices import FACTORS, TIES
-from towernmt.settings import check_ranges, setting
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from towernmt.models.interface import NMTModel
-from towernmt.models.lhuc import lhuc
-from towernmt.train.optimizer import OptimizerSettings
+from towernmt.models.layers.lhuc import lhuc
+from towernmt.optim.optimizer import OptimizerSettings
 
 
 @dataclass

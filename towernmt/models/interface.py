@@ -12,15 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.dataflow.vocabulary import BOS
-from towernmt.errors import SettingsError
-from towernmt.models.guided_alignment import guided_alignment_loss
+from towernmt.core.errors import SettingsError
+from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.vocabulary import BOS
+from towernmt.models.layers.guided_alignment import guided_alignment_loss
+from towernmt.models.layers.randomness import start_clock
+from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words
 from towernmt.models.loss import Projection, smoothed_cross_entropy
-from towernmt.models.randomness import start_clock
-from towernmt.models.regularization import agreeing_cross_entropy, drop_words
-from towernmt.shared_batch import towers_of_batch
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.optimizer import OptimizerSettings, make_optimizer
+from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
 
 ALIGNMENT = "alignment"
 """The name of the input that only training towers with guided alignment read."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.core.tf_compat import tf
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.precision import to_float32
-from towernmt.tf_compat import tf
+from towernmt.models.kernels.precision import to_float32
 
 
 def token_log_probabilities(model: NMTModel, memory: Any, target: Any, target_length: Any) -> Any:

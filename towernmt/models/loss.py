@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from towernmt.models.precision import affine, matmul, to_float32
-from towernmt.models.products import on_gpu, product_over_rows
-from towernmt.tf_compat import tf
+from towernmt.core.tf_compat import tf
+from towernmt.models.kernels.precision import affine, matmul, to_float32
+from towernmt.models.kernels.products import on_gpu, product_over_rows
 
 
 class Projection(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
 
 
 @dataclass(frozen=True)

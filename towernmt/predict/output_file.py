@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from towernmt.atomic_files import naming
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.core.files.atomic_files import naming
 
 log = logging.getLogger(__name__)
 

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, cast, overload
 import numpy as np
 from tensorpack.predict import PredictConfig
 
-from towernmt.dataflow.factors import FactorError
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.errors import DivergenceError, SettingsError
+from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.provenance import check_vocabulary_of
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.session import SessionCreator, refuse_forked
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.vocabulary.factors import FactorError
 from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
+from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
-from towernmt.tf_compat import tf, tf1
-from towernmt.train.ema import RestoreAverages
-from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
-from towernmt.train.provenance import check_vocabulary_of
-from towernmt.train.restore import RestoreCheckpoint
-from towernmt.train.run_directory import RunDirectory
-from towernmt.train.session import SessionCreator, refuse_forked
+from towernmt.run.directory import RunDirectory
 
 WINDOW = 10_000
 """Pairs that are read ahead and sorted by length."""

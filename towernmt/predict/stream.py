@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from towernmt.dataflow.factors import FactorError
-from towernmt.dataflow.padding import pad_sentences
-from towernmt.dataflow.text import one_line
-from towernmt.dataflow.vocabulary import EOS, PAD, Vocabulary
-from towernmt.errors import DivergenceError
+from towernmt.core.errors import DivergenceError
+from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.text.text import one_line
+from towernmt.dataflow.vocabulary.factors import FactorError
+from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary
+from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.pieces import cut_line
-from towernmt.predict.settings import StreamSettings
 from towernmt.predict.text_io import clean_lines
 
 log = logging.getLogger(__name__)

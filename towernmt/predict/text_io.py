@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from towernmt.dataflow.text import one_line, wide_encoding
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text import one_line, wide_encoding
 from towernmt.predict.output_file import output_file
 
 log = logging.getLogger(__name__)

@@ -13,20 +13,20 @@ from typing import Any, overload
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 
-from towernmt.errors import SettingsError
-from towernmt.gpus import why_missing
-from towernmt.predict.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
-from towernmt.predict.settings import SearchSettings, StreamSettings
+from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.provenance import check_vocabulary_of
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine.gpus import why_missing
+from towernmt.core.session import SessionCreator, refuse_forked
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.tf_compat import tf
+from towernmt.optim.ema import RestoreAverages
+from towernmt.predict.decoding.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
-from towernmt.stderr_noise import without_noise
-from towernmt.terminal_log import mend_terminal
-from towernmt.tf_compat import tf
-from towernmt.train.ema import RestoreAverages
-from towernmt.train.held_checkpoint import HeldCheckpoint, again_if_gone
-from towernmt.train.provenance import check_vocabulary_of
-from towernmt.train.restore import RestoreCheckpoint
-from towernmt.train.run_directory import RunDirectory
-from towernmt.train.session import SessionCreator, refuse_forked
+from towernmt.run.directory import RunDirectory
 
 
 class Translator:

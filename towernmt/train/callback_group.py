@@ -7,7 +7,7 @@ from typing import Any
 from tensorpack.callbacks.group import Callbacks
 from tensorpack.utils import logger
 
-from towernmt.callbacks.run_hooks import refuse_shared_feeds, separate_runs
+from towernmt.callbacks.hooks.run_hooks import refuse_shared_feeds, separate_runs
 
 
 class CallbackGroup(Callbacks):
@@ -17,7 +17,7 @@ class CallbackGroup(Callbacks):
     not be written would look like success. Here the others still end, and the first such error is kept.
 
     tensorpack calls every callback at every run of the hooked session. Here each is called at the runs that it
-    belongs to (`towernmt.runs`), by default the train step.
+    belongs to (`towernmt.core.runs`), by default the train step.
 
     Attributes:
         error: the first exception of an `after_train`, or None.

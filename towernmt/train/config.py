@@ -9,11 +9,11 @@ from tensorpack.callbacks import MergeAllSummaries, MovingAverageSummary, RunUpd
 from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
-from towernmt.callbacks.checkpoint import CheckpointSaver
-from towernmt.callbacks.progress import Progress
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.progress.progress import Progress
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.core.session import SessionCreator
 from towernmt.train.monitors import EventWriter, StatsWriter
-from towernmt.train.restore import RestoreCheckpoint
-from towernmt.train.session import SessionCreator
 
 STEPS_PER_EPOCH = 1000
 """What is called an epoch in tensorpack's log where the length of the data's epochs is not known."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from tensorpack.train.base import StopTraining
 
+from towernmt.core.runs import Run, run_as
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
 from towernmt.input_source.queue_input import global_shape
 from towernmt.models.interface import batch_signature
-from towernmt.runs import Run, run_as
-from towernmt.tf_compat import tf, tf1
 
 
 class FedInput(GeneralQueueInput):

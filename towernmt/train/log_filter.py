@@ -8,7 +8,7 @@ import sys
 
 from tensorpack.utils import logger
 
-from towernmt.secrets import mask_uri
+from towernmt.core.secrets import mask_uri
 
 _STOPPED = "Training was stopped by exception "
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from towernmt.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf, tf1
 
 
 class MemoryEstimate(NamedTuple):

@@ -19,9 +19,9 @@ from typing import Any
 from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
-from towernmt.atomic_files import write_text
-from towernmt.callbacks.summaries import charts, hyper_parameters, settings_table, text_summary
-from towernmt.tf_compat import tf, tf1
+from towernmt.callbacks.progress.summaries import charts, hyper_parameters, settings_table, text_summary
+from towernmt.core.files.atomic_files import write_text
+from towernmt.core.tf_compat import tf, tf1
 
 # IndexError is what TensorFlow's file writers make of "file too large".
 _FAILURES = (OSError, IndexError, RuntimeError, tf.errors.OpError)

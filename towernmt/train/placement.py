@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorflow.python.framework import kernels
 
-from towernmt.tf_compat import tf
+from towernmt.core.tf_compat import tf
 
 
 def without_gpu_kernel(operations: Iterable[Any]) -> list[Any]:

@@ -12,23 +12,23 @@ from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 
-from towernmt.callbacks.run_hooks import session_for
-from towernmt.errors import SettingsError
-from towernmt.gpus import why_missing
+from towernmt.callbacks.hooks.run_hooks import session_for
+from towernmt.check.watch import TowerWatch
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine.gpus import why_missing
+from towernmt.core.runs import Run, belong_to
+from towernmt.core.session import SessionCreator, processors
+from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.terminal.terminal_log import DETAIL, mend_terminal
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.randomness import CLOCK_ADVANCE
-from towernmt.models.tower_rules.watch import TowerWatch
-from towernmt.runs import Run, belong_to
-from towernmt.shared_batch import TOKENS, target_tokens_of_step
-from towernmt.stderr_noise import without_noise
-from towernmt.terminal_log import DETAIL, mend_terminal
-from towernmt.tf_compat import tf, tf1
+from towernmt.models.layers.randomness import CLOCK_ADVANCE
+from towernmt.optim.freeze import TrainedVariables
+from towernmt.optim.gradients import Accumulator, sum_over_towers
 from towernmt.train.callback_group import CallbackGroup
-from towernmt.train.freeze import TrainedVariables
-from towernmt.train.gradients import Accumulator, sum_over_towers
 from towernmt.train.log_filter import mend_logger
 from towernmt.train.loop import ResumableLoop
-from towernmt.train.session import SessionCreator, processors
 
 GradsAndVars = list[tuple[Any, Any]]
 CPU = "/cpu:0"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.sources.messages import Message, parse_mo, parse_po
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.formats.messages import Message, parse_mo, parse_po
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError
 
 HEADER = ('msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
           '"Plural-Forms: nplurals=%s;\\n"\n\n')

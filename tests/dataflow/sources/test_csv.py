@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError, SettingsError
 
 FIELDS = st.text(st.sampled_from('aß漢,;"\n \t\u2028\'')
                  | st.characters(codec="utf-8", exclude_characters="\r\0\ufeff"), max_size=6)

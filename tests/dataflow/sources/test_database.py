@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.sources.database import open_database
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.database.table import open_database
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError
 
 TEXTS = ["", "plain", "ä€😀 'quoted' \"twice\" \\ % %s :name ?", "two\nlines\tand a tab", "e\u0301 \u2028 \ufeff"]
 

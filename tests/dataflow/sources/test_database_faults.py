@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow.sources.database import open_database
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.database.table import open_database
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError
 
 ROWS = 3000
 COLUMNS = "table=pairs&source=de&target=en"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.sources.database import open_database
-from towernmt.dataflow.sources.database_errors import secrets
-from towernmt.dataflow.sources.database_uri import parse_database_uri
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources.database.driver_errors import secrets
+from towernmt.dataflow.sources.database.table import open_database
+from towernmt.dataflow.sources.database.uri import parse_database_uri
 
 SECRET = "hunter2-s3cret"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow.sources import database_watch
-from towernmt.dataflow.sources.database import open_database
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.database import watch as database_watch
+from towernmt.dataflow.sources.database.table import open_database
 
 PATIENCE = 2
 COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"
@@ -34,6 +34,14 @@ def server(request: pytest.FixtureRequest) -> Any:
                    "INSERT INTO pairs VALUES " + ", ".join(f"({n}, '{de}', '{en}')"
                                                            for n, (de, en) in enumerate(ROWS)))
     return server
+
+
+def freeze(process: int) -> None:
+    """Stop a process, and return when each of its threads stands: until then one of them may still answer."""
+    os.kill(process, signal.SIGSTOP)
+    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+              for task in Path(f"/proc/{process}/task").iterdir()):
+        os.sched_yield()
 
 
 @contextmanager
@@ -100,7 +108,7 @@ def test_a_backend_that_freezes_is_left_for_another(postgresql: Any, server: Any
     items = source.read(source.begin())
     read = [next(items)[1] for _ in range(5)]
     [(backend,)] = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'")
-    os.kill(backend, signal.SIGSTOP)
+    freeze(backend)
     try:
         read += [pair for _, pair in items]
     finally:
@@ -119,7 +127,7 @@ def test_a_server_that_freezes_ends_with_one_sentence(server: Any) -> None:
         processes += [row[0] for row in server.execute("SELECT pid FROM pg_stat_activity "
                                                        "WHERE application_name = 'frozen'")]
     for process in processes:
-        os.kill(process, signal.SIGSTOP)
+        freeze(process)
     try:
         assert refused(lambda: next(items), r"not to be reached for \d+ s .*patience=SECONDS") < BOUND
     finally:

@@ -17,13 +17,14 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from towernmt.dataflow.sources import compression, lines
-from towernmt.dataflow.sources.line_formats import TabSeparated
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.formats import lines
+from towernmt.dataflow.sources.formats.line_formats import TabSeparated
+from towernmt.dataflow.sources.formats.parquet import Parquet
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.parquet import Parquet
 from towernmt.dataflow.sources.source import Pair, Source
-from towernmt.dataflow.sources.storage import LocalStorage, StoredFile
-from towernmt.errors import DataError
+from towernmt.dataflow.storage import compression
+from towernmt.dataflow.storage.storage import LocalStorage, StoredFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,

@@ -19,12 +19,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.sources import compression, parquet
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.formats import parquet
+from towernmt.dataflow.sources.formats.parallel_files import ParallelFiles
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.parallel_files import ParallelFiles
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
-from towernmt.dataflow.sources.storage import LocalStorage, StoredFile
-from towernmt.errors import DataError
+from towernmt.dataflow.storage import compression
+from towernmt.dataflow.storage.storage import LocalStorage, StoredFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,

@@ -16,10 +16,10 @@ from urllib.request import Request
 
 import pytest
 
-from towernmt.dataflow.sources import http_client
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError, SettingsError
+from towernmt.dataflow.storage import http_client
 
 PAIRS = [Pair(f"Satz {n} ä{'x' * (n * 37 % 90)}", f"sentence {n}") for n in range(4000)]
 TSV = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()

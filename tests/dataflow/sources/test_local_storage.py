@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.formats.parquet import SeekableFile
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.parquet import SeekableFile
-from towernmt.dataflow.sources.storage import LocalStorage
-from towernmt.errors import DataError
+from towernmt.dataflow.storage.storage import LocalStorage
 
 
 def test_files_are_listed_by_name_with_size_and_version(tmp_path: Path) -> None:

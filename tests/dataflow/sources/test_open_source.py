@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.dataflow.sources import s3
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.options import split_uri
-from towernmt.errors import SettingsError
+from towernmt.dataflow.storage import s3
 
 
 @pytest.mark.parametrize(("uri", "message"), (

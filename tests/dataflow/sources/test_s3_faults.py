@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.dataflow.sources import s3_client
-from towernmt.dataflow.sources.s3 import S3Storage
-from towernmt.dataflow.sources.s3_client import ObjectChanged
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.storage import s3_client
+from towernmt.dataflow.storage.s3 import S3Storage
+from towernmt.dataflow.storage.s3_client import ObjectChanged
 
 LINES = 20_000
 

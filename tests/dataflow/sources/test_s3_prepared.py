@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.dataflow import upload
-from towernmt.dataflow.object_cache import ObjectCache
-from towernmt.dataflow.pairs import PairBlock
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared import PreparedData, open_prepared
-from towernmt.dataflow.remote_prepare import prepare_to_s3
-from towernmt.dataflow.remote_prepared import RemotePreparedData
-from towernmt.dataflow.s3_folder import parse_s3_folder
-from towernmt.dataflow.sources import s3_client
-from towernmt.dataflow.upload import upload_prepared
-from towernmt.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.prepare import upload
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.remote_prepare import prepare_to_s3
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepare.upload import upload_prepared
+from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepared.prepared import PreparedData, open_prepared
+from towernmt.dataflow.prepared.remote_prepared import RemotePreparedData
+from towernmt.dataflow.storage import s3_client
+from towernmt.dataflow.storage.object_cache import ObjectCache
+from towernmt.dataflow.storage.s3_folder import parse_s3_folder
 
 LINES = 3_000
 

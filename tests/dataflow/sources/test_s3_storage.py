@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.sources import s3_client
-from towernmt.dataflow.sources.s3 import S3Storage, glob_pattern
-from towernmt.dataflow.sources.s3_client import ObjectMissing
-from towernmt.errors import DataError
+from towernmt.core.errors import DataError
+from towernmt.dataflow.storage import s3_client
+from towernmt.dataflow.storage.s3 import S3Storage, glob_pattern
+from towernmt.dataflow.storage.s3_client import ObjectMissing
 
 
 def content(size: int, seed: int = 1) -> bytes:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.errors import DataError, SettingsError
 
 LANGUAGES = "source_language=de&target_language=en"
 TEXTS = st.text(st.sampled_from("aß漢<>&]\"' \u2028\U0001f600") | st.characters(

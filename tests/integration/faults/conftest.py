@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare import prepare
-from towernmt.dataflow.prepare_settings import PrepareSettings
-from towernmt.dataflow.vocabulary import SPECIAL_PIECES, load_vocabulary
-from towernmt.train.checkpoint import checkpoint_steps
+from towernmt.dataflow.prepare.prepare import prepare
+from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, load_vocabulary
 
 PAIRS = 300
 WORDS = [f"p{number}" for number in range(PAIRS)]

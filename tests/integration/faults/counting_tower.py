@@ -17,11 +17,11 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt import models
-from towernmt.dataflow.position import Position
+from towernmt.checkpoint.files import latest_checkpoint
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.order.position import Position
 from towernmt.models.interface import NMTModel, batch_signature
-from towernmt.tf_compat import tf, tf1
-from towernmt.train import launch
-from towernmt.train.checkpoint import latest_checkpoint
+from towernmt.run import launch
 
 EPOCHS = 32
 """Epochs that there are counters for."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.tf_compat import tf1
+from towernmt.core.tf_compat import tf1
 
 
 class GlobalBatches(Callback):

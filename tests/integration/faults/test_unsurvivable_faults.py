@@ -183,8 +183,8 @@ def a_gzip_file_that_rotted(faults: Faults) -> Break:
 
 def a_full_disk_under_the_cache(faults: Faults) -> Break:
     """Every further byte that is reserved is refused, as by a disk; a real one is in the tests of the cache."""
-    from towernmt.dataflow.s3_folder import parse_s3_folder
-    from towernmt.dataflow.upload import upload_prepared
+    from towernmt.dataflow.prepare.upload import upload_prepared
+    from towernmt.dataflow.storage.s3_folder import parse_s3_folder
 
     s3, reserve = faults.server("s3"), os.posix_fallocate
     data = f"s3://{s3.new_bucket()}/prepared?endpoint_url={s3.url}"

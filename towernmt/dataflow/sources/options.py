@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from towernmt.errors import SettingsError
-from towernmt.secrets import mask_uri
+from towernmt.core.errors import SettingsError
+from towernmt.core.secrets import mask_uri
 
 Parse = Callable[[str], Any]
 """From an option's text to its value; a ValueError says, as its message, what was expected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towernmt.lazy_exports import lazy_exports
+from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "breach": ["DECODER_RULES", "RULES", "Breach"],

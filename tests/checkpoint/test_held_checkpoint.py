@@ -1,0 +1,112 @@
+"""Reading a checkpoint: of any name, while others are written and removed, and with the true reason where it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from towernmt.checkpoint.files import checkpoint_path, keep_last, latest_checkpoint, write_checkpoint
+from towernmt.checkpoint.held import CheckpointGone, HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.core.errors import CheckpointError
+from towernmt.core.tf_compat import tf, tf1
+
+NAMES = ["a[1]", "[", "]", "back\\slash", "star*", "what?", "new\nline", "two words", "über", "{a,b}",
+         "%41", "~", "a:b"]
+
+
+def write(directory: Path, step: int) -> Path:
+    """A checkpoint of one variable, 1,000 times its step."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("v", [1000]).load(np.full(1000, step, np.float32), session)
+        state = {"step": step, "position": None, "callbacks": {}}
+        return write_checkpoint(tf1.train.Saver(), session, directory, step, state)
+
+
+def restored(checkpoint: HeldCheckpoint | Path) -> float:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        v = tf1.get_variable("v", [1000])
+        init = RestoreCheckpoint(checkpoint / "model" if isinstance(checkpoint, Path) else checkpoint)
+        init._setup_graph()
+        init._run_init(session)
+        return float(session.run(v)[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_directory_may_have_any_name(tmp_path, name):
+    made = write(tmp_path / name / "checkpoints", 3)
+    assert latest_checkpoint(tmp_path / name / "checkpoints") == made
+    assert restored(made) == 3.0
+    assert HeldCheckpoint(made / "model").value("v")[0] == 3.0
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path):
+    held = HeldCheckpoint(write(tmp_path, 1) / "model")
+    write(tmp_path, 2)
+    keep_last(tmp_path, 1)
+    assert not checkpoint_path(tmp_path, 1).exists()
+    assert restored(held) == 1.0
+
+
+def test_a_checkpoint_that_is_removed_before_it_is_opened_is_chosen_anew(tmp_path):
+    write(tmp_path, 1)
+    steps = iter([2, 3])
+
+    def choose_as_a_run_goes_on() -> HeldCheckpoint:
+        chosen = latest_checkpoint(tmp_path)
+        if step := next(steps, None):
+            write(tmp_path, step)
+            keep_last(tmp_path, 1)
+        return HeldCheckpoint(chosen / "model")
+
+    assert restored(again_if_gone(choose_as_a_run_goes_on)) == 3.0
+
+
+def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
+    with pytest.raises(CheckpointGone, match="step-7: there is no such checkpoint") as error:
+        again_if_gone(lambda: HeldCheckpoint(tmp_path / "step-7" / "model"))
+    assert "remove it" not in str(error.value)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open")
+def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
+    made = write(tmp_path, 1)
+    init = RestoreCheckpoint(made / "model")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("v", [1000])
+        init._setup_graph()
+        init._run_init(session)
+    assert not Path(init.held.prefix).parent.exists()
+    assert not [link for link in Path("/proc/self/fd").iterdir() if str(made) in os.path.realpath(link)]
+
+
+@pytest.mark.parametrize("suffix, keep, reason", [
+    (".data-00000-of-00001", 500, "Read less bytes than requested"), (".data-00000-of-00001", 0, "Read less bytes"),
+    (".index", 40, "sstable"), (".index", 0, "too short")])
+def test_a_truncated_checkpoint_is_told_with_its_reason(tmp_path, suffix, keep, reason):
+    made = write(tmp_path, 1)
+    os.truncate(made / f"model{suffix}", keep)
+    with pytest.raises(CheckpointError, match=reason) as error:
+        restored(made)
+    assert str(made) in str(error.value) and "Graph execution error" not in str(error.value)
+    assert str(tmp_path.parent) in str(error.value) and "/towernmt-" not in str(error.value)
+
+
+def test_a_checkpoint_without_its_data_file_is_damaged(tmp_path):
+    made = write(tmp_path, 1)
+    (made / "model.data-00000-of-00001").unlink()
+    with pytest.raises(CheckpointError, match="damaged or incomplete .*No such file"):
+        restored(made)
+
+
+def test_files_of_two_checkpoints_that_changed_places_are_never_mixed(tmp_path):
+    """The directory is opened once, and its files are opened in it."""
+    first, second = write(tmp_path / "a", 5), write(tmp_path / "b", 6)
+    held = HeldCheckpoint(first / "model")
+    shutil.rmtree(first)
+    second.rename(first)
+    assert restored(held) == 5.0

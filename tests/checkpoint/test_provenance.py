@@ -1,0 +1,229 @@
+"""A run's vocabulary, data and checkpoints know each other; nothing of a run or of prepared data is written over."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow
+import yaml
+
+import towernmt
+from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.state import read_state
+from towernmt.cli.main import main
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.vocabulary.vocabulary import save_vocabularies
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.translator import Translator
+from towernmt.run import launch
+from towernmt.run.average import average_checkpoints, last_checkpoints
+from towernmt.run.directory import RunDirectory
+from towernmt.run.going_on import finished
+from towernmt.run.grow import grow_vocabulary
+
+TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
+        "model.decoder_layers=1", "train.batch_tokens=100", "train.steps=4", "train.checkpoint_steps=2",
+        "train.deterministic=false", "train.log_steps=1", "search.beam_size=1"]
+
+
+def prepare(place: Path, letters: str, seed: int, former: Path | None = None) -> Path:
+    """Prepared data of these words, with the vocabulary of `former`; `seed` tells one text from another."""
+    chance = random.Random(seed)
+    lines = [letters.replace("", " ").strip(), *(" ".join(chance.choices(letters, k=6)) for _ in range(40))]
+    place.mkdir()
+    (place / "text").write_text("".join(f"{line}\n" for line in lines))
+    vocabulary = ["--vocab-kind", "word", "--shared-vocab"] if former is None else [
+        x for side in ("source", "target") for x in (f"--{side}-vocab", str(former / f"vocabulary/{side}.words"))]
+    assert main(["prepare", "--source", str(place / "text"), "--target", str(place / "text"), *vocabulary,
+                 "--valid-source", str(place / "text"), "--valid-target", str(place / "text"),
+                 "--output", str(place / "data")]) == 0
+    return place / "data"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return prepare(tmp_path_factory.mktemp("text") / "here", "abcdefgh", 1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, data) -> Path:
+    logdir = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["train", "--data", str(data), "--logdir", str(logdir), "--set", *TINY]) == 0
+    return logdir
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> RunDirectory:
+    return RunDirectory(shutil.copytree(trained, tmp_path / "run"))
+
+
+def error_of(capsys, *arguments: object) -> str:
+    """The sentence with which a command fails."""
+    capsys.readouterr()
+    assert main(list(map(str, arguments))) == 1
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(run, data, capsys):
+    told = yaml.safe_load(run.settings_file.read_text())
+    assert told["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
+                                 "numpy": np.__version__, "python": platform.python_version()}
+    assert told["made_from"]["data_path"] == str(data.absolute())
+    assert told["made_from"]["data"] == PreparedData(data).fingerprint
+    assert read_state(run.checkpoints / "step-4").made_from == {
+        name: told["made_from"][name] for name in ("vocabulary", "data")}
+    log = (run.log / "log.log").read_text()
+    assert f"towernmt {towernmt.__version__}, tensorflow {tensorflow.__version__}" in log and str(data) in log
+    assert run.settings().train.steps == 4
+    shutil.rmtree(run.checkpoints)
+    assert main(["train", "--config", str(run.settings_file), "--data", str(data), "--logdir",
+                 str(run.path.parent / "other"), "--set", "train.steps=1"]) == 0
+
+
+def test_a_run_of_before_which_tells_nothing_still_goes_on_and_translates(run, data):
+    old = yaml.safe_load(run.settings_file.read_text())
+    del old["made_from"], old["made_with"]
+    run.settings_file.write_text(yaml.safe_dump(old))
+    for state in run.checkpoints.rglob("state.json"):
+        state.write_text(json.dumps({k: v for k, v in json.loads(state.read_text()).items() if k != "made_from"}))
+    assert isinstance(Translator(run.path).translate("a b"), str)
+    assert main(["train", "--data", str(data), "--logdir", str(run.path), "--set", "train.steps=6"]) == 0
+    assert checkpoint_steps(run.checkpoints)[-1] == 6
+    assert read_state(run.checkpoints / "step-6").made_from["data"] == PreparedData(data).fingerprint
+
+
+def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read_it(run, data, tmp_path, capsys):
+    words = (run.vocabulary / "source.words").read_text().splitlines()
+    for side in ("source", "target"):       # of the same size
+        (run.vocabulary / f"{side}.words").write_text("".join(f"{w}\n" for w in [*words[:-2], words[-1], words[-2]]))
+    for read in (lambda: Translator(run.path), lambda: Scorer(run.path), run.vocabularies,
+                 lambda: average_checkpoints(run, last_checkpoints(run, 1), tmp_path / "mean"),
+                 lambda: grow_vocabulary(run, data / "vocabulary", tmp_path / "grown")):
+        with pytest.raises(SettingsError, match="is not the vocabulary that this run was trained with"):
+            read()
+    error = error_of(capsys, "train", "--data", data, "--logdir", tmp_path / "new", "--set", *TINY,
+                     f"train.init_from={run.path}")
+    assert "is not the vocabulary that this run was trained with" in error
+    assert "another vocabulary" in error_of(capsys, "train", "--data", data, "--logdir", run.path)
+
+
+def test_a_vocabulary_of_another_size_is_refused_in_a_run_of_before_too(run, tmp_path):
+    other = PreparedData(prepare(tmp_path / "other", "abc", 1))
+    run.save_settings(run.settings())
+    save_vocabularies(other.source_vocabulary, other.target_vocabulary, run.vocabulary)
+    with pytest.raises(SettingsError, match="source vocabulary has 7 pieces, but the run was trained with 12"):
+        Translator(run.path)
+
+
+def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp_path):
+    state = run.checkpoints / "step-4" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "made_from": {"vocabulary": "0123"}}))
+    with pytest.raises(SettingsError, match="step-4 was trained with another vocabulary"):
+        Translator(run.path, checkpoint="last")
+
+
+def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way_to_go_on(run, data, tmp_path, capsys):
+    other = prepare(tmp_path / "other", "abcdefgh", 2, former=data)
+    for file in (data / "vocabulary").iterdir():
+        assert (other / "vocabulary" / file.name).read_bytes() == file.read_bytes()
+    before = content(run.path)
+    error = error_of(capsys, "train", "--data", other, "--logdir", run.path, "--set", "train.steps=6")
+    assert "trained on other data than" in error and f"train.init_from={run.path}" in error
+    assert content(run.path) == before
+    assert main(["train", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
+                 f"train.init_from={run.path}"]) == 0
+
+
+def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run, data, caplog):
+    before = content(run.path)
+    assert main(["train", "--data", str(data), "--logdir", str(run.path)]) == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{run.path} is finished: train.steps=4 is reached at step 4. To go on, give a higher limit (--set ...)."]
+    assert content(run.path) == before
+
+
+def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it(run):
+    remembered = read_state(run.checkpoints / "step-4").callbacks["bleu_validator"]
+    assert remembered["last_step"] == remembered["best_step"] == 4
+
+
+@pytest.mark.parametrize("change, settings, reason", [
+    ({}, {"steps": 5}, ""), ({}, {"steps": 4}, "train.steps=4 is reached at step 4"),
+    ({"position": '{"epoch": 2, "block": 0, "batch": 0}'}, {"steps": 0, "epochs": 2}, "train.epochs=2"),
+    ({"position": '{"epoch": 1, "block": 3, "batch": 0}'}, {"steps": 0, "epochs": 2}, ""),
+    ({"callbacks": {"stop_after_minutes": {"elapsed_seconds": 60.0}}}, {"steps": 0, "minutes": 1.0}, "train.minutes=1"),
+    ({"callbacks": {"early_stopping": {"failures": 3}}}, {"steps": 0, "stop_patience": 3}, "train.stop_patience=3"),
+    ({"callbacks": {"bleu_validator": {"last_step": 2}}}, {"steps": 4}, "")])
+def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run, change, settings, reason):
+    state = run.checkpoints / "step-4" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
+    train = run.settings().train
+    for name, value in settings.items():
+        setattr(train, name, value)
+    assert reason in finished(run, train) and bool(finished(run, train)) == bool(reason)
+
+
+def test_prepared_data_are_never_taken_for_a_run_or_for_the_place_of_one(run, data, tmp_path, capsys):
+    prepared = Path(shutil.copytree(data, tmp_path / "data"))
+    before = content(prepared)
+    other = prepare(tmp_path / "other", "abc", 1)
+    for arguments in (["train", "--data", other, "--logdir", prepared, "--set", *TINY],
+                      ["grow", "--model", run.path, "--vocabulary", other, "--output", prepared],
+                      ["average", "--model", run.path, "--last", "2", "--output", prepared],
+                      ["average", "--model", run.path, "--last", "2", "--output", prepared / "vocabulary"]):
+        assert "prepared data" in error_of(capsys, *arguments)
+    with pytest.raises(SettingsError, match="prepared data"):
+        RunDirectory(prepared).begin(run.settings(), PreparedData(other))
+    assert content(prepared) == before
+
+
+def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
+    other = prepare(tmp_path / "other", "abc", 1)
+    shutil.copytree(other / "vocabulary", tmp_path / "mine" / "vocabulary")
+    before = content(tmp_path / "mine")
+    assert "holds a vocabulary of something else" in error_of(
+        capsys, "train", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)
+    assert content(tmp_path / "mine") == before
+
+
+def test_average_and_grow_never_write_over_a_step_of_a_run(run, data, tmp_path, capsys):
+    before = content(run.path)
+    average = ["average", "--model", run.path, "--last", "2", "--output"]
+    assert "holds the steps of a run" in error_of(capsys, *average, run.checkpoints)
+    (tmp_path / "link").symlink_to(run.checkpoints)
+    assert "holds the steps of a run" in error_of(capsys, *average, tmp_path / "link")
+    by_hand = Path(shutil.copytree(run.checkpoints, tmp_path / "by-hand" / "saved"))
+    assert "is a checkpoint of training" in error_of(capsys, *average, by_hand)
+    assert main(list(map(str, [*average, tmp_path / "mean"]))) == 0
+    assert main(list(map(str, [*average, tmp_path / "mean"]))) == 0     # an average may be made again
+    grow = ["grow", "--model", run.path, "--vocabulary", data, "--output"]
+    assert "holds a run already" in error_of(capsys, *grow, run.path)
+    by_hand.rename(by_hand.with_name("checkpoints"))
+    assert "is there already" in error_of(capsys, *grow, tmp_path / "by-hand")
+    assert content(run.path) == before
+
+
+def test_one_training_a_directory_and_one_a_process(run, data, tmp_path, capsys):
+    with run.writing("towernmt train"):
+        error = error_of(capsys, "train", "--data", data, "--logdir", run.path, "--set", "train.steps=9")
+        assert "(towernmt train) has been writing there since" in error
+    with launch.one_training():
+        told = []
+        thread = threading.Thread(target=lambda: told.append(error_of(
+            capsys, "train", "--data", data, "--logdir", tmp_path / "second", "--set", *TINY)))
+        thread.start()
+        thread.join()
+    assert "This process is training already" in told[0]
+    assert checkpoint_steps(run.checkpoints)[-1] == 4 and not (tmp_path / "second").exists()

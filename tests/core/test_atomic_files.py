@@ -1,0 +1,34 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.files.atomic_files import replacing, write_text
+
+
+def test_a_written_file_has_the_text_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    write_text(path, "eins\nzwei ä\r\n")
+    assert path.read_bytes() == "eins\nzwei ä\r\n".encode()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_writing_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as file:
+        file.write(b"half of the n")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    (tmp_path / "file.tmp").write_text("half of something")
+    write_text(path, "whole")
+    assert path.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [path]

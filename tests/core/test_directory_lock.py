@@ -1,0 +1,93 @@
+"""Two writers of one directory: the second is refused, whatever becomes of the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import DirectoryInUseError
+from towernmt.core.files.directory_lock import LOCK_FILE, DirectoryLock
+
+HOLDER = """
+import os, sys
+from towernmt.core.files.directory_lock import DirectoryLock
+lock = DirectoryLock(sys.argv[1], "towernmt train")
+lock.acquire()
+if "fork" in sys.argv and os.fork() == 0:
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+if "fork" not in sys.argv:
+    print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(directory: Path, *options: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(directory), *options], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_the_second_is_told_in_one_sentence_who_holds_a_directory(tmp_path: Path) -> None:
+    process = holder(tmp_path / "run")
+    try:
+        with pytest.raises(DirectoryInUseError) as caught:
+            DirectoryLock(tmp_path / "run", "towernmt train").acquire()
+    finally:
+        process.communicate("")
+    message = str(caught.value)
+    assert f"process {process.pid} on " in message and "(towernmt train)" in message and " UTC" in message
+    assert message.startswith(f"{tmp_path / 'run'} is in use: ") and "\n" not in message
+
+
+def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
+    process = holder(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (tmp_path / LOCK_FILE).exists()
+    with DirectoryLock(tmp_path, "towernmt train") as lock:
+        assert lock.held
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
+    process = holder(tmp_path, "fork")
+    process.kill()
+    process.wait()
+    with DirectoryLock(tmp_path, "towernmt train") as lock:
+        assert lock.held
+    process.communicate("")
+
+
+def test_a_released_lock_leaves_no_file_and_can_be_taken_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with DirectoryLock(tmp_path, "towernmt train"):
+            assert os.listdir(tmp_path) == [LOCK_FILE]
+        assert os.listdir(tmp_path) == []
+
+
+def test_two_objects_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    first, second = (DirectoryLock(tmp_path, "towernmt train") for _ in range(2))
+    with first:
+        first.acquire()
+        with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} "):
+            second.acquire()
+    with second:
+        assert second.held and not first.held
+
+
+def test_another_writers_lock_in_a_directory_made_anew_is_left_alone(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path / "run", "towernmt train")
+    first.acquire()
+    (tmp_path / "run").rename(tmp_path / "away")
+    with DirectoryLock(tmp_path / "run", "towernmt train"):
+        first.release()
+        assert (tmp_path / "run" / LOCK_FILE).exists()

@@ -1,0 +1,151 @@
+"""Typed settings: their layers, their types, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import (
+    all_keys,
+    apply_overrides,
+    describe,
+    flatten,
+    load_yaml,
+    parse_assignments,
+    save_yaml,
+    setting,
+)
+
+
+@dataclass
+class Inner:
+    size: int = setting(4, "how large")
+    rate: float = setting(0.5, "how fast.")
+    name: str = setting("adam", "which", choices=("adam", "sgd"))
+    on: bool = setting(True, "whether")
+    limit: int | None = setting(None, "at most")
+    steps: list[int] = setting([], "where")
+
+
+@dataclass
+class Outer:
+    inner: Inner = field(default_factory=Inner)
+    seed: int = setting(1, "the seed")
+
+
+@pytest.mark.parametrize(("key", "text", "value"), [
+    ("inner.size", "12", 12), ("inner.size", 12.0, 12),
+    ("inner.rate", "1e-3", 1e-3), ("inner.rate", 2, 2.0),
+    ("inner.name", "sgd", "sgd"), ("inner.on", "false", False), ("inner.on", "1", True),
+    ("inner.limit", "3", 3), ("inner.limit", "none", None), ("inner.steps", "1, 2,3", [1, 2, 3]),
+    ("seed", "7", 7)])
+def test_a_value_is_read_as_the_type_of_its_field(key: str, text: Any, value: Any) -> None:
+    changed = flatten(apply_overrides(Outer(), {key: text}))
+    assert changed == {**flatten(Outer()), key: value}
+    assert type(changed[key]) is type(value)
+
+
+@pytest.mark.parametrize(("key", "text", "message"), [
+    ("inner.size", "twelve", "inner.size=twelve is not a whole number (default: 4)"),
+    ("inner.size", "1.5", "is not a whole number"), ("inner.size", True, "is not a whole number"),
+    ("inner.rate", "fast", "is not a number"), ("inner.on", "maybe", "is not true or false"),
+    ("inner.name", "adamw", "inner.name=adamw is not one of adam, sgd"),
+    ("inner.steps", "1,x", "is not a comma-separated list (a whole number each)"),
+    ("inner.siez", "3", "there is no setting 'inner.siez'. Did you mean 'inner.size'?"),
+    ("sizes", "3", "Did you mean 'inner.size'?"), ("inner", "3", "there is no setting 'inner'"),
+    ("seed.x", "3", "there is no setting 'seed.x'"),
+    ("zzzzz", "3", "`towernmt train --help-settings` lists them all")])
+def test_what_is_wrong_is_said_with_the_nearest_right_name(key: str, text: Any, message: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        apply_overrides(Outer(), {key: text})
+    assert message in str(raised.value)
+    assert str(raised.value).startswith("--set: ")
+
+
+def test_overriding_leaves_the_given_settings_as_they_were() -> None:
+    settings = Outer()
+    apply_overrides(settings, {"inner.size": 9, "inner.steps": "1"})
+    assert settings == Outer()
+
+
+INTEGERS = st.integers(1 - 2**63, 2**63 - 1)
+INNER = st.builds(Inner, INTEGERS, st.floats(-1e38, 1e38), st.sampled_from(["adam", "sgd"]),
+                  st.booleans(), st.none() | INTEGERS, st.lists(INTEGERS))
+
+
+@given(settings=st.builds(Outer, INNER, INTEGERS))
+def test_saved_settings_come_back(tmp_path_factory: pytest.TempPathFactory, settings: Outer) -> None:
+    path = tmp_path_factory.mktemp("settings") / "settings.yaml"
+    save_yaml(settings, path)
+    assert apply_overrides(Outer(), load_yaml(path)) == settings
+
+
+def test_yaml_may_be_nested_or_dotted(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("inner:\n  size: 5\ninner.rate: 0.1\nseed: 3\n")
+    assert load_yaml(path) == {"inner.size": 5, "inner.rate": 0.1, "seed": 3}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "cannot read"), ("inner: [", "not valid YAML"), ("- 1\n", "expected `group: {name: value}`")])
+def test_a_broken_settings_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SettingsError, match=message) as raised:
+        load_yaml(path)
+    assert str(path) in str(raised.value)
+
+
+def test_assignments_are_split_at_the_first_equals_sign() -> None:
+    assert parse_assignments(["a.b = x=y", "c="]) == {"a.b": "x=y", "c": ""}
+    with pytest.raises(SettingsError, match="expected key=value"):
+        parse_assignments(["train.steps"])
+
+
+def test_every_key_is_described_with_its_choices() -> None:
+    described = {key: text for key, _, text in describe(Outer())}
+    assert list(described) == all_keys(Outer())
+    assert described["inner.name"] == "which. One of: adam, sgd."
+
+
+def test_defaults_of_lists_are_not_shared() -> None:
+    assert Inner().steps is not Inner().steps
+
+
+def test_every_setting_of_a_run_says_what_it_means() -> None:
+    from towernmt.run import default_settings
+
+    for key, _, text in describe(default_settings()):
+        assert len(text) > 3, key
+    assert dataclasses.is_dataclass(default_settings().model)
+
+
+def test_not_a_number_is_no_number() -> None:
+    with pytest.raises(SettingsError, match="inner.rate=nan is not a number"):
+        apply_overrides(Outer(), {"inner.rate": "nan"})
+
+
+def test_a_settings_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"label: \xe4\n")
+    with pytest.raises(SettingsError, match=r"latin\.yaml: not UTF-8"):
+        load_yaml(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("seed: 1\nseed: 2\n", "the key 'seed' is there twice"),
+    ("inner: {size: 1}\ninner: {rate: 2}\n", "the key 'inner' is there twice"),
+    ("inner: {size: 1}\ninner.size: 2\n", "inner.size is there twice, as a dotted key and in its group"),
+    ("a: " + "[" * 700, "nested too deeply"), ("a: &a {b: *a}", "nested too deeply")])
+def test_yaml_that_means_two_things_or_has_no_end_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=f"mine.yaml: .*{message}"):
+        load_yaml(path)

@@ -1,0 +1,123 @@
+"""The moving average of the weights: its values, its names, and towers and translators that use it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.common import get_global_step_var
+from tensorpack.tfutils.tower import TrainTowerContext
+
+from towernmt.core.errors import CheckpointError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.optim.ema import RestoreAverages, averaged_weights, averages
+from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
+from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
+
+
+def line() -> tuple:
+    """A weight that falls by 0.1 in each step."""
+    weight = tf1.get_variable("scope/weight", initializer=np.array([3.0, 5.0], np.float32))
+    settings = OptimizerSettings("sgd", learning_rate=0.1, momentum=0.0, ema_decay=0.7)
+    step = get_global_step_var()
+    train_op = make_optimizer(settings).minimize(tf.reduce_sum(weight))
+    with tf1.control_dependencies([train_op]):
+        return weight, step.assign_add(1).op
+
+
+def test_the_average_follows_the_weight_with_its_decay_and_sooner_at_first(graph):
+    weight, train_op = line()
+    expected = value = np.array([3.0, 5.0])
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for t in range(25):
+            session.run(train_op)
+            value = value - 0.1
+            decay = min(0.7, (1 + t) / (10 + t))
+            expected = decay * expected + (1 - decay) * value
+            found, = session.run(list(averages().values()))
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(session.run(weight), value, rtol=1e-5)
+
+
+def test_a_tower_built_on_the_averages_reads_them_and_makes_no_variable(graph):
+    weight, train_op = line()
+    before = {v.op.name for v in tf1.global_variables()}
+    assert "scope/weight/ExponentialMovingAverage" in before
+    with averaged_weights(), tf1.variable_scope("scope"):
+        averaged = tf.identity(tf1.get_variable("weight", [2]))
+        with pytest.raises(ValueError, match="does not exist"):
+            tf1.get_variable("another", [2])
+    with tf1.variable_scope("scope", reuse=True):
+        assert tf1.get_variable("weight", [2]) is weight
+    assert {v.op.name for v in tf1.global_variables()} == before
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        session.run(train_op)
+        found, raw, average = session.run([averaged, weight, averages()["scope/weight"]])
+    assert np.array_equal(found, average) and not np.array_equal(found, raw)
+
+
+def save(directory, averaged: bool) -> dict[str, np.ndarray]:
+    with tf.Graph().as_default():
+        if averaged:
+            _, train_op = line()
+        else:
+            weight = tf1.get_variable("scope/weight", initializer=np.array([3.0, 5.0], np.float32))
+            train_op = weight.assign_sub([1.0, 1.0]).op
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(train_op)
+            tf1.train.Saver().save(session, str(directory / "model"), write_meta_graph=False)
+            return session.run({v.op.name: v for v in tf1.global_variables()})
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_restoring_takes_the_average_where_there_is_one(tmp_path, averaged):
+    saved = save(tmp_path, averaged)
+    with tf.Graph().as_default(), tf1.variable_scope("scope"):
+        weight = tf1.get_variable("weight", [2])
+        init = RestoreAverages(tmp_path / "model")
+        init._setup_graph()
+        with tf1.Session() as session:
+            init._run_init(session)
+            found = session.run(weight)
+    name = "scope/weight/ExponentialMovingAverage" if averaged else "scope/weight"
+    assert np.array_equal(found, saved[name])
+
+
+def test_a_variable_that_the_checkpoint_lacks_is_an_error_all_the_same(tmp_path, graph):
+    save(tmp_path, True)
+    with graph.as_default():
+        tf1.get_variable("another", [2])
+        with pytest.raises(CheckpointError, match="another"):
+            RestoreAverages(tmp_path / "model")._setup_graph()
+
+
+def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set(graph):
+    model = Transformer(TransformerSettings(
+        hidden_size=16, filter_size=16, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=12,
+        target_vocab_size=12), OptimizerSettings(ema_decay=0.9))
+    with TrainTowerContext(""):
+        cost = model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
+    model.optimizer().minimize(cost)
+    by_average, by_weight = (build_search_predictor(model, SearchSettings(beam_size=3, averaged=averaged))
+                             for averaged in (True, False))
+    source = np.array([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0]], np.int32), np.array([5, 3], np.int32)
+    random = np.random.default_rng(1)
+    one, other = ({v.op.name: random.normal(0, 0.5, v.shape) for v in tf1.trainable_variables()} for _ in range(2))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for predictor in (by_average, by_weight):
+            predictor.set_session(session)
+        for weights, kept in ((one, other), (other, one)):
+            for variable in tf1.trainable_variables():
+                variable.load(weights[variable.op.name], session)
+                averages()[variable.op.name].load(kept[variable.op.name], session)
+            if weights is one:
+                expected = by_average(*source), by_weight(*source)
+        found = by_weight(*source), by_average(*source)
+    for (tokens, scores), (expected_tokens, expected_scores) in zip(found, expected, strict=True):
+        assert np.array_equal(tokens, expected_tokens)
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+    assert not np.allclose(found[0][1], found[1][1])

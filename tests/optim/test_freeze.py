@@ -1,0 +1,49 @@
+"""Freezing variables by patterns on their names."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf
+from towernmt.optim.freeze import TrainedVariables
+from towernmt.run.directory import RunDirectory
+from towernmt.run.launch import check_resumable
+from towernmt.run.settings import TrainSettings, default_settings
+
+NAMES = ["t/encoder/kernel", "t/encoder/lhuc", "t/decoder/kernel", "t/decoder/lhuc", "t/embedding"]
+
+
+def gradients() -> list:
+    return [(name, SimpleNamespace(op=SimpleNamespace(name=name), shape=tf.TensorShape([2, 3]))) for name in NAMES]
+
+
+@pytest.mark.parametrize("only, freeze, expected", [
+    ([], [], NAMES), (["/lhuc$"], [], ["t/encoder/lhuc", "t/decoder/lhuc"]), ([], ["encoder", "embedding"], NAMES[2:4]),
+    (["decoder", "embedding"], ["lhuc"], ["t/decoder/kernel", "t/embedding"])])
+def test_patterns_choose_what_is_trained(only, freeze, expected):
+    assert [name for name, _ in TrainedVariables(only, freeze).choose(gradients())] == expected
+
+
+@pytest.mark.parametrize("only, freeze, sentence", [
+    (["nothing"], [], "train.only=nothing matches no trainable variable: they are named like t/encoder/kernel"),
+    ([], ["encodr"], "train.freeze=encodr matches no"), (["lhuc"], ["t/"], "leave no variable to train"),
+    (["("], [], r"train.only=\(: not a regular expression")])
+def test_a_choice_that_cannot_work_is_refused(only, freeze, sentence):
+    with pytest.raises(SettingsError, match=sentence):
+        TrainedVariables(only, freeze).choose(gradients())
+
+
+def test_a_run_that_has_checkpoints_keeps_its_choice(tmp_path):
+    run, settings = RunDirectory(tmp_path), default_settings()
+    run.save_settings(settings)
+    run.checkpoints.mkdir()
+    check_resumable(run, settings)
+    model = dataclasses.replace(settings.model, dropout_divergence=1.0, guided_alignment_weight=0.1)
+    check_resumable(run, dataclasses.replace(settings, model=model))     # without effect on what is in checkpoints
+    other = dataclasses.replace(settings, train=TrainSettings(freeze=["encoder"]))
+    with pytest.raises(SettingsError, match=r"holds a run with train.freeze=\[\], not \['encoder'\]"):
+        check_resumable(run, other)

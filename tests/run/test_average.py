@@ -1,0 +1,143 @@
+"""Averaged checkpoints and averaged weights, from a run as `towernmt train` makes it to its translations."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.callbacks.validation.batches import teacher_forced_batches
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.state import read_state
+from towernmt.cli.main import main
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.ema import RestoreAverages
+from towernmt.predict.translator import Translator
+from towernmt.run.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
+from towernmt.run.directory import RunDirectory
+
+SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
+            "model.decoder_layers=1", "train.batch_tokens=100", "train.steps=8", "train.checkpoint_steps=2",
+            "train.validate_steps=4", "train.keep_best=2", "train.keep_checkpoints=3", "search.beam_size=2",
+            "schedule.warmup_steps=1", "optimizer.ema_decay=0.9", "optimizer.learning_rate=0.05"]
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory) -> Path:
+    """Eight updates with checkpoints 4, 6 and 8, two validations, and a moving average."""
+    place = tmp_path_factory.mktemp("run")
+    chance = random.Random(5)
+    for name in ("source", "target"):
+        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
+        (place / name).write_text("".join(f"{line}\n" for line in lines))
+        (place / f"valid.{name}").write_text("".join(f"{line}\n" for line in lines[:5]))
+    files = [x for name in ("source", "target")
+             for x in (f"--{name}", str(place / name), f"--valid-{name}", str(place / f"valid.{name}"))]
+    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", "--output", str(place / "data")]) == 0
+    assert main(["train", "--data", str(place / "data"), "--logdir", str(place / "run"), "--set", *SETTINGS]) == 0
+    return place / "run"
+
+
+def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_the_last_the_best_and_those_between_two_steps_are_found(logdir):
+    run = RunDirectory(logdir)
+    names = [p.name for p in last_checkpoints(run, 2)]
+    assert names == ["step-6", "step-8"]
+    record = json.loads((logdir / "best" / "record.json").read_text())
+    assert [p.name for p in best_checkpoints(run, 2)] == [f"step-{entry['step']}" for entry in record]
+    assert [p.name for p in checkpoints_between(run, 4, 7)] == ["step-4", "step-6"]
+
+
+def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
+    run = RunDirectory(logdir)
+    places = last_checkpoints(run, 3)
+    made = average_checkpoints(run, places, tmp_path)
+    assert made == tmp_path / "step-8"
+    assert read_state(made).mean_of == [4, 6, 8]
+    found, parts = tensors(made), [tensors(place) for place in places]
+    assert "transformer/embedding" in found and "transformer/embedding/ExponentialMovingAverage" in found
+    assert not any("Adam" in name or name == "global_step" for name in found)
+    for name, value in found.items():
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, np.mean([part[name].astype(np.float64) for part in parts], 0), rtol=1e-6,
+                                   atol=1e-12)
+    assert not np.allclose(parts[0]["transformer/embedding"], parts[2]["transformer/embedding"])
+
+
+@pytest.mark.parametrize("which, place", [
+    (["--last", "2"], "averages/last-2/step-8"), (["--steps", "4,6"], "averages/steps-4-6/step-6")])
+def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, capsys, which, place):
+    assert main(["average", "--model", str(logdir), *which]) == 0
+    assert str(logdir / place) in capsys.readouterr().out
+    (tmp_path / "in").write_text("a b c\nd e\n")
+    assert main(["translate", "--model", str(logdir), "--checkpoint", str(logdir / place), "--cpu", "--input",
+                 str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("which, message", [
+    (["--last", "9"], "has 3 checkpoints, fewer than 9"), (["--best", "0"], "ask for 1 or more"),
+    (["--steps", "1,3"], "no checkpoint from step 1 to step 3; it has"), (["--steps", "x"], "expected FIRST,LAST")])
+def test_what_cannot_be_averaged_is_one_sentence(logdir, capsys, which, message):
+    assert main(["average", "--model", str(logdir), *which]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(logdir, tmp_path):
+    (tmp_path / "step-3").mkdir()
+    with pytest.raises(CheckpointError, match="step-3: the checkpoint is damaged"):
+        average_checkpoints(RunDirectory(logdir), [tmp_path / "step-3"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_translator_uses_the_moving_average_unless_told_otherwise(logdir):
+    saved = tensors(logdir / "checkpoints" / "step-8")
+    for averaged, suffix in ((None, "/ExponentialMovingAverage"), (False, "")):
+        options = {} if averaged is None else {"averaged": averaged}
+        translator = Translator(logdir, checkpoint="last", **options)
+        with translator.predictor.sess.graph.as_default():
+            table = next(v for v in tf1.global_variables() if v.op.name == "transformer/embedding")
+        found = translator.predictor.sess.run(table)
+        assert np.array_equal(found, saved[f"transformer/embedding{suffix}"])
+
+
+def loss_on_validation_set(logdir: Path, restore: type[RestoreCheckpoint]) -> float:
+    """Negative log-likelihood of a target token, with the last checkpoint's weights or their averages."""
+    run = RunDirectory(logdir)
+    sides = [(logdir.parent / f"valid.{side}").read_text().splitlines() for side in ("source", "target")]
+    (batch,) = teacher_forced_batches(*sides, *run.vocabularies(), 4096)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with PredictTowerContext(""):
+            run.load_model().build_graph(*map(tf.constant, batch))
+        init = restore(run.checkpoint("last"))
+        init._setup_graph()
+        init._run_init(session)
+        return float(session.run("nll:0"))
+
+
+def test_the_validation_uses_the_moving_average(logdir):
+    lines = map(json.loads, (logdir / "log" / "stats.jsonl").read_text().splitlines())
+    logged = [line["validation_loss"] for line in lines if "validation_loss" in line][-1]
+    assert logged == pytest.approx(loss_on_validation_set(logdir, RestoreAverages), rel=1e-5)
+    assert logged != pytest.approx(loss_on_validation_set(logdir, RestoreCheckpoint), rel=1e-3)
+
+
+def test_a_run_does_not_go_on_with_another_average(logdir, capsys):
+    settings = [s for s in SETTINGS if "ema" not in s]
+    status = main(["train", "--data", str(logdir.parent / "data"), "--logdir", str(logdir), "--set", *settings,
+                   "optimizer.ema_decay=0"])
+    assert status == 1 and "optimizer.ema_decay=0.9" in capsys.readouterr().err
+
+
+def test_asking_for_less_than_one_is_refused(logdir):
+    with pytest.raises(SettingsError):
+        last_checkpoints(RunDirectory(logdir), 0)

@@ -1,0 +1,136 @@
+"""A trained model with a grown vocabulary: old pieces keep their rows, new ones get first values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.checkpoint.files import write_checkpoint
+from towernmt.cli.main import main
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.settings import apply_overrides
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.factors import FactoredVocabulary
+from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
+from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, Vocabulary, save_vocabularies
+from towernmt.models import make_model
+from towernmt.run.directory import RunDirectory
+from towernmt.run.grow import grow_vocabulary
+from towernmt.run.settings import default_settings
+
+SOURCE, NEW_SOURCE = ["haus", "baum", "tür"], ["tür", "neu", "haus", "wort", "baum"]
+TARGET, NEW_TARGET = ["house", "tree", "door"], ["house", "tree", "door", "word"]
+
+
+def vocabulary(words: list[str]) -> WordVocabulary:
+    return WordVocabulary([*SPECIAL_PIECES, *words])
+
+
+def with_factors(words: list[str], factors: Sequence[list[str]]) -> Vocabulary:
+    return FactoredVocabulary(vocabulary(words), [vocabulary(values) for values in factors]) if factors else (
+        vocabulary(words))
+
+
+def tensors(checkpoint: str) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(checkpoint)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return random_run(tmp_path / "run")
+
+
+def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirectory:
+    """A run of one checkpoint whose variables are all random, with the moving average of one."""
+    run = RunDirectory(directory)
+    settings = apply_overrides(default_settings(), {
+        "model.hidden_size": 8, "model.filter_size": 8, "model.heads": 2, "model.encoder_layers": 1,
+        "model.decoder_layers": 1, "model.tie_embeddings": "none", "model.source_vocab_size": 7,
+        "model.target_vocab_size": 7, "model.source_factor_vocab_sizes": [4 + len(values) for values in factors]})
+    run.save_settings(settings)
+    save_vocabularies(with_factors(SOURCE, factors), vocabulary(TARGET), run.vocabulary)
+    random = np.random.default_rng(2)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        model = make_model(settings)
+        with PredictTowerContext(""):
+            model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
+        tf1.get_variable("transformer/softmax_bias/ExponentialMovingAverage", [7], trainable=False)
+        for variable in tf1.global_variables():
+            variable.load(random.normal(size=variable.shape).astype(np.float32), session)
+        write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 5, {"step": 5, "position": None, "callbacks": {}})
+    return run
+
+
+def test_rows_of_common_pieces_are_kept_wherever_they_stand(run, tmp_path):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
+    grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    grown = RunDirectory(tmp_path / "grown")
+    assert grown.settings().model.source_vocab_size == 9
+    assert [v.id_to_piece(4) for v in grown.vocabularies()] == ["tür", "house"]
+    old, new = tensors(run.checkpoint()), tensors(grown.checkpoint())
+    assert set(new) == {name for name in old if "ExponentialMovingAverage" not in name}
+    kept = {"source": [0, 1, 2, 3, 6, None, 4, None, 5], "target": [*range(7), None]}
+    for name, value in new.items():
+        side = {"source_embedding": "source", "target_embedding": "target", "softmax_embedding": "target",
+                "softmax_bias": "target"}.get(name.split("/")[-1])
+        expected = old.get(f"{name}/ExponentialMovingAverage", old[name])
+        if side is None:
+            np.testing.assert_array_equal(value, expected)
+            continue
+        for row, place in enumerate(kept[side]):
+            if place is not None:
+                np.testing.assert_array_equal(value[row], expected[place])
+            elif name.endswith("bias"):
+                assert value[row] == 0.0
+            else:
+                assert 0.0 < np.abs(value[row]).max() < 4 / np.sqrt(8)
+
+
+def test_rows_of_factors_are_kept_wherever_they_stand(tmp_path):
+    run = random_run(tmp_path / "run", [["NOUN", "VERB"], ["x"]])
+    save_vocabularies(with_factors(SOURCE, [["VERB", "ADJ", "NOUN"], ["x", "y"]]), vocabulary(TARGET), tmp_path / "new")
+    grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    grown = RunDirectory(tmp_path / "grown")
+    assert grown.settings().model.source_factor_vocab_sizes == [7, 6]
+    old, new = (tensors(r.checkpoint()) for r in (run, grown))
+    first, second = "transformer/source_factor_1_embedding", "transformer/source_factor_2_embedding"
+    np.testing.assert_array_equal(new[first][[0, 1, 2, 3, 4, 6]], old[first][[0, 1, 2, 3, 5, 4]])
+    np.testing.assert_array_equal(new[second][:5], old[second])
+    np.testing.assert_array_equal(new["transformer/source_embedding"], old["transformer/source_embedding"])
+    assert new[first][5].any() and new[second][5].any()
+    save_vocabularies(vocabulary(SOURCE), vocabulary(TARGET), tmp_path / "without")
+    with pytest.raises(SettingsError, match="has 0 source factors and the run has 2"):
+        grow_vocabulary(run, tmp_path / "without", tmp_path / "other")
+
+
+def test_what_cannot_be_grown_is_refused(run, tmp_path):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
+    with pytest.raises(SettingsError, match="holds a run already"):
+        grow_vocabulary(run, tmp_path / "new", run.path)
+    tied = apply_overrides(run.settings(), {"model.tie_embeddings": "all"})
+    run.save_settings(tied)
+    with pytest.raises(SettingsError, match="--shared-vocab"):
+        grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    run.save_settings(apply_overrides(tied, {"model.tie_embeddings": "target", "model.encoder_layers": 2}))
+    with pytest.raises(CheckpointError, match="another model"):
+        grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    assert not RunDirectory(tmp_path / "grown").exists()
+
+
+def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on(run, tmp_path, capsys):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "data" / "vocabulary")
+    arguments = ["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary"]
+    assert main([*arguments, str(tmp_path / "data")]) == 0
+    assert f"train.init_from={tmp_path / 'grown'}" in capsys.readouterr().out
+    assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
+
+
+def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsys):
+    assert main(["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary",
+                 str(tmp_path / "nowhere")]) == 1
+    assert "nowhere: there is no such directory" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""What a run says at its start, in one paragraph, and at its end."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.terminal.terminal_log import terminal_handlers
+
+SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
+         "model.decoder_layers=1", "train.batch_tokens=100", "train.checkpoint_steps=0"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("text")
+    chance = random.Random(5)
+    for name in ("source", "target"):
+        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
+        (place / name).write_text("".join(f"{line}\n" for line in lines))
+    return place
+
+
+def prepare(text: Path, *more: str) -> Path:
+    output = text / f"data{len(more)}"
+    if output.exists():
+        return output
+    assert main(["prepare", "--source", str(text / "source"), "--target", str(text / "target"), "--vocab-kind", "word",
+                 "--shared-vocab", "--output", str(output), *more]) == 0
+    return output
+
+
+@pytest.fixture
+def train(tmp_path, capsys):
+    """`train(data, *settings)`: the lines that the command shows."""
+    def run(data: Path, *settings: str, arguments: tuple[str, ...] = ()) -> list[str]:
+        for handler in terminal_handlers():     # of the test that imported it
+            handler.stream = sys.stdout
+        capsys.readouterr()
+        assert main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments, "--set",
+                     *SMALL, *settings]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, train, tmp_path):
+    sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
+    first, *_, end, _, command = train(prepare(text, *sides), "train.steps=2", "train.validate_sentences=3")
+    run = tmp_path / "run"
+    for part in ("Training a transformer of ", " parameters on 1 CPU tower", "data4, 50 pairs, in batches of 100",
+                 "Validation: 3 sentences every 1,000 updates", "Until update 2.", f"The run is in {run}",
+                 f"{run}/log/log.log", f"tensorboard --logdir {run}/log", "Ctrl-C"):
+        assert part in first
+    assert "the last step is 2." in end
+    assert command.split() == ["towernmt", "translate", "--model", str(run), "--input", "FILE"]
+
+
+def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_checkpoint(text, train):
+    lines = train(prepare(text), "train.steps=1", "train.epochs=3")
+    assert "Until update 1 or the end of epoch 3." in lines[0]
+    assert "The data have no validation text: there will be no BLEU and no best checkpoint." in lines[0]
+
+
+def test_the_table_of_variables_is_in_the_log_file_and_behind_verbose(text, train, tmp_path):
+    data = prepare(text)
+    assert "self_attention" not in "\n".join(train(data, "train.steps=1"))
+    assert "self_attention" in (tmp_path / "run" / "log" / "log.log").read_text()
+    shown = "\n".join(train(data, "train.steps=2", arguments=("--verbose",)))
+    assert "Going on behind step 1 with a transformer" in shown
+    assert "self_attention" in shown and "Graph Finalized" in shown
+    assert (tmp_path / "run" / "log" / "log.log").read_text().count("Argv: ") == 2

@@ -1,0 +1,194 @@
+"""`train.memory_gb`: the largest batch that fits is found, kept with the run, and not looked for again."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from towernmt.cli.main import main
+from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.machine.peak_memory import peak_memory
+from towernmt.dataflow.order.batches import Batch
+from towernmt.run import memory_fit
+from towernmt.run.directory import RunDirectory
+from towernmt.run.memory_fit import (
+    grid,
+    largest_that_fits,
+    load_batches,
+    save_batches,
+    wants_search,
+    with_batch_tokens,
+    with_fitting_batch,
+    with_found_batch,
+)
+from towernmt.run.settings import TrainSettings, default_settings
+
+GIB = 1 << 30
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10 ** 9), st.floats(1e2, 1e7), st.floats(0.0, 10.0), st.integers(0, 1 << 32), st.booleans())
+def test_the_largest_size_that_fits_is_found_in_few_measurements(base, slope, bend, limit, dies):
+    def true(n: int) -> int:
+        return int(base + slope * n + bend * n * n)
+
+    tried = []
+
+    def measure(n: int) -> int | None:
+        tried.append(n)
+        return None if dies and true(n) > limit else true(n)
+
+    found = largest_that_fits(measure, limit)
+    sizes = [grid(i) for i in range(16 * 17)]
+    fitting = [n for n in sizes if n <= memory_fit.LARGEST and true(n) <= limit]
+    assert found == (max(fitting) if fitting else None)
+    assert len(tried) == len(set(tried)) <= 14
+
+
+def test_sizes_of_the_grid_grow_by_few_per_cent_and_hold_the_powers_of_two():
+    sizes = [grid(i) for i in range(200)]
+    assert all(1.03 < b / a < 1.07 for a, b in zip(sizes, sizes[1:], strict=False))
+    assert {2 ** k for k in range(4, 16)} <= set(sizes)
+
+
+def measured_by(monkeypatch, peak):
+    asked = []
+
+    def peak_of_step(s, *_):
+        asked.append(s.train.batch_tokens)
+        return peak(s.train.batch_tokens)
+
+    monkeypatch.setattr(memory_fit, "peak_of_step", peak_of_step)
+    return asked
+
+
+def with_limit(gib: float):
+    return dataclasses.replace(default_settings(), train=TrainSettings(memory_gb=gib))
+
+
+def test_the_setting_is_what_fits(monkeypatch):
+    asked = measured_by(monkeypatch, lambda n: GIB + n * 2 ** 20)
+    assert with_fitting_batch(with_limit(3.0), None, None, 1).train.batch_tokens == 2048 in asked
+
+
+def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(monkeypatch):
+    measured_by(monkeypatch, lambda n: None)
+    with pytest.raises(SettingsError, match=r"train.memory_gb=0.5: not even train.batch_tokens=16 fits .*recompute"):
+        with_fitting_batch(with_limit(0.5), None, None, 1)
+    with pytest.raises(SettingsError, match="must be 0"):
+        with_fitting_batch(with_limit(-1.0), None, None, 1)
+    recomputing = with_limit(0.5)
+    recomputing.train.recompute = True
+    with pytest.raises(SettingsError, match="give more, or choose"):
+        with_fitting_batch(recomputing, None, None, 1)
+
+
+def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):
+    asked = measured_by(monkeypatch, lambda n: 0)
+    monkeypatch.setattr(memory_fit, "peak_memory", lambda *_: 0)
+    with pytest.raises(SettingsError, match="train.memory_gb=1: this system does not tell"):
+        with_fitting_batch(with_limit(1.0), None, None, 1)
+    assert asked == []
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, wrapped):
+    from towernmt.core.tf_compat import tf
+    from towernmt.run import measure_step
+
+    def measure(*_):
+        lack = tf.errors.ResourceExhaustedError(None, None, "OOM")
+        if wrapped:
+            raise SettingsError("a step ran out of memory") from lack
+        raise lack      # before the first step, when variables get their first values
+
+    monkeypatch.setattr(measure_step, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["measure_step", "directory"])
+    assert measure_step.main() == memory_fit.OUT_OF_MEMORY
+
+
+def test_a_run_keeps_what_it_found_until_it_is_given_another_limit(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    assert wants_search(with_limit(2.0), run) and not wants_search(with_limit(0.0), run)
+    run.save_settings(with_limit(2.0))
+    assert not wants_search(with_limit(2.0), run) and wants_search(with_limit(3.0), run)
+
+
+def test_a_program_that_goes_on_with_settings_of_its_own_gets_what_the_run_found(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    assert with_found_batch(with_limit(2.0), run) == with_limit(2.0)
+    run.save_settings(with_batch_tokens(with_limit(2.0), 1664))
+    assert with_found_batch(with_limit(2.0), run).train.batch_tokens == 1664
+    assert with_found_batch(with_limit(0.0), run) == with_limit(0.0)
+    asked = with_batch_tokens(with_limit(2.0), 512)
+    assert with_found_batch(asked, run) == asked
+
+
+def test_batches_come_back_as_they_were_saved(tmp_path):
+    words, lengths = np.arange(6, dtype=np.int32).reshape(2, 3), np.array([3, 2], np.int32)
+    plain = Batch(words, lengths, words + 1, lengths, np.float32(5))
+    linked = dataclasses.replace(plain, alignment=np.ones([2, 3, 3], np.uint8))
+    save_batches([plain, linked], tmp_path / "batches.npz")
+    back = load_batches(tmp_path / "batches.npz")
+    assert back[0].alignment is None and len(back) == 2
+    for one, other in zip([plain, linked], back, strict=True):
+        assert [a.tolist() for a in one.arrays()] == [a.tolist() for a in other.arrays()]
+        assert [a.dtype for a in one.arrays()] == [a.dtype for a in other.arrays()]
+
+
+def test_the_peak_of_a_process_is_its_own():
+    held = np.ones(300 << 20, np.uint8)     # 300 MiB here, which the other process must not be charged with
+    assert peak_memory() >= held.nbytes
+    status = subprocess.run([sys.executable, "-c", "print(open('/proc/self/status').read())"], capture_output=True,
+                            text=True, check=True).stdout
+    peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    assert peak < 100 << 20
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    place = tmp_path_factory.mktemp("corpus")
+    random = np.random.default_rng(0)
+    lines = [" ".join(f"w{i}" for i in random.integers(0, 30, random.integers(2, 12))) for _ in range(600)]
+    for side in ("s", "t"):
+        (place / f"text.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["prepare", "--source", str(place / "text.s"), "--target", str(place / "text.t"), "--vocab-kind",
+                 "word", "--output", str(place / "data")]) == 0
+    return str(place / "data")
+
+
+MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.encoder_layers=1", "model.decoder_layers=1"]
+
+
+def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(memory_fit, "LARGEST", 1024)
+    command = ["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL, "train.steps=1"]
+    assert main([*command, "train.memory_gb=30"]) == 0
+    assert RunDirectory(tmp_path / "run").settings().train.batch_tokens == 1024
+    assert "train.batch_tokens=1024 is the largest that fits into 30 GiB" in caplog.text
+    caplog.clear()
+    assert main([*command[:-1], "train.steps=2"]) == 0 and "largest" not in caplog.text
+
+
+def test_a_limit_below_what_tensorflow_itself_takes_is_refused(corpus, tmp_path, capfd):
+    assert main(["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL,
+                 "train.memory_gb=0.05"]) == 1
+    assert "train.memory_gb=0.05: not even train.batch_tokens=16 fits" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
+    from towernmt.dataflow.order.training_data import open_training_data
+    from towernmt.run.launch import with_vocabulary_sizes
+
+    data = open_training_data(corpus, None, None)
+    broken = with_vocabulary_sizes(default_settings(), data)
+    broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
+    with pytest.raises(TowerNMTError, match="Measuring train.batch_tokens=4096 failed: .*no such variable"):
+        memory_fit.peak_of_step(broken, data, None, 1, 64 * GIB)

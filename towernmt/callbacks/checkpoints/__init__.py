@@ -1,0 +1,1 @@
+"""When checkpoints are saved."""

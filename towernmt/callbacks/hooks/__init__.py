@@ -1,0 +1,1 @@
+"""TensorFlow's session hooks as callbacks, and callbacks as hooks."""

@@ -1,0 +1,158 @@
+"""Hooks that see only their own runs, and that cannot feed the same tensor without being told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.runs import Run, meets, name_of, run_as, runs_of, said
+from towernmt.core.tf_compat import tf, tf1
+
+
+def separate_runs(hooks: Sequence[Any]) -> list[RunHook]:
+    """The hooks of one session, each for its own runs alone.
+
+    `MonitoredTrainingSession(hooks=separate_runs([...]))` calls each at the runs that it belongs to (see
+    `towernmt.core.runs`): `with run_as(Run.DATA): session.run(batch)` calls none of the others.
+
+    A hook or callback may name the tensors that it feeds in its attribute `feeds` (tensors, or their names); two
+    that name the same one are refused at once, others at the first run where they meet.
+
+    Raises:
+        SettingsError: two feed the same tensor, or one belongs to something that is no run.
+    """
+    refuse_shared_feeds(hooks)
+    ledger = FeedLedger()
+    return [RunHook(hook, ledger) for hook in hooks]
+
+
+class RunHook(tf1.train.SessionRunHook):
+    """A hook that is called at the runs that it belongs to; the other runs do not know of it."""
+
+    def __init__(self, hook: Any, ledger: FeedLedger) -> None:
+        self.wrapped, self._runs, self._ledger = hook, runs_of(hook), ledger
+        self._present: Any = None
+
+    def begin(self) -> None:
+        self.wrapped.begin()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.wrapped.after_create_session(session, coord)
+
+    def before_run(self, run_context: Any) -> Any:
+        self._present = None
+        if not meets(self._runs, run_context.original_args.fetches):
+            return None
+        self._present = run_context
+        request = self.wrapped.before_run(run_context)
+        if request is not None and request.feed_dict:
+            self._ledger.enter(run_context, self.wrapped, request.feed_dict)
+        return request
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self._present is run_context:
+            self.wrapped.after_run(run_context, run_values)
+
+    def end(self, session: Any) -> None:
+        self.wrapped.end(session)
+
+
+class RunSession:
+    """A hooked session as the runs of one kind use it.
+
+    Args:
+        session: the raw session.
+        hooked: the monitored one over it.
+        kind: of the runs that are made here.
+    """
+
+    def __init__(self, session: Any, hooked: Any, kind: Run) -> None:
+        self._session, self._hooked, self.kind = session, hooked, kind
+        self.graph = session.graph
+
+    def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
+        """`Session.run`, with the hooks of this kind; without any once a hook has asked for the end."""
+        if self._hooked.should_stop():
+            return self._session.run(fetches, feed_dict, options, run_metadata)
+        with run_as(self.kind):
+            return self._hooked.run(fetches, feed_dict, options, run_metadata)
+
+    def make_callable(self, fetches: Any, feed_list: Sequence[Any] = (), accept_options: bool = False) -> Any:
+        """`Session.make_callable`, with the hooks of this kind."""
+        return lambda *values: self.run(fetches, dict(zip(feed_list, values, strict=True)))
+
+
+def session_for(trainer: Any, kind: Run) -> Any:
+    """Where a trainer makes the runs of one kind: its raw session, unless a callback belongs to that kind."""
+    callbacks = getattr(trainer._callbacks, "cbs", trainer._callbacks)
+    # In tensorpack's own group every callback sees every hooked run.
+    sorted_by_run = getattr(trainer._callbacks, "separates_runs", False)
+    if sorted_by_run and any(run is kind or not isinstance(run, Run)
+                             for callback in callbacks for run in _optional_runs(callback)):
+        return RunSession(trainer.sess, trainer.hooked_sess, kind)
+    return trainer.sess
+
+
+def _optional_runs(callback: Any) -> tuple[Any, ...]:
+    """Runs that `callback` asks for; one that only looks after the input of others' runs asks for none."""
+    return () if said(callback, "looks_after_input", False) else runs_of(callback)
+
+
+def refuse_shared_feeds(hooks: Iterable[Any]) -> None:
+    """Look at what hooks and callbacks say that they feed.
+
+    Raises:
+        SettingsError: two name the same tensor.
+    """
+    feeders: dict[str, Any] = {}
+    for hook in hooks:
+        for tensor in declared_feeds(hook):
+            name = _name(tensor)
+            if name in feeders:
+                raise SettingsError(_conflict(feeders[name], name_of(hook), name))
+            feeders[name] = name_of(hook)
+
+
+def declared_feeds(hook: Any) -> list[Any]:
+    """The tensors, or their names, that a hook or callback says it feeds."""
+    feeds = said(hook, "feeds", ())
+    return list(feeds) if isinstance(feeds, (list, tuple, set, frozenset)) else [feeds]
+
+
+class FeedLedger:
+    """Who feeds what in the present run."""
+
+    def __init__(self) -> None:
+        self._context: Any = None
+        self._feeders: dict[str, str] = {}
+
+    def enter(self, context: Any, hook: Any, feeds: Any) -> None:
+        """Note the feeds of one hook.
+
+        Raises:
+            SettingsError: another hook, or who calls the run, feeds one of them; or it is the handle of a variable.
+        """
+        if context is not self._context:
+            self._context = context
+            self._feeders = {_name(tensor): "the program itself, in this run,"
+                             for tensor in context.original_args.feed_dict or {}}
+        for tensor in feeds:
+            name = _name(tensor)
+            if name in self._feeders:
+                raise SettingsError(_conflict(self._feeders[name], name_of(hook), name))
+            self._feeders[name] = name_of(hook)
+            if context.session.graph.as_graph_element(tensor).dtype == tf.resource:
+                raise SettingsError(
+                    f"{name_of(hook)} feeds '{name}', the handle of a variable and not its value: make that variable "
+                    "by tf1.get_variable(..., use_resource=False), or assign to it.")
+
+
+def _conflict(one: str, other: str, tensor: str) -> str:
+    return (f"{one} and {other} both feed the tensor '{tensor}': leave one of them out, or let them belong to "
+            "different runs (belong_to).")
+
+
+def _name(tensor: Any) -> str:
+    name = tensor if isinstance(tensor, str) else tensor.name
+    return name if ":" in name else f"{name}:0"

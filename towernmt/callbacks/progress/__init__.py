@@ -1,0 +1,1 @@
+"""What a reader sees of a run: lines, pictures, summaries."""

@@ -1,0 +1,228 @@
+"""How training goes: loss, perplexity, learning rate, tokens per second and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tensorpack.callbacks import Callback
+from tensorpack.utils import logger
+
+from towernmt.callbacks.progress.status_line import StatusLine
+from towernmt.callbacks.progress.text import Bar, Figures, duration
+from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.stopping.nan_guard import FORGIVEN
+from towernmt.callbacks.surroundings import find_callbacks, training_towers
+from towernmt.callbacks.validation.metrics import perplexity
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine.peak_memory import peak_memory
+from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
+from towernmt.core.tf_compat import tf, tf1
+
+
+class Progress(Callback):
+    """A line of the log every `log_steps` updates, and the same as scalars; replaces tensorpack's `ProgressBar`.
+
+    A terminal has a bar below these lines as well, a few times a second, with as much as its width has room for. The
+    numbers are means over the interval, weighted by target tokens. Each step fetches, with the update: `loss` and
+    `nll` of all training towers, the tower inputs `target_tokens` and `source_length`, `gradient_norm`
+    and `learning_rate`; what the graph does not have is left out, so that it serves any tensorpack trainer.
+
+    Where a tower has an `nll`, that is shown before its `loss`: like a validation's, it is without label smoothing.
+
+    With an update cycle of K the hooked run of a step holds the last of its K batches: loss and perplexity
+    are those of that batch, and tokens are counted as K times its tokens. Loss, perplexity and gradient norm leave out
+    updates that were skipped (in float16, where they overflow), which may have had none.
+
+    The speed leaves out the time that the callbacks before this one take after a step. Stand behind the
+    validator and the saver, and tokens/s is the speed of training itself.
+
+    Scalars: `loss` (what is optimised), `nll` (mean negative log-likelihood of a target token, in nats), `perplexity`
+    (exp of it), `learning_rate`, `gradient_norm`, `target_tokens_per_second`, `tokens_per_second` (source and target),
+    `steps_per_second`.
+    """
+
+    def __init__(self, log_steps: int = 50, clock: Callable[[], float] = time.monotonic,
+                 status: StatusLine | None = None) -> None:
+        """
+        Args:
+            log_steps: updates between lines.
+            clock: a function that gives seconds.
+            status: where the bar goes; by default the terminal, if there is one.
+        Raises:
+            SettingsError: `log_steps` is below 1.
+        """
+        if log_steps < 1:
+            raise SettingsError(f"train.log_steps={log_steps} must be at least 1.")
+        self._log_steps, self._clock = log_steps, clock
+        self._status = status if status is not None else StatusLine()
+
+    def _setup_graph(self) -> None:
+        self._fetches = _find_tensors(self.trainer, self.graph)
+        self._cycle = int(getattr(self.trainer, "update_cycle", 1))
+
+    def _before_train(self) -> None:
+        self._limits = find_callbacks(self.trainer, StopAtStep)
+        self._clocks = find_callbacks(self.trainer, StopAfterMinutes)
+        self._first_step = self.global_step
+        self._target_total = self._run_seconds = 0.0
+        self._interval = _Interval()
+        self._last: _Interval | None = None
+        self._began = self._resumed = self._clock()
+        self._status.open()
+
+    def _before_epoch(self) -> None:
+        # A loop that resumes in mid-epoch gives the rest of that epoch as steps_per_epoch.
+        self._epoch_end = self.global_step + self.trainer.steps_per_epoch
+        self._steps_per_epoch = getattr(self.trainer.loop, "_steps_per_epoch", self.trainer.steps_per_epoch)
+        self._resumed = self._clock()
+
+    def _before_run(self, _: Any) -> Any:
+        return tf1.train.SessionRunArgs(self._fetches)
+
+    def _after_run(self, _: Any, values: Any) -> None:
+        seconds = self._clock() - self._resumed
+        self._resumed = self._clock()
+        tokens = self._interval.add(values.results, seconds, self._cycle)
+        self._target_total += tokens
+        self._run_seconds += seconds
+        # The step counter of tensorpack stands first, so global_step counts this update already.
+        if self.global_step % self._log_steps == 0:
+            self._report()
+        elif self._status.due():
+            few = self._interval.steps * 4 < self._log_steps      # single batches differ too much to be read
+            self._status.show(Bar(self._figures(self._last if few and self._last else self._interval)))
+
+    def _trigger_step(self) -> None:
+        self._resumed = self._clock()
+
+    def _report(self) -> None:
+        for name, value in self._interval.scalars().items():
+            self.trainer.monitors.put_scalar(name, value)
+        figures = self._figures(self._interval)
+        self._last, self._interval = self._interval, _Interval()
+        logger.info(figures.line(), extra={"short": figures.line})
+        self._status.show(Bar(figures))
+
+    def _figures(self, interval: _Interval) -> Figures:
+        left, limit = self._nearest_limit()
+        done = None if left is None else self._spent / max(self._spent + left, 1e-9)
+        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), left, done,
+                       self._clock() - self._began)
+
+    @property
+    def _spent(self) -> float:
+        """Seconds of training, those before a resume as long as those after it."""
+        done = self.global_step - self._first_step
+        return (self._clock() - self._began) * self.global_step / done if done > 0 else 0.0
+
+    def _nearest_limit(self) -> tuple[float | None, int | None]:
+        """Seconds until the nearest limit, callbacks' time included, and its update, if it is one of updates."""
+        done = self.global_step - self._first_step
+        if done <= 0:
+            return None, None
+        a_step = (self._clock() - self._began) / done
+        ends: list[int] = [limit.steps for limit in self._limits]
+        epochs_left = self.trainer.max_epoch - self.epoch_num
+        if epochs_left < _NO_LIMIT_EPOCHS:
+            ends.append(self._epoch_end + epochs_left * self._steps_per_epoch)
+        left: list[tuple[float, int | None]] = [((end - self.global_step) * a_step, end) for end in ends]
+        left += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
+        if not left:
+            return None, None
+        seconds, end = min(left, key=lambda entry: entry[0])
+        return max(0.0, seconds), end
+
+    def _after_train(self) -> None:
+        self._status.close()
+        steps = self.global_step - self._first_step
+        total = self._clock() - self._began
+        text = f"Trained {steps} steps in {duration(total)}"
+        if self._target_total and self._run_seconds:
+            text += (f": {self._target_total:,.0f} target tokens, "
+                     f"{self._target_total / self._run_seconds:,.0f} a second of training")
+        memory = peak_memory()
+        if memory:
+            text += f"; at most {memory / 1e9:.1f} GB of memory"
+        logger.info(f"{text}; the last step is {self.global_step}.")
+
+
+_NO_LIMIT_EPOCHS = 9999
+"""More epochs than this (tensorpack's default is 99999) stand for no limit."""
+
+
+class _Interval:
+    """Sums over the updates between two lines."""
+
+    def __init__(self) -> None:
+        self._weight = self._seconds = self._target = self._source = 0.0
+        self.steps = 0
+        self._sums: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def add(self, values: dict[str, Any], seconds: float, cycle: int) -> float:
+        """Count one update; returns its target tokens (0 if they are not known)."""
+        target = float(values.get("target_tokens", 0.0)) * cycle
+        weight = target or 1.0
+        made = not values.get("skipped", False)
+        for name in ("loss", "nll"):
+            if name in values and made:
+                self._sums[name] = self._sums.get(name, 0.0) + float(values[name]) * weight
+        for name in ("learning_rate", "gradient_norm"):
+            if name in values and (made or name == "learning_rate"):
+                self._last[name] = float(values[name])
+        self._weight += weight * made
+        self._seconds += seconds
+        self._target += target
+        self._source += float(values.get("source_tokens", 0.0)) * cycle
+        self.steps += 1
+        return target
+
+    def scalars(self) -> dict[str, float]:
+        means = {name: total / self._weight for name, total in self._sums.items()}
+        seconds = max(self._seconds, 1e-9)
+        result = {"loss": means["loss"]} if "loss" in means else {}
+        if "nll" in means:
+            result["nll"] = means["nll"]
+            result["perplexity"] = perplexity(means["nll"])
+        result.update(self._last)
+        if self._target:
+            result["target_tokens_per_second"] = self._target / seconds
+            if self._source:
+                result["tokens_per_second"] = (self._target + self._source) / seconds
+        result["steps_per_second"] = self.steps / seconds
+        return result
+
+
+def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
+    """Scalar tensors by the names of `Progress`, as far as they exist."""
+    towers = training_towers(trainer)
+    found: dict[str, Any] = {}
+    for name in ("loss", "nll"):
+        tensors = [t for t in (_tower_tensor(tower, name) for tower in towers) if t is not None]
+        if tensors and all(t.shape.rank == 0 for t in tensors):
+            found[name] = tf.add_n(tensors) / len(tensors) if len(tensors) > 1 else tensors[0]
+    if towers:
+        if _tower_tensor(towers[0], TOKENS) is not None:
+            found[TOKENS] = target_tokens_of_step(towers)
+        lengths = [t for t in (_tower_tensor(tower, "source_length") for tower in towers) if t is not None]
+        if lengths:
+            found["source_tokens"] = tf.add_n([tf.reduce_sum(length) for length in lengths])
+    for variable in tf1.global_variables():
+        if variable.op.name == "learning_rate":
+            found["learning_rate"] = variable.value()
+    for operation in graph.get_operations():
+        if operation.name.split("/")[-1] == "gradient_norm" and operation.outputs:
+            found["gradient_norm"] = operation.outputs[0]
+            break
+    for skipped in graph.get_collection(FORGIVEN)[:1]:
+        found["skipped"] = skipped
+    return found
+
+
+def _tower_tensor(tower: Any, name: str) -> Any:
+    try:
+        return tower.get_tensor(name)
+    except KeyError:
+        return None

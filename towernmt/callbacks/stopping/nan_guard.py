@@ -1,0 +1,189 @@
+"""Divergence: find the first value that is not finite, and end training before it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tensorpack.callbacks import Callback
+
+from towernmt.callbacks.surroundings import find_saver, training_towers
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.tf_compat import tf, tf1
+
+GRADIENTS = "towernmt/gradients"
+"""Graph collection of (gradient, variable) pairs as they are before clipping; see `watch_gradients`."""
+FORGIVEN = "towernmt/forgiven"
+"""Graph collection of what `forgive` was given; the first is that of the train step."""
+
+
+def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
+    """Let the guard look at these gradients, to be called where they are at hand (before they are clipped).
+
+    Clipping by the global norm spreads one bad value over all of them. The guard finds the inputs of the
+    optimizer's operations by itself when nothing is watched.
+
+    Args:
+        gradients: (gradient, variable) pairs; a variable that is watched already is left as it is.
+    """
+    known = {variable.name for _, variable in tf1.get_collection(GRADIENTS)}
+    for gradient, variable in gradients:
+        if gradient is not None and variable.name not in known:
+            tf1.add_to_collection(GRADIENTS, (gradient, variable))
+
+
+def forgive(skipped: Any) -> None:
+    """Let the guard pass over a step whose update was not made.
+
+    Args:
+        skipped: bool `[]`, computed with each step: its update was skipped, and that is no divergence.
+    """
+    tf1.add_to_collection(FORGIVEN, skipped)
+
+
+class NaNGuard(Callback):
+    """Ends training at the first step whose loss, gradients or other watched tensors are not finite.
+
+    Each step fetches one flag a tensor together with the update (a sum of squares each: what the
+    global norm computes anyway). In the order of computation: the loss of every tower, `tensors`, then the
+    gradients from the output back to the input, so that the first bad one is the nearest to the cause.
+    A step whose update is skipped, as float16 with loss scaling skips those that overflow, is let pass (`forgive`).
+    Variables are looked at before training, every `check_steps`, and whenever `check_variables` is
+    called (the saver does, before it writes), because an update may overflow with finite gradients.
+
+    Then `trainer.diverged` is set, which keeps the saver from writing, and DivergenceError is raised. Stand
+    before everything that saves.
+    """
+
+    def __init__(self, loss: str = "", tensors: Sequence[str] = (), check_steps: int = 100,
+                 last_checkpoint: Callable[[], Any] | None = None) -> None:
+        """
+        Args:
+            loss: name of the loss in a training tower; by default the trainer's cost, whatever its name. Where nothing
+                but the graph is there, as in a plain session: "loss".
+            tensors: names of more tensors in the training towers that must be finite.
+            check_steps: steps between looks at all trainable variables; 0 for none of them.
+            last_checkpoint: gives the path of the last good checkpoint; by default the saver is asked.
+        """
+        self._loss, self._names, self._check_steps = loss, list(tensors), check_steps
+        self._last_checkpoint = last_checkpoint
+
+    def _setup_graph(self) -> None:
+        watched = self._tower_tensors() + _gradients(self.graph)
+        self._watched = [name for name, _ in watched]
+        self._flags = _finite([tensor for _, tensor in watched])
+        forgiven = self.graph.get_collection(FORGIVEN)
+        if forgiven:
+            self._flags |= forgiven[0]
+        self._hint = _LEAST_SCALE if forgiven else ""
+        variables = tf1.trainable_variables()
+        self._variables = [f"variable {v.op.name}" for v in variables]
+        with tf1.name_scope("variables"):
+            self._variable_flags = _finite(variables) if variables else None
+        self._seen: np.ndarray | None = None
+        self.trainer.diverged = False
+
+    def _before_train(self) -> None:
+        self.check_variables()
+
+    def _before_run(self, _: Any) -> list[Any]:
+        return [self._flags]
+
+    def _after_run(self, _: Any, values: Any) -> None:
+        self._seen = values.results[0]  # bool [watched tensors]
+
+    def _trigger_step(self) -> None:
+        if self._seen is not None:
+            self._refuse_bad(self._watched, self._seen, self._hint)
+        if self._check_steps and self.global_step % self._check_steps == 0:
+            self.check_variables()
+
+    def check_variables(self) -> None:
+        """Look at every trainable variable now.
+
+        Raises:
+            DivergenceError: one is not finite.
+        """
+        if self._variable_flags is not None:
+            self._refuse_bad(self._variables, self.trainer.sess.run(self._variable_flags))
+
+    def _refuse_bad(self, names: Sequence[str], finite: np.ndarray, hint: str = "") -> None:
+        if finite.all():
+            return
+        self.trainer.diverged = True
+        name = names[int(np.argmin(finite))]
+        checkpoint = self._last_good_checkpoint()
+        raise DivergenceError(
+            f"Training diverged at step {self.global_step}: the {name} is not finite (NaN or infinite). "
+            + (f"The last good checkpoint is {checkpoint}, and nothing was saved after it; "
+               if checkpoint else "No checkpoint had been saved before; ")
+            + hint + "lower optimizer.learning_rate, raise schedule.warmup_steps or set train.clip_norm (to 1.0, "
+            "say), and start again.")
+
+    def _last_good_checkpoint(self) -> Any:
+        if self._last_checkpoint is not None:
+            return self._last_checkpoint()
+        latest = getattr(find_saver(self.trainer), "latest", None)
+        return latest() if latest is not None else None
+
+    def _tower_tensors(self) -> list[tuple[str, Any]]:
+        """(readable name, tensor) of the loss and the named tensors, in each training tower."""
+        towers = training_towers(self.trainer)
+        costs = [] if self._loss else [cost for cost in (tower.output for tower in towers) if _is_cost(cost)]
+        found = _by_tower("loss", costs)
+        for name in [*([] if costs else [self._loss or "loss"]), *self._names]:
+            try:
+                if towers:
+                    tensors = [tower.get_tensor(name) for tower in towers]
+                else:
+                    tensors = [self.graph.get_tensor_by_name(name if ":" in name else f"{name}:0")]
+            except KeyError:
+                raise SettingsError(f"NaNGuard found no tensor '{name}' in the training tower: give the "
+                                    "tensor that name, or name another one (NaNGuard(loss=...)).") from None
+            found += _by_tower(f"tensor {name}" if name in self._names else "loss", tensors)
+        return found
+
+
+def _by_tower(what: str, tensors: list[Any]) -> list[tuple[str, Any]]:
+    return [(f"{what} of tower {index}" if len(tensors) > 1 else what, tensor) for index, tensor in enumerate(tensors)]
+
+
+def _is_cost(output: Any) -> bool:
+    """Whether a tower function returned a cost; a tower of no `SingleCostTrainer` may return anything."""
+    return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
+
+
+_LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it "
+                "is: take train.precision=bfloat16 or float32, or ")
+
+
+def _gradients(graph: Any) -> list[tuple[str, Any]]:
+    """(readable name, gradient), from the output back to the input."""
+    return [(f"gradient of {name}", gradient) for name, gradient in reversed(named_gradients(graph))]
+
+
+def named_gradients(graph: Any) -> list[tuple[str, Any]]:
+    """(variable's name, gradient): those that are watched, else the inputs of the optimizer's operations."""
+    watched = [(variable.op.name, gradient) for gradient, variable in graph.get_collection(GRADIENTS)]
+    return watched or _optimizer_inputs(graph)
+
+
+def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:
+    """(variable, gradient) of every optimizer operation: those with inputs `var` and `grad` or `delta`."""
+    found: dict[str, Any] = {}
+    for operation in graph.get_operations():
+        names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
+        gradient = next((name for name in ("grad", "delta") if name in names), None)
+        if "var" in names and gradient and len(names) == len(operation.inputs):
+            variable = operation.inputs[names.index("var")].op.name
+            found.setdefault(variable, operation.inputs[names.index(gradient)])
+    return list(found.items())
+
+
+def _finite(tensors: Sequence[Any]) -> Any:
+    """bool `[tensors]`: whether each tensor holds finite values only."""
+    with tf1.name_scope("finite"):
+        values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]
+        # One pass and no copy; a sum of squares that overflows would poison a global norm in the same way.
+        return tf.math.is_finite(tf.stack([tf.cast(tf.nn.l2_loss(value), tf.float32) for value in values]))

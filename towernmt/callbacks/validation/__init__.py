@@ -1,0 +1,1 @@
+"""Translating validation text, scoring it, and what acts on a score."""

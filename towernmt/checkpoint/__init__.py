@@ -1,0 +1,1 @@
+"""Checkpoints: their files, and giving a model the values in them."""

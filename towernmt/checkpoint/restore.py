@@ -1,0 +1,62 @@
+"""Restoring a checkpoint, to go on training or to translate: every variable of the graph, or an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorpack.tfutils.sessinit import SessionInit
+from tensorpack.utils import logger
+
+from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
+from towernmt.checkpoint.weights import refuse_unknown
+from towernmt.core.errors import CheckpointError
+from towernmt.core.terminal.terminal_log import DETAIL
+from towernmt.core.tf_compat import tf1
+from towernmt.optim.loss_scale import SCOPE as LOSS_SCALE
+
+_MEND = "use the settings it was trained with, or another run."
+_MODEL = "use that model (the class, in Python: model=), or another run."
+
+
+class RestoreCheckpoint(SessionInit):
+    """Give every variable of the graph its value from a checkpoint (a tensorpack `SessionInit`).
+
+    tensorpack's `SaverRestore` only warns of a variable that the checkpoint lacks, and leaves it
+    uninitialised. Of what only the checkpoint has, training's own (the optimizer's slots and the like) is passed over,
+    and weights are refused: they are another model's.
+
+    Args:
+        checkpoint: held already, or the prefix of TensorFlow's files, such as
+            "runs/de-en/checkpoints/step-1000/model". It is let go when the values are there.
+    Raises:
+        CheckpointError: unreadable, or a variable of the graph is missing or has another shape, or the graph lacks a
+            trained one of the checkpoint.
+    """
+
+    def __init__(self, checkpoint: str | Path | HeldCheckpoint) -> None:
+        self.held = held_checkpoint(checkpoint)
+        self.name = self.held.name
+
+    def _setup_graph(self) -> None:
+        self._saver = tf1.train.Saver(self._check(tf1.global_variables()))
+
+    def _check(self, variables: list[Any]) -> list[Any]:
+        """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
+        saved = self.held.shapes()
+        variables = [v for v in variables if v.op.name in saved or not v.op.name.startswith(f"{LOSS_SCALE}/")]
+        for variable in variables:
+            name, shape = variable.op.name, variable.shape.as_list()
+            if name not in saved:
+                raise CheckpointError(f"{self.name}: variable '{name}' is not in this checkpoint, which "
+                                      f"belongs to another model or optimizer; {_MEND}")
+            if saved[name] != shape:
+                raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} there "
+                                      f"and {shape} in the model; {_MEND}")
+        refuse_unknown(self.held, {v.op.name for v in variables}, _MODEL)
+        return variables
+
+    def _run_init(self, sess: Any) -> None:
+        logger.info(f"Restoring {self.name} ...", extra=DETAIL)
+        self.held.restore(self._saver, sess)
+        self.held.close()

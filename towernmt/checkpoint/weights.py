@@ -1,0 +1,69 @@
+"""Which variables of a checkpoint are a model's weights, and not what training keeps beside them.
+
+A checkpoint tells it itself: `weights` in its `state.json`. Of one that does not (written before that was kept, or by
+another program) it is judged by names, since TensorFlow calls an optimizer's slots `VARIABLE/SLOT`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from towernmt.checkpoint.held import HeldCheckpoint
+from towernmt.core.errors import CheckpointError
+from towernmt.core.tf_compat import tf1
+
+KEY = "weights"
+"""In `state.json`: the names of the weights."""
+_BOOKKEEPING = re.compile(
+    r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|loss_scale)(_\d+)?(/|$)")
+"""What training keeps by itself, and not for one variable."""
+
+
+def weights_of_graph() -> list[str]:
+    """The names of the weights in the default graph: what is trained, and what is in MODEL_VARIABLES."""
+    return sorted({v.op.name for v in [*tf1.trainable_variables(), *tf1.model_variables()]})
+
+
+def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
+    """The names of the weights in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    saved, state = held.shapes(), held.state()
+    if state is not None and state.weights is not None:
+        return sorted(set(state.weights) & set(saved))
+    return judged_by_names(saved)
+
+
+def judged_by_names(names: Collection[str]) -> list[str]:
+    """Those of `names` that are weights: all that have slots; where nothing has one, all but training's bookkeeping."""
+    known = set(names)
+    owners = {name: [parent for parent in _parents(name) if parent in known] for name in known}
+    with_slots = {parent for parents in owners.values() for parent in parents}
+    found = with_slots or known
+    return sorted(name for name in found if not owners[name] and not _BOOKKEEPING.match(name))
+
+
+def refuse_unknown(held: HeldCheckpoint, known: Collection[str], mend: str, left_out: Sequence[str] = ()) -> None:
+    """Refuse a checkpoint with weights that a model does not have: it is another model's.
+
+    Args:
+        known: the names of the model's variables.
+        mend: what to do, for the message.
+        left_out: regular expressions: weights whose name one of them matches may be unknown.
+    Raises:
+        CheckpointError: there are such weights.
+    """
+    unknown = [name for name in weights_of_checkpoint(held)
+               if name not in known and not any(re.search(pattern, name) for pattern in left_out)]
+    if unknown:
+        others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise CheckpointError(f"{held.name}: it holds the trained variable '{unknown[0]}'{others}, "
+                              f"which the model does not have: another model was trained; {mend}")
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]

@@ -1,0 +1,1 @@
+"""What the machine is: its processor, memory and GPUs."""

@@ -1,0 +1,119 @@
+"""Which `session.run` is which: the kinds of runs that a program makes, and the kinds that a hook belongs to.
+
+TensorFlow's hooked session calls every hook at every run. Here a run says what kind it is (`run_as`), a callback
+or hook says to which it belongs (`belong_to`), and only those two that agree meet. What says nothing is, and
+belongs to, the train step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from towernmt.core.errors import SettingsError
+
+T = TypeVar("T")
+
+
+class Run(enum.Enum):
+    """A kind of run."""
+
+    TRAIN_STEP = "train step"
+    ACCUMULATION = "accumulation"
+    """A batch of an update cycle but the last, whose gradients are only collected."""
+    SAMPLING = "sampling"
+    VALIDATION = "validation"
+    DATA = "data"
+    """A run that only fetches data, to be fed to another."""
+
+
+_PRESENT: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
+
+
+@contextmanager
+def run_as(kind: Run) -> Iterator[None]:
+    """What is run inside is of this kind: only the hooks that belong to it see it.
+
+    Raises:
+        SettingsError: `kind` is not a `Run`.
+    """
+    if not isinstance(kind, Run):
+        raise SettingsError(f"run_as({kind!r}): name a kind of run, one of {_kinds()}.")
+    token = _PRESENT.set(kind)
+    try:
+        yield
+    finally:
+        _PRESENT.reset(token)
+
+
+def present_run() -> Run:
+    """The kind of the runs that are made here and now."""
+    return _PRESENT.get()
+
+
+def belong_to(hook: T, *runs: Any) -> T:
+    """Name the runs that a callback or hook belongs to, and return it; a class may have the attribute itself.
+
+    Args:
+        hook: a tensorpack `Callback` or a `tf1.train.SessionRunHook`.
+        runs: kinds of runs; or operations or tensors, which stand for each run that computes one of them,
+            whatever that run calls itself.
+    Raises:
+        SettingsError: none, or something else than these.
+    """
+    hook.belongs_to = tuple(runs)  # type: ignore[attr-defined]
+    runs_of(hook)
+    return hook
+
+
+def runs_of(hook: Any) -> tuple[Any, ...]:
+    """What `hook` belongs to; the train step, if it does not say.
+
+    Raises:
+        SettingsError: its attribute `belongs_to` holds something else than runs and operations.
+    """
+    runs = said(hook, "belongs_to", (Run.TRAIN_STEP,))
+    if not isinstance(runs, tuple) or not runs or not all(
+            isinstance(run, Run) or hasattr(run, "graph") for run in runs):
+        raise SettingsError(f"{name_of(hook)} belongs to {runs!r}: name one or more of {_kinds()}, or operations "
+                            "that its runs compute (belong_to).")
+    return runs
+
+
+def said(hook: Any, attribute: str, default: Any) -> Any:
+    """An attribute of a callback or hook, or of what it wraps."""
+    while hook is not None:
+        if hasattr(hook, attribute):
+            return getattr(hook, attribute)
+        hook = _inner(hook)
+    return default
+
+
+def meets(runs: Iterable[Any], fetches: Any) -> bool:
+    """Whether the present run, of `fetches`, is among `runs`."""
+    from tensorpack.tfutils.dependency import dependency_of_fetches
+
+    kind = present_run()
+    return any(run is kind if isinstance(run, Run) else dependency_of_fetches(fetches, run) for run in runs)
+
+
+def name_of(hook: Any) -> str:
+    """What a message calls a callback or hook: that of a wrapper is what it holds."""
+    inner = _inner(hook)
+    return type(hook).__name__ if inner is None else name_of(inner)
+
+
+def _inner(hook: Any) -> Any:
+    """What a wrapper holds: ours, or tensorpack's `CallbackToHook`, `HookToCallback`, `ProxyCallback`."""
+    for attribute in ("wrapped", "_cb", "_hook", "cb"):
+        held = getattr(hook, attribute, None)
+        if hasattr(held, "before_run"):
+            return held
+    return None
+
+
+def _kinds() -> str:
+    return ", ".join(f"Run.{kind.name}" for kind in Run)

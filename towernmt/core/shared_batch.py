@@ -1,0 +1,53 @@
+"""Whether the training towers of a step share one batch, or have a batch each.
+
+`GeneralQueueInput` gives each tower a share of the rows of one global batch, and `target_tokens`, which counts all of
+its target tokens, to every tower whole. The `InputSource`s of tensorpack give each tower a batch of its own, with the
+count of its own tokens. A cost must be scaled by that, for trainers average over the towers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorpack.tfutils.tower import get_current_tower_context
+
+from towernmt.core.tf_compat import tf, tf1
+
+_SHARING = "towernmt/towers_that_share"
+"""Graph collection: the names of the training towers that have a share of a global batch."""
+TOKENS = "target_tokens"
+"""The name of the input that counts the target tokens of the batch."""
+
+
+def share_batch() -> None:
+    """Say that the present training tower gets its share of the rows of a batch which all towers share, and scalars
+    that describe the whole of it. For an `InputSource` of your own that does so, where it gives the tensors of a tower.
+    """
+    context = get_current_tower_context()
+    if context is not None and context.is_training:
+        tf1.add_to_collection(_SHARING, context.ns_name)
+
+
+def towers_of_batch() -> int:
+    """How many training towers share the batch of the present tower; 1 where it has it for itself.
+
+    A cost that is a sum over the tower's rows, times this, divided by `target_tokens`, is right with every input: the
+    mean over the towers, which trainers take, is the mean over the tokens of the shared batch, or (as tensorpack has
+    it) the mean of the means of the towers' own batches.
+    """
+    context = get_current_tower_context()
+    if context is None or not context.is_training or context.ns_name not in tf1.get_collection(_SHARING):
+        return 1
+    return int(context.total)
+
+
+def target_tokens_of_step(towers: list[Any]) -> Any:
+    """float32 `[]`: the target tokens of a step.
+
+    Args:
+        towers: the handles of its training towers, which have the input `target_tokens`.
+    """
+    tokens = [tower.get_tensor(TOKENS) for tower in towers]
+    if len(tokens) == 1 or towers[0].ns_name in tf1.get_collection(_SHARING):
+        return tokens[0]
+    return tf.add_n(tokens)

@@ -1,0 +1,12 @@
+"""What annotations call the things of a TensorFlow graph, without importing TensorFlow (which ships no types)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Tensor: TypeAlias = Any
+"""A `tf.Tensor` (or what TensorFlow converts to one); docstrings give its dtype and shape."""
+Variable: TypeAlias = Any
+"""A `tf.Variable`."""
+Operation: TypeAlias = Any
+"""A `tf.Operation`."""

@@ -1,0 +1,1 @@
+"""What a terminal shows and hides, and the signals that come from it."""

@@ -1,0 +1,109 @@
+"""What of the log a terminal (or whatever standard output is) shows: what a reader wants, not how it is done.
+
+A run's log file has everything; see `towernmt.run.run_log`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import textwrap
+from functools import partial
+from typing import Any
+
+from tensorpack.utils import logger
+
+from towernmt.core.terminal.lost_reader import lead_nowhere
+
+DETAIL = {"detail": True}
+"""`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
+_TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
+_SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
+    "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
+    "callbacks/graph.py"))
+"""What tensorpack logs from there is how it sets up and goes on; what its other callbacks log is what they are for."""
+_MARKS = {logging.WARNING: "warning: ", logging.ERROR: "error: ", logging.CRITICAL: "error: "}
+_INDENT = " " * 9
+
+
+def mend_terminal(verbose: bool | None = None) -> None:
+    """Let tensorpack's handlers for the terminal leave out details, write no colours into pipes, and wrap at words.
+
+    Args:
+        verbose: show the details as well; None: as it was, at first False.
+    """
+    for handler in terminal_handlers():
+        telling = next((f for f in handler.filters if isinstance(f, _Telling)), None)
+        if telling is None:
+            telling = _Telling()
+            handler.addFilter(telling)
+            handler.setFormatter(_TerminalFormatter(handler))
+            handler.handleError = partial(_go_on_without, handler)
+        if verbose is not None:
+            telling.verbose = verbose
+
+
+def terminal_handlers() -> list[Any]:
+    """tensorpack's handlers that write to standard output or standard error, not to a file."""
+    return [handler for handler in logger._logger.handlers if type(handler) is logging.StreamHandler]
+
+
+def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
+    """Without its reader (`| head`) or its terminal, only the file gets the log."""
+    if isinstance(sys.exc_info()[1], OSError):
+        lead_nowhere(handler.stream)
+    else:
+        logging.Handler.handleError(handler, record)
+
+
+class _Telling(logging.Filter):
+    """tensorpack tells each of its steps, and warns of what every run has; towernmt marks its own details."""
+
+    verbose = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.verbose or record.levelno >= logging.ERROR:
+            return True
+        ours = not record.pathname.startswith(_SETUP) or getattr(record, "told", False)
+        harmless = "may refer to both" in str(record.msg)
+        return (ours or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
+
+
+class PlainFormatter(logging.Formatter):
+    """`[1122 15:28:43 @trainer.py:135] text`, as tensorpack has it, without colours."""
+
+    def __init__(self) -> None:
+        super().__init__("[%(asctime)s @%(filename)s:%(lineno)d] %(mark)s%(message)s", "%m%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.mark = {logging.WARNING: "WRN ", logging.ERROR: "ERR ", logging.CRITICAL: "ERR ",
+                       logging.DEBUG: "DBG "}.get(record.levelno, "")
+        return super().format(record)
+
+
+class _TerminalFormatter(PlainFormatter):
+    """On a terminal `15:28:43 text`, wrapped between words at its width; elsewhere as in the file."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not getattr(self._handler.stream, "isatty", lambda: False)():
+            return super().format(record)
+        width = max(20, shutil.get_terminal_size().columns - len(_INDENT) - 1)
+        short = getattr(record, "short", None)
+        text = short(width) if short is not None else _MARKS.get(record.levelno, "") + record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        lines = [part for line in text.split("\n") for part in _wrapped(line, width)]
+        return self.formatTime(record, "%H:%M:%S") + " " + f"\n{_INDENT}".join(lines)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + (2 if line.startswith(" ") else 0))
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,0 +1,127 @@
+"""What `--data` names: prepared data, or sources to train on directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.secrets import mask_uri
+from towernmt.dataflow.prepared.prepared import open_prepared
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.order.batch_settings import StreamSettings
+    from towernmt.dataflow.order.batches import Batches, BlockSource
+    from towernmt.dataflow.order.stream import StreamBatches
+    from towernmt.dataflow.prepared.validation_set import ValidationSet
+    from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+
+
+_FULL, _FEW = 0.75, 4     # of a full batch; batches of a shard
+
+
+class TrainingData(Protocol):
+    """What training needs of a corpus beside its batches: `PreparedData` and `StreamedCorpus` have it."""
+
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    shared_vocabulary: bool
+
+    @property
+    def directory(self) -> Path | str:
+        """Its name, for messages: a directory or a URI, without credentials."""
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that change when a run that goes on would read other data: see the classes."""
+
+    @property
+    def valid_source(self) -> list[str]:
+        """Validation sentences in the source language, or none."""
+
+    @property
+    def valid_target(self) -> list[str]:
+        """Their references."""
+
+    @property
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty if there is none."""
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write both vocabularies into a directory."""
+
+
+def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
+                       default_vocabulary: str | Path | None = None) -> TrainingData:
+    """Prepared data, a `corpora.yaml`, or the URI of one source.
+
+    Args:
+        where: what `--data` says.
+        vocabulary: for unprepared text, instead of the one that the YAML file names.
+        default_vocabulary: for unprepared text, where neither is given.
+    Raises:
+        SettingsError, DataError: it is not there, or lacks something.
+    """
+    if is_prepared(where):
+        if vocabulary is not None:
+            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(where))} is prepared data, which has its "
+                                "vocabularies.")
+        return open_prepared(where)
+    from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
+    from towernmt.dataflow.sources.corpora import read_corpora
+
+    corpora = read_corpora(where)
+    return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
+
+
+def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | None = None,
+                 report: Callable[[str], None] | None = None, alignments: bool = False) -> Batches | StreamBatches:
+    """The batches of prepared data, or of a stream; `report` takes sentences on what is there and what ends.
+
+    Args:
+        alignments: whether the batches have them.
+    Raises:
+        SettingsError: a setting cannot work, or the data have no alignments.
+        DataError: there is nothing to make batches of.
+    """
+    from towernmt.dataflow.order.batches import Batches
+    from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
+
+    if alignments and not getattr(data, "has_alignments", False):
+        raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no alignments: pass "
+                            "data that were made by `towernmt prepare --alignments FILE`, or set it to 0.")
+    if isinstance(data, StreamedCorpus):
+        stream = data.batches(settings, epochs, report)
+        if report is not None:
+            report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
+        return stream
+    if settings.subword_sampling:
+        raise SettingsError(f"train.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
+                            "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
+    blocks = cast("BlockSource", data)
+    batches = Batches(blocks, settings, epochs, alignments)
+    if report is not None:
+        waste = batches.padding_waste()
+        report(f"{waste.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: {waste}.")
+        size = waste.mean_size(settings.batch_type)
+        if blocks.num_blocks > 1 and size < _FULL * settings.batch_tokens and waste.batches < _FEW * blocks.num_blocks:
+            report(f"Batches hold {size:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
+                   f"reaches over two shards, and the {blocks.num_blocks:,} shards of {data.directory} have "
+                   f"{waste.pairs / blocks.num_blocks:,.0f} pairs each: prepare with a larger --shard-pairs.")
+    return batches
+
+
+def is_prepared(where: str | Path) -> bool:
+    """Whether `--data` names a directory of prepared data, rather than sources.
+
+    What looks like neither a file, nor a pattern, nor a URI with its query is taken for a directory, so that the
+    message on a missing one speaks of `towernmt prepare`.
+    """
+    text = str(where)
+    if "://" not in text:
+        path = Path(text)
+        return path.is_dir() or (not path.exists() and not path.suffix and not set(text) & set("*?[{,"))
+    from towernmt.dataflow.sources.open_source import names_files
+
+    return text.startswith("s3://") and not names_files(text)

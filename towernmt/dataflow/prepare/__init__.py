@@ -1,0 +1,1 @@
+"""From text to prepared data: what `towernmt prepare` does."""

@@ -1,0 +1,1 @@
+"""Prepared data on disk: the manifest, shards, and reading them."""

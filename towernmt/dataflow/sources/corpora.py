@@ -1,0 +1,239 @@
+"""`corpora.yaml`: which sources make a corpus, how they are mixed, and what else training on them needs.
+
+```yaml
+sources:
+  - {uri: '/data/europarl.{de,en}.gz', weight: 2}
+  - {uri: 'sqlite:///crawl.db?table=pairs&where=score>0.7', tag: <crawl>, on_end: drop}
+mix: temperature 5                   # or: by weight, or: concatenate
+vocabulary: prepared/de-en           # or {source: de.model, target: en.model}, or one file for both
+validation: {source: valid.de, target: valid.en}       # or a list of sets, with names, and with several targets each
+source_factors: 1                    # words as `Haus|NOUN`; left out, the vocabulary's directory says so
+max_length: 200
+max_length_ratio: 9
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.files.strict_yaml import load_strict
+from towernmt.core.secrets import mask_text, mask_uri
+from towernmt.core.settings import apply_overrides, setting
+from towernmt.dataflow.prepared.validation_set import ValidationFiles, named_sets
+from towernmt.dataflow.sources.mixture import MIXES, ON_END, Ingredient, Mixture
+from towernmt.dataflow.text.filters.pair_filter import PairFilter
+from towernmt.dataflow.text.filters.text_filters import TextFilters
+from towernmt.dataflow.text.text import clean
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class SourceEntry:
+    """One entry of `sources`."""
+
+    uri: str = setting("", "Where the pairs are.")
+    weight: float = setting(1.0, "Its share, in proportion to the others' weights.", above=0)
+    tag: str = setting("", "A token that is put before the source text.")
+    on_end: str | None = setting(None, "What happens when it ends before the epoch does.", ON_END)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A file for each side."""
+
+    source: str = setting("", "of the source language")
+    target: str = setting("", "of the target language")
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """What `corpora.yaml` says; nothing is opened yet.
+
+    Attributes:
+        name: where it comes from, for messages.
+        sources: one or more.
+        mix, temperature: see `towernmt.dataflow.sources.mixture`.
+        vocabulary: a directory, or the files of both sides; None: not given.
+        validation: the files of each validation set.
+        source_factors: factors of each source word; None: not given.
+        pair_filter: which pairs are kept.
+    """
+
+    name: str
+    sources: Sequence[SourceEntry]
+    mix: str = "weight"
+    temperature: float = 1.0
+    vocabulary: Sides | str | None = None
+    validation: Sequence[ValidationFiles] = ()
+    source_factors: int | None = None
+    pair_filter: PairFilter = field(default_factory=lambda: PairFilter(200, 9.0))
+
+    def mixture(self, seed: int = 1, report: Callable[[str], None] | None = None) -> Mixture:
+        """The sources, opened and mixed.
+
+        Args:
+            seed: of the draws.
+            report: takes a sentence when a source ends; None: the log.
+        Raises:
+            SettingsError, DataError: a URI is not understood, or a setting cannot work.
+        """
+        from towernmt.dataflow.sources.open_source import open_source
+
+        ingredients = [Ingredient(open_source(entry.uri), entry.weight, entry.tag, entry.on_end)
+                       for entry in self.sources]
+        return Mixture(ingredients, self.mix, self.temperature, seed, report)
+
+
+def read_corpora(where: str | Path) -> Corpora:
+    """The sources that a user names: a YAML file, or the URI of one source.
+
+    Raises:
+        SettingsError: the file cannot be read, has an unknown name, or a value of the wrong kind.
+    """
+    text = str(where)
+    if not text.endswith(SUFFIXES) or "://" in text:
+        return Corpora(name="", sources=[SourceEntry(text)])
+    path = Path(text)
+    try:
+        content = load_strict(_quoted(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        # The file may hold passwords: of what stands there, nothing is shown but keys.
+        problem = mask_text(getattr(error, "problem", None) or "malformed")
+        raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Mend it; URIs belong in quotes.") from None
+    return _corpora(content, str(path))
+
+
+def _quoted(text: str) -> str:
+    """The YAML with quotes around each plain `uri:`, whose braces and commas would mean something in `{...}`."""
+
+    def quote(found: re.Match[str]) -> str:
+        key, uri = found.groups()
+        end = len(uri)
+        while uri[:end].endswith(",") or (uri[:end].endswith("}") and uri.count("}", 0, end) > uri.count("{", 0, end)):
+            end -= 1
+        return key + "'" + uri[:end].replace("'", "''") + "'" + uri[end:]
+
+    return re.sub(r"(\buri:[ \t]+)([^\s'\",&*!|>]\S*)", quote, text)
+
+
+def _corpora(content: Any, name: str) -> Corpora:
+    names = ("sources", "mix", "vocabulary", "validation", "source_factors", *_LIMITS)
+    given = _mapping(content, names, name, "`sources:` with a list of sources")
+    entries = given.get("sources")
+    if not isinstance(entries, list) or not entries:
+        raise SettingsError(f"{name}: `sources` is missing or no list; write one entry a source, for example "
+                            "`- {uri: 'text.{de,en}.gz', weight: 1}`.")
+    mix, temperature = _mix(given.get("mix", "weight"), name)
+    defaults = _Limits()
+    limits = apply_overrides(defaults, {key: given[key] for key in _LIMITS if key in given},
+                             origin=name)
+    factors = given.get("source_factors")
+    if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
+        raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
+    vocabulary, validation = given.get("vocabulary"), given.get("validation")
+    return Corpora(
+        name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
+        vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
+        [] if validation is None else _validation(validation, f"{name}, validation"),
+        factors, _pair_filter(limits))
+
+
+def _pair_filter(limits: _Limits) -> PairFilter:
+    texts = TextFilters(**{name: getattr(limits, name) for name in TextFilters.__dataclass_fields__})
+    texts.check()
+    return PairFilter(limits.max_length, limits.max_length_ratio, texts)
+
+
+@dataclass(frozen=True)
+class _Limits(TextFilters):
+    max_length: int = setting(200, "Most tokens of either side; longer pairs are dropped.", at_least=1)
+    max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter.", at_least=1)
+
+
+_LIMITS = tuple(_Limits.__dataclass_fields__)
+
+
+def _entry(content: Any, origin: str) -> SourceEntry:
+    if isinstance(content, str):
+        content = {"uri": content}
+    names = [one.name for one in dataclasses.fields(SourceEntry)]
+    given = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
+    if not isinstance(given.get("uri"), str) or not given["uri"]:
+        raise SettingsError(f"{origin}: `uri` is missing, or no text: say where the pairs are.")
+    entry = apply_overrides(SourceEntry(), given, origin=origin)
+    if entry.tag != clean(entry.tag):
+        raise SettingsError(f"{origin}: tag {entry.tag!r}: expected words with one space between them, without line "
+                            f"ends, for example {clean(entry.tag)!r}.")
+    return entry
+
+
+def _sides(content: Any, origin: str) -> Sides:
+    given = _mapping(content, ("source", "target"), origin, "`{source: FILE, target: FILE}`")
+    for side in ("source", "target"):
+        if not isinstance(given.get(side), str) or not given[side]:
+            raise SettingsError(f"{origin}: `{side}` is missing, or no path; write {{source: FILE, target: FILE}}.")
+    return Sides(given["source"], given["target"])
+
+
+def _validation(content: Any, origin: str) -> list[ValidationFiles]:
+    entries = content if isinstance(content, list) else [content]
+    files = []
+    for entry in entries:
+        given = _mapping(entry, ("name", "source", "target"), origin, "`{source: FILE, target: FILE}`")
+        targets = given.get("target")
+        targets = targets if isinstance(targets, list) else [targets]
+        if not targets or not all(isinstance(path, str) and path for path in (given.get("source"), *targets)):
+            raise SettingsError(f"{origin}: `source` or `target` is missing, or no path; write {{source: FILE, target: "
+                                "FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
+        files.append(ValidationFiles(str(given.get("name", "")), str(given["source"]), targets))
+    return named_sets(files, origin)
+
+
+def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise SettingsError(f"{origin}: expected {expected}, found {type(content).__name__}.")
+    for key in content:
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+            hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(names)}."
+            raise SettingsError(f"{origin}: there is no '{mask_uri(str(key))}' here. {hint}")
+    return content
+
+
+def _mix(value: Any, name: str) -> tuple[str, float]:
+    """`temperature 5`, `{temperature: 5}`, `weight`, `by weight`, `concatenate`: the mix and its temperature."""
+    words = [str(part) for pair in value.items() for part in pair] if isinstance(value, dict) else str(value).split()
+    words = words[1:] if words[:1] == ["by"] else words
+    if words in (["weight"], ["concatenate"]):
+        return words[0], 1.0
+    if words[:1] == ["temperature"] and len(words) == 2:
+        try:
+            temperature = float(words[1])
+        except ValueError:
+            temperature = math.nan      # said below, with the other ways to be wrong
+        if temperature < 1:
+            raise SettingsError(f"{name}: mix: temperature {words[1]}: expected 1 (by size) or more; 5 is usual.")
+        if math.isfinite(temperature):
+            return "temperature", temperature
+    close = difflib.get_close_matches(words[0] if words else "", MIXES, n=1, cutoff=0.5)
+    hint = f" Did you mean '{close[0]}{' 5' if close[0] == 'temperature' else ''}'?" if close else ""
+    raise SettingsError(f"{name}: mix '{' '.join(words)}' is not one of: temperature NUMBER, by weight, "
+                        f"concatenate.{hint}")

@@ -1,0 +1,200 @@
+"""Translation memories (TMX): the units of an XML file, read by a parser that keeps one unit in memory.
+
+A place is (lines before, byte) of a unit's end tag. Going on there is a seek: the parser is given the tags that are
+open at that place, and then the file from that byte on.
+
+Expat is used itself, with no entity but XML's own five: declared entities can blow a file up or read other files,
+and are refused. A DTD that a DOCTYPE names is not fetched. The format is TMX 1.4b (LISA, 2005).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from xml.parsers import expat
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.formats.file_source import FileSource, Group
+from towernmt.dataflow.sources.source import Cursor, Pair
+from towernmt.dataflow.storage.compression import UnreadableError, read_bytes
+from towernmt.dataflow.storage.storage import Storage, StoredFile
+
+LONGEST_UNIT = 1 << 24
+_UNIT = ["tmx", "body", "tu"]
+_OPEN = "<tmx><body><tu>"
+_CODES = ("bpt", "ept", "it", "ph", "ut")   # they hold the markup of a file format, and no words
+_LINE_BREAK = re.compile(r"(?i)<br\b|\n")
+
+
+class TranslationMemory(FileSource):
+    """The units of TMX files that have both languages.
+
+    A language is that of a variant (`tuv`) if it is the same, or the beginning of it ("de" of "de-AT"); where several
+    variants would do, the same goes before a longer one, and the first before later ones.
+
+    Args:
+        name: see `Source`.
+        storage: where the files are.
+        pattern: which ones.
+        source_language, target_language: as in `xml:lang`.
+        missing: "error", or "skip" to pass over units that lack a language.
+    """
+
+    start = (0, 0)
+
+    def __init__(self, name: str, storage: Storage, pattern: str, source_language: str, target_language: str,
+                 missing: str = "error") -> None:
+        super().__init__(name, storage, pattern)
+        self.languages = source_language, target_language
+        self.skips = missing == "skip"
+
+    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        for unit in self._units(group[0], *place):
+            texts = [_variant(unit.variants, language) for language in self.languages]
+            source, target = texts
+            if source is not None and target is not None:
+                yield [*head, unit.lines, unit.byte], Pair(source, target)
+            elif not self.skips:
+                there = ", ".join(language for language, _ in unit.variants) or "none"
+                raise DataError(f"{group[0].name} line {unit.lines + 1}: the unit that ends here has no text in "
+                                f"'{self.languages[texts.index(None)]}' (its languages: {there}). Choose others with "
+                                "source_language= and target_language=, or pass over such units with missing=skip.")
+
+    def _units(self, file: StoredFile, lines: int, byte: int) -> Iterator[_Unit]:
+        parser = _UnitParser(file.name, _encoding(self._beginning(file)), lines, byte)
+        try:
+            for data in read_bytes(self.storage, file, byte):
+                yield from parser.feed(data)
+        except UnreadableError as error:
+            raise error.at(f"{file.name} near line {parser.line}") from error
+        yield from parser.feed(b"", final=True)
+
+    def _beginning(self, file: StoredFile) -> bytes:
+        try:
+            return next(read_bytes(self.storage, file), b"")[:1024]
+        except UnreadableError as error:
+            raise error.at(f"{file.name} line 1") from error
+
+
+class _Unit(NamedTuple):
+    """A unit: the texts by language, and the place of its end tag."""
+
+    variants: list[tuple[str, str]]
+    lines: int
+    byte: int
+
+
+class _UnitParser:
+    """From bytes to units; an error comes after the units before it."""
+
+    def __init__(self, name: str, encoding: str, lines: int, byte: int) -> None:
+        self._name, self._lines = name, lines
+        self._path: list[str] = []
+        self._language = ""
+        self._variants: list[tuple[str, str]] = []
+        self._text: list[str] | None = None     # of the segment that is open
+        self._code: list[str] | None = None     # what stands in an inline code, with its type in front
+        self._units: list[_Unit] = []
+        self._before = byte         # of the file, before the parser's own first byte
+        self._fed, self._last = 0, 0
+        self._reopened = byte > 0
+        try:
+            self._parser = expat.ParserCreate(encoding)
+        except (ValueError, LookupError):
+            raise self._malformed(f"the encoding {encoding} is not known", 1) from None
+        self._parser.buffer_text = self._parser.specified_attributes = True
+        if byte:
+            self._parser.Parse(_OPEN.encode(encoding), False)
+            self._before -= len(_OPEN.encode(encoding))
+            self._path = list(_UNIT)
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._characters
+        self._parser.EntityDeclHandler = self._declared
+        self._parser.SkippedEntityHandler = self._skipped
+
+    @property
+    def line(self) -> int:
+        """The line that has been reached."""
+        return int(self._lines + self._parser.CurrentLineNumber)
+
+    def feed(self, data: bytes, final: bool = False) -> Iterator[_Unit]:
+        """The units that end in the next bytes."""
+        error = None
+        try:
+            self._parser.Parse(data, final)
+        except expat.ExpatError as problem:
+            error = self._malformed(expat.ErrorString(problem.code), self._lines + problem.lineno)
+        except DataError as refused:
+            error = refused
+        except (ValueError, LookupError) as problem:    # what Python's side makes of an encoding that it lacks
+            error = self._malformed(str(problem), self.line)
+        self._fed += len(data)
+        if error is None and self._fed - self._last > LONGEST_UNIT:
+            error = self._malformed(f"no unit ends within {LONGEST_UNIT >> 20} MiB", self.line)
+        units, self._units = self._units, []
+        yield from units
+        if error is not None:
+            raise error
+
+    def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._path.append(tag)
+        if len(self._path) == 1 and tag != "tmx":
+            raise self._malformed(f"it begins with <{tag}>, and a TMX file with <tmx>", self.line)
+        if tag == "tuv":
+            self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
+        elif tag == "seg" and self._path[:3] == _UNIT:
+            self._text = []
+        elif tag in _CODES and self._text is not None and self._code is None:
+            self._code = ["\n" if attributes.get("type") == "lb" else ""]
+
+    def _end(self, tag: str) -> None:
+        if tag == "seg" and self._text is not None:
+            self._variants.append((self._language, "".join(self._text)))
+            self._text = None
+        elif tag in _CODES and self._code is not None and not any(each in _CODES for each in self._path[:-1]):
+            if self._text is not None and _LINE_BREAK.search("".join(self._code)):
+                self._text.append(" ")      # between words that nothing else keeps apart
+            self._code = None
+        elif self._path == _UNIT:
+            self._last = self._parser.CurrentByteIndex
+            if not self._reopened:      # that one came before the place
+                self._units.append(_Unit(self._variants, self.line - 1, self._before + self._last))
+            self._variants, self._reopened = [], False
+        self._path.pop()
+
+    def _characters(self, text: str) -> None:
+        if self._code is not None:
+            self._code.append(text)
+        elif self._text is not None:
+            self._text.append(text)
+
+    def _declared(self, name: str, *declaration: object) -> None:
+        raise self._malformed(f"it declares the entity '{name}', and entities are not expanded", self.line)
+
+    def _skipped(self, name: str, parameter: bool) -> None:
+        if not parameter:
+            raise self._malformed(f"the entity '&{name};' is not one of XML's own", self.line)
+
+    def _malformed(self, what: str, line: int) -> DataError:
+        return DataError(f"{self._name} line {line}: it cannot be read as TMX ({what}). Mend the file.")
+
+
+def _variant(variants: Sequence[tuple[str, str]], wanted: str) -> str | None:
+    """The text in a language, or None."""
+    wanted = wanted.lower().replace("_", "-")
+    codes = [language.lower().replace("_", "-") for language, _ in variants]
+    matches = [i for i, code in enumerate(codes) if code == wanted] or [
+        i for i, code in enumerate(codes) if code.startswith(f"{wanted}-")]
+    return variants[matches[0]][1] if matches else None
+
+
+def _encoding(beginning: bytes) -> str:
+    """The encoding of an XML file, by its first bytes (XML 1.0, appendix F)."""
+    for mark, encoding in ((b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16LE"), (b"\xfe\xff", "UTF-16BE"),
+                           (b"<\0", "UTF-16LE"), (b"\0<", "UTF-16BE")):
+        if beginning.startswith(mark):
+            return encoding
+    declared = re.match(rb"""\s*<\?xml[^>]*?encoding\s*=\s*["']([\w.:-]+)["']""", beginning)
+    return declared[1].decode() if declared else "UTF-8"

@@ -1,0 +1,325 @@
+"""Mixtures: several sources as one, by weight, by temperature over their sizes, or one after another.
+
+Which source the next pair comes from is a draw. A draw is a function of (seed, epoch, number of the draw) alone:
+raw output of a counter-based generator, so that going on in the middle is a seek here as it is in the sources.
+
+An epoch of a mixture ends when every source was read to its end at least once, or when a source with
+`on_end='end'` ends. Until then a source that ends begins again ('restart') or is left out ('drop').
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.files.json_files import Between, JSONError, Natural, checked
+from towernmt.dataflow.sources.source import Cursor, Pair, Source
+
+MIXES = ("weight", "temperature", "concatenate")
+ON_END = ("restart", "drop", "end")
+_DRAWS = 4096  # drawn at a time
+_STREAM = 0x6D6978  # keeps these random numbers apart from those of the order of batches
+
+
+@dataclass(frozen=True)
+class Ingredient:
+    """One source of a mixture.
+
+    Attributes:
+        source: where the pairs come from.
+        weight: pairs drawn from it, in proportion to the others; with temperature it multiplies the share.
+        tag: put before the source text with a space between, if it is not empty.
+        on_end: 'restart', 'drop' or 'end'; None: 'restart', or 'drop' where sources are concatenated.
+    """
+
+    source: Source
+    weight: float = 1.0
+    tag: str = ""
+    on_end: str | None = None
+
+
+@dataclass(frozen=True)
+class SourceStatistics:
+    """What one source gave in an epoch so far.
+
+    Attributes:
+        name: of the source.
+        pairs: pairs that came from it, all rounds together.
+        rounds: how often it was read to its end.
+    """
+
+    name: str
+    pairs: int
+    rounds: int
+
+
+@dataclass
+class _SourceState:
+    """Where a source is: the parts of its entry in a cursor."""
+
+    name: str
+    cursor: Cursor
+    weight: Annotated[float, Between(0)]
+    pairs: Natural
+    round: Natural
+    rounds: Natural
+    active: bool
+
+
+@dataclass
+class _Place:
+    """A cursor of a mixture."""
+
+    epoch: Natural
+    draw: Natural
+    over: bool
+    sources: list[_SourceState]
+
+
+class Mixture(Source):
+    """Several sources as one `Source`, in an order that is a function of (seed, epoch, sources).
+
+    Its cursor is a JSON object: the epoch, the number of the draw, and for each source its name, cursor, weight in
+    effect, pairs and rounds so far. Weights in the cursor are kept until the epoch ends.
+
+    Args:
+        ingredients: one or more.
+        mix: 'weight', 'temperature' or 'concatenate'.
+        temperature: T of `weight * pairs ** (1 / T)`, from 1 (by size) up; infinity is by weight alone.
+        seed: of the draws, from 0.
+        report: takes a sentence when a source ends; None: the log.
+    Raises:
+        SettingsError: a value that cannot work.
+    """
+
+    def __init__(self, ingredients: Sequence[Ingredient], mix: str = "weight", temperature: float = 1.0, seed: int = 1,
+                 report: Callable[[str], None] | None = None) -> None:
+        self.ingredients = list(ingredients)
+        self.mix, self.temperature, self.seed = mix, temperature, seed
+        self.report = report or logging.getLogger(__name__).info
+        names = [ingredient.source.name for ingredient in self.ingredients]
+        self.name = names[0] if len(names) == 1 else f"the mixture of {', '.join(names)}"
+        self._check()
+
+    def on_end(self, index: int) -> str:
+        """What happens when source `index` ends."""
+        return self.ingredients[index].on_end or ("drop" if self.mix == "concatenate" else "restart")
+
+    def begin(self, epoch: int = 0) -> Cursor:
+        """The cursor before the first pair of an epoch; with temperature the sources are counted now.
+
+        Raises:
+            DataError: a source cannot be reached.
+        """
+        counted = self.mix == "temperature" and len(self.ingredients) > 1
+        weights = self.weights([one.source.count() if counted else 1 for one in self.ingredients])
+        return {"epoch": epoch, "draw": 0, "over": False, "sources": [
+            {"name": one.source.name, "cursor": one.source.begin(), "weight": weight, "pairs": 0, "round": 0,
+             "rounds": 0, "active": True}
+            for one, weight in zip(self.ingredients, weights, strict=True)]}
+
+    def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
+        """See `Source.read`; a `reader` is quicker where not every cursor is wanted."""
+        reader = self.reader(cursor)
+        while pairs := reader.take(1):
+            yield reader.cursor(), pairs[0]
+
+    def reader(self, cursor: Cursor) -> MixtureReader:
+        """A reader that goes on after `cursor`.
+
+        Raises:
+            DataError: the cursor is of another mixture.
+        """
+        return MixtureReader(self, cursor)
+
+    def count(self) -> int:
+        """Pairs of the first epoch; they are read, unless each source is read exactly once."""
+        if all(self.on_end(index) == "drop" for index in range(len(self.ingredients))):
+            return sum(ingredient.source.count() for ingredient in self.ingredients)
+        reader, count = self.reader(self.begin()), 0
+        while pairs := reader.take(_DRAWS):
+            count += len(pairs)
+        return count
+
+    def weights(self, counts: Sequence[int]) -> list[float]:
+        """The weights of the draws where the sources have `counts` pairs, which only temperature asks for."""
+        weights = [float(ingredient.weight) for ingredient in self.ingredients]
+        if self.mix != "temperature":
+            return weights
+        shares = [weight * count ** (1 / self.temperature) for weight, count in zip(weights, counts, strict=True)]
+        # An empty source keeps a share of nothing, which no draw finds: it is left out when the epoch begins.
+        return [share / sum(shares) for share in shares] if any(shares) else weights
+
+    def _check(self) -> None:
+        if not self.ingredients:
+            raise SettingsError("A mixture needs at least one source.")
+        if self.mix not in MIXES:
+            raise SettingsError(f"mix '{self.mix}' is not one of {', '.join(MIXES)}.")
+        if not self.temperature >= 1:
+            raise SettingsError(f"mix: temperature {self.temperature}: expected 1 (by size) or more; 5 is usual.")
+        for index, ingredient in enumerate(self.ingredients):
+            name = ingredient.source.name
+            if not (math.isfinite(ingredient.weight) and ingredient.weight > 0):
+                raise SettingsError(f"{name}: weight {ingredient.weight}: expected a number above 0; leave the source "
+                                    "out if nothing shall come from it.")
+            if self.on_end(index) not in ON_END:
+                raise SettingsError(f"{name}: on_end '{ingredient.on_end}' is not one of {', '.join(ON_END)}.")
+            if self.mix == "concatenate" and self.on_end(index) == "restart":
+                raise SettingsError(f"{name}: on_end 'restart' would never let the next source begin where sources are "
+                                    "concatenated; use drop or end, or mix by weight.")
+
+
+class MixtureReader:
+    """Reads a mixture from a cursor on, a list of pairs at a time. For one thread.
+
+    Args:
+        mixture: what is read.
+        cursor: where to begin.
+    Raises:
+        DataError: the cursor is of another mixture.
+    """
+
+    def __init__(self, mixture: Mixture, cursor: Cursor) -> None:
+        self._mixture = mixture
+        self._epoch, self._draw, self._over, self._states = _open_cursor(cursor, mixture)
+        self._iterators: list[Iterator[tuple[Cursor, Pair]] | None] = [None] * len(self._states)
+        self._uniform: np.ndarray | None = None
+        self._block = -1
+        self._choices: list[int] = []
+        self._ahead: tuple[Cursor, Pair] | None = None  # a pair that was read and not taken, and the cursor before it
+        for index, state in enumerate(self._states):
+            if state["active"] and state["weight"] <= 0 and not self._over:
+                self._ended(index)
+
+    def at_end(self) -> bool:
+        """Whether the epoch is over; reads one pair ahead to know it.
+
+        Raises:
+            DataError: a source cannot be read; this reader is then of no more use.
+        """
+        if self._ahead is None and not self._over:
+            before = self.cursor()
+            taken = self.take(1)
+            if taken:
+                self._ahead = before, taken[0]
+        return self._ahead is None
+
+    def cursor(self) -> Cursor:
+        """The cursor after the pairs that were taken."""
+        if self._ahead is not None:
+            return self._ahead[0]
+        return {"epoch": self._epoch, "draw": self._draw, "over": self._over,
+                "sources": [dict(state) for state in self._states]}
+
+    def statistics(self) -> list[SourceStatistics]:
+        """What came from each source in this epoch so far."""
+        return [SourceStatistics(state["name"], state["pairs"], state["rounds"]) for state in self.cursor()["sources"]]
+
+    def take(self, pairs: int) -> list[Pair]:
+        """The next `pairs` pairs; fewer only where the epoch ends.
+
+        Raises:
+            DataError: a source cannot be read; the message names it.
+        """
+        taken: list[Pair] = []
+        if self._ahead is not None and pairs > 0:
+            taken, self._ahead = [self._ahead[1]], None
+        states, ingredients = self._states, self._mixture.ingredients
+        while len(taken) < pairs and not self._over:
+            index = self._choose()
+            self._draw += 1
+            state = states[index]
+            following = self._next(index)
+            if following is None:
+                self._ended(index)
+                continue
+            state["cursor"], pair = following
+            state["pairs"] += 1
+            state["round"] += 1
+            tag = ingredients[index].tag
+            taken.append(Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source.strip() else pair)
+        return taken
+
+    def _next(self, index: int) -> tuple[Cursor, Pair] | None:
+        source = self._mixture.ingredients[index].source
+        try:
+            iterator = self._iterators[index]
+            if iterator is None:
+                iterator = self._iterators[index] = source.read(self._states[index]["cursor"])
+            return next(iterator, None)
+        except TowerNMTError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or "no message"
+            raise DataError(f"{source.name}: cannot be read ({type(error).__name__}: {reason}). Check the source, and "
+                            "start the same command again.") from error
+
+    def _ended(self, index: int) -> None:
+        state, mixture = self._states[index], self._mixture
+        empty, state["rounds"] = state["round"] == 0, state["rounds"] + 1
+        self._iterators[index] = None
+        action = mixture.on_end(index)
+        self._over = action == "end"
+        if empty or action != "restart":
+            state["active"] = False
+            self._choices = []
+        self._over = self._over or all(one["rounds"] for one in self._states)
+        if not self._over and state["active"]:
+            state["cursor"], state["round"] = mixture.ingredients[index].source.begin(), 0
+        if len(self._states) > 1 or empty:
+            mixture.report(f"Epoch {self._epoch + 1}: {state['name']} {self._what_follows(state, empty)}.")
+
+    def _what_follows(self, state: dict[str, Any], empty: bool) -> str:
+        ended = "gave no pair" if empty else f"ended after {state['pairs']:,} pairs in {state['rounds']} round(s)"
+        if self._over:
+            return f"{ended}, and with it the epoch"
+        return f"{ended}: it begins again" if state["active"] else f"{ended}: it is left out"
+
+    def _choose(self) -> int:
+        block, place = divmod(self._draw, _DRAWS)
+        if not self._choices or block != self._block:
+            if len(self._states) == 1:
+                self._choices = [0] * _DRAWS
+            elif self._mixture.mix == "concatenate":
+                self._choices = [next(i for i, state in enumerate(self._states) if state["active"])] * _DRAWS
+            else:
+                self._choices = self._draw_block(block)
+            self._block = block
+        return self._choices[place]
+
+    def _draw_block(self, block: int) -> list[int]:
+        if self._uniform is None or block != self._block:
+            key = [self._mixture.seed, self._epoch, _STREAM, block]
+            raw = np.random.Philox(np.random.SeedSequence(key)).random_raw(_DRAWS)
+            self._uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
+        bounds = np.cumsum([state["weight"] if state["active"] else 0.0 for state in self._states])
+        found = np.searchsorted(bounds, self._uniform * bounds[-1], side="right")
+        last = max(index for index, state in enumerate(self._states) if state["active"])
+        chosen: list[int] = np.minimum(found, last).tolist()
+        return chosen
+
+
+def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list[dict[str, Any]]]:
+    """Epoch, draw, whether it is over, and a copy of the sources' states.
+
+    Raises:
+        DataError: not a cursor of these sources.
+    """
+    names = [ingredient.source.name for ingredient in mixture.ingredients]
+    try:
+        place = checked(cursor, _Place)
+    except JSONError as error:
+        raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt "
+                        f"({error}); begin anew with another --logdir.") from error
+    there = [state.name for state in place.sources]
+    if there != names:
+        raise DataError(f"The place to go on from is one in {', '.join(there) or 'no source'}, but the sources are now "
+                        f"{', '.join(names)}: name the same sources in the same order, or begin anew with another "
+                        "--logdir.")
+    return place.epoch, place.draw, place.over, [dict(vars(state)) for state in place.sources]

@@ -1,0 +1,265 @@
+"""A bounded folder of copies of remote files, shared by any number of threads and processes.
+
+```
+NAME            a whole copy; the time of its last change is that of its last use
+NAME.tmp        a copy on its way, of its full size from the start; its writer holds a lock on it
+lock            held while room is made
+```
+
+A copy appears whole, by a rename, or not at all. What gives way is what was used longest ago. Readers hold no lock:
+a file that is open or memory-mapped stays readable after it is unlinked (POSIX), and the disk has its room back when
+the last reader lets go. So the folder may hold more than its limit by what is mapped at the moment.
+Locks are those of `flock`: they end with the process that held them, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files.atomic_files import flush_to_disk
+
+DEFAULT_GB = 10.0
+SIZE_VARIABLE, PLACE_VARIABLE = "TOWERNMT_CACHE_GB", "TOWERNMT_CACHE"
+PATIENCE_SECONDS = 300.0    # longer than S3 is tried again without progress
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNFINISHED = ".tmp"
+_LOCK = "lock"
+_NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(_UNFINISHED)})?")
+
+
+class ObjectCache:
+    """The copies in one folder.
+
+    Args:
+        directory: where; made if it is not there. Files in it that are no copies are let be.
+        limit_bytes: most bytes of all copies.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        self.directory, self.limit_bytes = directory, limit_bytes
+
+    def open(self, name: str, version: str, size: int, fetch: Callable[[BinaryIO], None]) -> BinaryIO:
+        """The copy of a file, open for reading; made by `fetch` if it is not there.
+
+        While one thread or process fetches a file, others that want the same one wait for it.
+
+        Args:
+            name: of the file, for messages too.
+            version: what has the same name and version has the same bytes.
+            size: bytes.
+            fetch: writes the content into the file, or raises.
+        Raises:
+            DataError: the disk is full, or the limit too small for this file.
+            Exception: what `fetch` raises; nothing is left of the copy.
+        """
+        path = self._path(name, version)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            while True:
+                if (found := _open_used(path)) is not None:
+                    return found
+                with _locked(path.with_name(path.name + _UNFINISHED)) as unfinished:
+                    if not _is_linked(unfinished):      # who held the lock before has finished, or given up
+                        continue
+                    if path.exists():
+                        os.unlink(unfinished.name)
+                        continue
+                    return self._fetch(name, path, unfinished, size, fetch)
+        except OSError as error:
+            raise self._explain(error, name, size) from error
+
+    def discard(self, name: str, version: str) -> None:
+        """Forget a copy, since it is damaged."""
+        self._path(name, version).unlink(missing_ok=True)
+
+    def bytes(self) -> int:
+        """Size of all copies, whole ones and those on their way."""
+        return sum(size for _, size, _ in self._files())
+
+    def _path(self, name: str, version: str) -> Path:
+        return self.directory / hashlib.sha256(f"{name}\0{version}".encode()).hexdigest()
+
+    def _fetch(self, name: str, path: Path, unfinished: BinaryIO, size: int, fetch: Callable[[BinaryIO], None]
+               ) -> BinaryIO:
+        try:
+            unfinished.truncate(0)      # a killed writer may have left something
+            self._reserve(name, unfinished, size)
+            fetch(unfinished)
+            unfinished.flush()
+            os.fsync(unfinished.fileno())
+            # Opened before others can see the copy and take it away again.
+            finished = open(unfinished.name, "rb")
+            os.replace(unfinished.name, path)
+        except BaseException:
+            Path(unfinished.name).unlink(missing_ok=True)
+            raise
+        flush_to_disk(self.directory)
+        return finished
+
+    def _reserve(self, name: str, unfinished: BinaryIO, size: int) -> None:
+        """Make room for `size` bytes and take it, on the disk too, so that a full disk is known before the work."""
+        if size > self.limit_bytes:
+            raise DataError(f"{name}: {size:,} bytes do not fit into the cache {self.directory}, which may hold "
+                            f"{self.limit_bytes:,}. Set {SIZE_VARIABLE} to more, or prepare with smaller "
+                            "--shard-pairs.")
+        while True:
+            with _locked(self.directory / _LOCK):
+                in_the_way = self._make_room(size, unfinished.name)
+                if in_the_way is None:
+                    self._allocate(unfinished, size)
+                    return
+            # Only copies on their way are left. Whose room is taken waits for nobody, so the end of one is near.
+            with contextlib.suppress(FileNotFoundError), open(in_the_way, "rb") as other:
+                _wait_for_lock(other, "LOCK_SH")
+
+    def _make_room(self, size: int, own: str) -> str | None:
+        """Unlink old copies until `size` bytes are free; otherwise a copy on its way that must be waited for."""
+        files = [file for file in sorted(self._files()) if str(file[2]) != own]
+        total = sum(length for _, length, _ in files)
+        waiting = None
+        for _, length, path in files:
+            if total + size <= self.limit_bytes:
+                return None
+            if not path.name.endswith(_UNFINISHED):
+                path.unlink(missing_ok=True)
+            elif not _remove_abandoned(path):
+                waiting = str(path) if length else waiting
+                continue
+            total -= length
+        return None if total + size <= self.limit_bytes else waiting
+
+    def _allocate(self, unfinished: BinaryIO, size: int) -> None:
+        """Take the room on the disk; copies give way where the disk is fuller than the limit assumed."""
+        old = [path for _, _, path in sorted(self._files()) if not path.name.endswith(_UNFINISHED)]
+        while True:
+            try:
+                if not hasattr(os, "posix_fallocate"):      # on macOS
+                    os.ftruncate(unfinished.fileno(), size)
+                elif size:
+                    os.posix_fallocate(unfinished.fileno(), 0, size)
+                return
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):     # such a disk shows itself when it is written
+                    os.ftruncate(unfinished.fileno(), size)
+                    return
+                if error.errno not in _FULL or not old:
+                    raise
+                old.pop(0).unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[int, int, Path]]:
+        """(last use in ns, bytes, path) of each copy."""
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                if _NAME.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        yield status.st_mtime_ns, status.st_size, Path(entry.path)
+
+    def _explain(self, error: OSError, name: str, size: int) -> DataError:
+        if error.errno in _FULL:
+            return DataError(f"{self.directory}: the disk is full; {size:,} bytes for {name} do not fit. Free space, "
+                             f"or set {PLACE_VARIABLE} to a folder of another disk.")
+        return DataError(f"{self.directory}: the cache of {name} cannot be used ({error.strerror}). Check the folder, "
+                         f"or set {PLACE_VARIABLE} to another.")
+
+
+def default_cache() -> ObjectCache:
+    """The cache that the environment names: `TOWERNMT_CACHE` (a folder) and `TOWERNMT_CACHE_GB` (10^9 bytes).
+
+    Raises:
+        SettingsError: `TOWERNMT_CACHE_GB` is not a positive number.
+    """
+    text = os.environ.get(SIZE_VARIABLE, "")
+    try:
+        gigabytes = float(text) if text else DEFAULT_GB
+    except ValueError:
+        gigabytes = -1.0
+    if not 0 < gigabytes < float("inf"):
+        raise SettingsError(f"{SIZE_VARIABLE}={text}: expected a positive number, the size of the cache in gigabytes "
+                            f"(default: {DEFAULT_GB:g}).")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    place = os.environ.get(PLACE_VARIABLE) or Path(base) / "towernmt"
+    return ObjectCache(Path(place) / "objects", int(gigabytes * 1e9))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """The file, made if need be, open and locked for this thread alone."""
+    with open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666)) as file:
+        _wait_for_lock(file, "LOCK_EX")
+        try:
+            yield file
+        finally:
+            _flock(file, "LOCK_UN")     # closing is not enough where a child process holds the file too
+
+
+def _flock(file: BinaryIO, *operations: str) -> None:
+    try:
+        import fcntl
+    except ModuleNotFoundError as error:
+        raise SettingsError("Prepared data in S3 are read through a cache on the disk, whose locks this operating "
+                            "system does not have: copy the data to a directory and name that.") from error
+    fcntl.flock(file, sum(getattr(fcntl, operation) for operation in operations))
+
+
+def _wait_for_lock(file: BinaryIO, operation: str) -> None:
+    """Take a lock that another process holds for as long as it goes on writing the file, and `PATIENCE_SECONDS` more.
+
+    Raises:
+        DataError: that process does not go on.
+    """
+    pause, written, since = 0.005, -1, time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            _flock(file, operation, "LOCK_NB")
+            return
+        if (now := os.fstat(file.fileno()).st_mtime_ns) != written:
+            written, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE_SECONDS:
+            raise DataError(f"{file.name}: another process holds the lock on this file of the cache, and has not gone "
+                            f"on for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
+                            f"{PLACE_VARIABLE} to another folder.")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
+def _is_linked(file: BinaryIO) -> bool:
+    """Whether the file is still the one of its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_abandoned(path: Path) -> bool:
+    """Unlink a copy on its way if nobody holds its lock: its writer was killed. Whether it is gone."""
+    try:
+        with open(path, "rb") as file:
+            _flock(file, "LOCK_EX", "LOCK_NB")
+            if _is_linked(file):    # under the lock: who waits for it sees then that the file is no longer its own
+                path.unlink()
+            return True
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _open_used(path: Path) -> BinaryIO | None:
+    """An existing copy, marked as used now."""
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(PermissionError):      # another user's copy: it grows old as it is
+        os.utime(file.fileno())
+    return file

@@ -1,0 +1,1 @@
+"""Lines of text: normalisation, links of words, filters."""

@@ -1,0 +1,182 @@
+"""Byte-pair encoding by codes, as subword-nmt does it (Sennrich et al., 2016, arXiv:1508.07909).
+
+The text is split at spaces; a piece that does not end its word carries `@@`. The package `subword-nmt`
+does the learning and the segmenting; it comes with the extra `towernmt[bpe]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.vocabulary.subword.words import most_frequent, read_pieces, write_pieces
+from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, UNK, Sampling, Vocabulary
+
+SEPARATOR = "@@"
+_CACHED_WORDS = 200_000
+
+
+class BpeCodesVocabulary(Vocabulary):
+    """subword-nmt codes and the list of the pieces that they make.
+
+    Args:
+        codes: content of the codes file.
+        pieces: the pieces in the order of their ids, the four special ones first.
+        origin: where the codes come from, for the error message.
+    Raises:
+        DataError: subword-nmt is not installed, or the codes are malformed.
+    """
+
+    kind = "bpe-codes"
+
+    def __init__(self, codes: bytes, pieces: Sequence[str], origin: str = "BPE codes") -> None:
+        self._codes = codes
+        self._pieces = list(pieces)
+        self._ids = {piece: id for id, piece in enumerate(self._pieces) if id >= len(SPECIAL_PIECES)}
+        self.size = len(self._pieces)
+        self._bpe = _segmenter(codes, origin)
+        self._cache: dict[str, list[int]] = {}
+
+    @classmethod
+    def parse(cls, codes: bytes, pieces: bytes, origin: str = "BPE codes") -> BpeCodesVocabulary:
+        """From the contents of a `.codes` and a `.pieces` file."""
+        return cls(codes, read_pieces(pieces, origin.removesuffix(".codes") + ".pieces"), origin)
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        return [[id for word in clean(text).split(" ") if word for id in self._encode_word(word)]
+                for text in texts]
+
+    def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
+        """See `Vocabulary.sample_batch`: BPE-dropout; `sampling.nbest` has no meaning here."""
+        return [list(chain.from_iterable(words)) for words in self._draw(texts, sampling, seed, first)]
+
+    def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
+                          ) -> tuple[list[list[int]], list[list[int]]]:
+        drawn = self._draw(texts, sampling, seed, first)
+        return ([list(chain.from_iterable(words)) for words in drawn],
+                [[number for number, word in enumerate(words) for _ in word] for words in drawn])
+
+    def _draw(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int) -> list[list[list[int]]]:
+        """Of each text, of each word, its pieces."""
+        drawn = []
+        for number, text in enumerate(texts, first):
+            chance = random.Random(seed << 64 | number)  # Python keeps what random() gives for a whole number
+            drawn.append([self._draw_word(word, sampling.alpha, chance) for word in clean(text).split(" ") if word])
+        return drawn
+
+    def _draw_word(self, word: str, dropout: float, chance: random.Random) -> list[int]:
+        ids = [self._ids.get(piece, UNK) for piece in self._sample_word(word, dropout, chance)]
+        # The pieces of a vocabulary are those of best segmentations: a word shall not become unknown by chance.
+        return self._encode_word(word) if UNK in ids else ids
+
+    def _sample_word(self, word: str, dropout: float, chance: random.Random) -> list[str]:
+        """The pieces of a word where each possible merge is left out, at each step, with a chance of `dropout`."""
+        ranks = self._bpe.bpe_codes  # (left, right) -> rank; a word's last symbol carries </w>
+        symbols = [*word[:-1], word[-1] + "</w>"]
+        while len(symbols) > 1:
+            merges = [(ranks[pair], place) for place, pair in enumerate(zip(symbols, symbols[1:], strict=False))
+                      if pair in ranks and chance.random() >= dropout]
+            if not merges:
+                break
+            rank = min(merges)[0]
+            places, merged, place = {place for found, place in merges if found == rank}, [], 0
+            while place < len(symbols):
+                width = 2 if place in places else 1
+                merged.append("".join(symbols[place:place + width]))
+                place += width
+            symbols = merged
+        return [symbol + SEPARATOR for symbol in symbols[:-1]] + [symbols[-1].removesuffix("</w>")]
+
+    def _encode_word(self, word: str) -> list[int]:
+        ids = self._cache.get(word)
+        if ids is None:
+            if len(self._cache) >= _CACHED_WORDS:
+                self._cache.clear()
+                self._bpe.cache.clear()
+            ids = [self._ids.get(piece, UNK) for piece in self._bpe.segment_tokens([word])]
+            self._cache[word] = ids
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text = " ".join(self._pieces[id] for id in self._sentence_ids(ids))
+        return text.replace(SEPARATOR + " ", "").removesuffix(SEPARATOR)
+
+    def id_to_piece(self, id: int) -> str:
+        return self._pieces[id]
+
+    def piece_to_id(self, piece: str) -> int:
+        return SPECIAL_PIECES.index(piece) if piece in SPECIAL_PIECES else self._ids.get(piece, UNK)
+
+    def files(self) -> Mapping[str, bytes]:
+        return {".codes": self._codes, ".pieces": write_pieces(self._pieces)}
+
+
+def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, origin: str = "BPE codes"
+                    ) -> BpeCodesVocabulary:
+    """Learn codes and the list of their pieces, at most `size` ids; the rarest pieces beyond that become UNK.
+
+    Args:
+        sentences: cleaned sentences.
+        size: number of ids, the four special ones included.
+        codes: codes that exist already: then only the list of pieces is made.
+        origin: where `codes` come from, for the error message.
+    Raises:
+        DataError: subword-nmt is not installed, there is no text, or `codes` are malformed.
+    """
+    words: Counter[str] = Counter()
+    for sentence in sentences:
+        words.update(sentence.split())
+    if not words:
+        raise DataError("there is no text to learn a vocabulary from: every line is empty.")
+    if codes is None:
+        codes = _learn(words, size - len(SPECIAL_PIECES))
+    segmenter = _segmenter(codes, origin)
+    pieces: Counter[str] = Counter()
+    for word, count in words.items():
+        for piece in segmenter.segment_tokens([word]):
+            pieces[piece] += count
+    return BpeCodesVocabulary(codes, most_frequent(pieces, size), origin)
+
+
+def _learn(words: Counter[str], symbols: int) -> bytes:
+    """Codes whose merges and characters together are about `symbols` pieces."""
+    learn_bpe = _subword_nmt("learn_bpe")
+    # subword-nmt counts a character twice, inside a word and at its end, and subtracts both from the merges.
+    characters = len({(c, i == len(word) - 1) for word in words for i, c in enumerate(word)})
+    if symbols < 2 or symbols <= characters:
+        raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is smaller than the "
+                        f"{characters + len(SPECIAL_PIECES)} single characters (inside and at the end of "
+                        "words) and special pieces of the text. Raise --vocab-size, or use --vocab-kind bpe.")
+    table = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
+    output = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe.learn_bpe(table, output, symbols - characters, min_frequency=2, is_dict=True)
+    return output.getvalue().encode("utf-8")
+
+
+def _segmenter(codes: bytes, origin: str) -> Any:
+    apply_bpe = _subword_nmt("apply_bpe")
+    try:
+        text = io.StringIO(codes.decode("utf-8"))
+        with contextlib.redirect_stderr(io.StringIO()):
+            return apply_bpe.BPE(text, separator=SEPARATOR)
+    except (SystemExit, ValueError, IndexError, AttributeError) as error:
+        raise DataError(f"{origin}: not a file of subword-nmt codes (two symbols a line, after "
+                        "'#version').") from error
+
+
+def _subword_nmt(module: str) -> Any:
+    try:
+        import subword_nmt.apply_bpe
+        import subword_nmt.learn_bpe
+    except ImportError as error:
+        raise DataError("the vocabulary kind bpe-codes needs the package subword-nmt: pip install "
+                        "'towernmt[bpe]', or use --vocab-kind bpe (SentencePiece).") from error
+    return {"learn_bpe": subword_nmt.learn_bpe, "apply_bpe": subword_nmt.apply_bpe}[module]

@@ -1,0 +1,1 @@
+"""What depends on the processor: precision and the forms of matrix products."""

@@ -1,0 +1,126 @@
+"""Precision of matrix products: float32, or bfloat16 or float16 with what must be exact in float32.
+
+In bfloat16 and float16 the factors and results of each product are rounded, and so are the logits and the softmax over
+the vocabulary, which stand between two products (a kernel sums in float32 inside). Parameters, optimizer,
+gradients of parameters, residual stream, normalisation, attention weights and the summed loss are float32
+(mixed precision, Micikevicius et al. 2018; bfloat16 has float32's range and needs no loss scaling,
+Kalamkar et al. 2019; float16 gets it, see `towernmt.optim.loss_scale`, and its softmax is float32).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.products import gradients_over_rows, on_gpu
+
+_PRECISION = "towernmt/precision"
+
+
+def set_precision(name: str) -> None:
+    """Set the precision of the default graph's matrix products: one of `PRECISIONS`."""
+    tf1.get_collection_ref(_PRECISION)[:] = [name]
+
+
+def is_slow_on_cpu(name: str) -> bool:
+    """Whether this processor multiplies float32 faster than in the precision of that name, as far as is known."""
+    return name == "float16" or (name == "bfloat16" and not has_fast_bfloat16())
+
+
+def compute_dtype() -> Any:
+    """The dtype that factors of products have in the default graph; float32 unless `set_precision` was called."""
+    names = tf1.get_collection(_PRECISION)
+    return tf.as_dtype(names[0]) if names else tf.float32
+
+
+def matmul(a: Any, b: Any, transpose_b: bool = False) -> Any:
+    """`tf.matmul` of the factors in the compute dtype; so is the result."""
+    dtype = compute_dtype()
+    with gradients_over_rows():
+        return tf.matmul(tf.cast(a, dtype), tf.cast(b, dtype), transpose_b=transpose_b)
+
+
+def affine(x: Any, kernel: Any, bias: Any, transpose_kernel: bool = False) -> Any:
+    """`x @ kernel + bias` in the compute dtype.
+
+    In bfloat16 the bias is a row of the kernel and meets a column of ones: the product adds it before it rounds,
+    and brings its gradient along. (oneDNN's bfloat16 product with a fused bias runs 4 times slower than its plain
+    one on a processor with AMX, and TensorFlow's bfloat16 `BiasAdd` takes longer than the product.)
+
+    Args:
+        x: `[rows, depth]`.
+        kernel: float32 `[depth, output]`, or `[output, depth]` if `transpose_kernel`.
+        bias: float32 `[output]`.
+    Returns:
+        `[rows, output]`.
+    """
+    if compute_dtype() != tf.bfloat16:
+        return tf.nn.bias_add(matmul(x, kernel, transpose_b=transpose_kernel), tf.cast(bias, compute_dtype()))
+    return _affine_bfloat16(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias),
+                            transpose_kernel)
+
+
+def _affine_bfloat16(x: Any, kernel: Any, bias: Any, transpose_kernel: bool) -> Any:
+    depth = int(x.shape[1])
+    axis = 1 if transpose_kernel else 0
+
+    @tf.custom_gradient
+    def product(x: Any, kernel: Any, bias: Any) -> Any:
+        augmented = with_ones(x)
+        rows = tf.expand_dims(tf.cast(bias, tf.bfloat16), axis)
+        narrow = tf.cast(kernel, tf.bfloat16)
+        y = tf.matmul(augmented, tf.concat([narrow, rows, zeros_like_rows(rows, axis)], axis),
+                      transpose_b=transpose_kernel)
+
+        def gradient(dy: Any) -> Any:
+            if transpose_kernel:
+                joint = to_float32(tf.matmul(dy, augmented, transpose_a=True))
+                return tf.matmul(dy, narrow), joint[:, :depth], joint[:, depth]
+            joint = to_float32(tf.matmul(augmented, dy, transpose_a=True))
+            return tf.matmul(dy, narrow, transpose_b=True), joint[:depth], joint[depth]
+
+        return y, gradient
+
+    return product(x, kernel, bias)
+
+
+_ONES = 32 if "amx_bf16" in processor_flags() else 2
+"""Columns added for the bias; all but the first meet zeros. AMX takes depths in tiles of 32, AVX512_BF16 in pairs."""
+
+
+def with_ones(x: Any) -> Any:
+    """`x` `[rows, depth]` with `_ONES` columns of ones behind it."""
+    return tf.concat([x, tf.ones([tf.shape(x)[0], _ONES], x.dtype)], 1)
+
+
+def zeros_like_rows(row: Any, axis: int) -> Any:
+    """`_ONES - 1` rows (columns where `axis` is 1) of zeros beside `row`."""
+    return tf.zeros([_ONES - 1, row.shape[1]] if axis == 0 else [row.shape[0], _ONES - 1], row.dtype)
+
+
+def relu(x: Any) -> Any:
+    """`max(x, 0)`.
+
+    On a CPU bfloat16 is compared as the integer of its bits, which is negative where the number is: 5 times
+    faster than TensorFlow's kernel, and twice in the gradient. (A NaN whose sign bit is set becomes 0 there.)
+    """
+    if x.dtype != tf.bfloat16 or on_gpu(x):
+        return tf.nn.relu(x)
+
+    @tf.custom_gradient
+    def relu_of_bits(x: Any) -> Any:
+        bits = tf.maximum(tf.bitcast(x, tf.int16), tf.zeros([], tf.int16))
+
+        def gradient(dy: Any) -> Any:
+            positive = tf.minimum(bits, tf.ones([], tf.int16))      # 1 or 0
+            return tf.bitcast(tf.bitcast(dy, tf.int16) * positive, tf.bfloat16)
+
+        return tf.bitcast(bits, tf.bfloat16), gradient
+
+    return relu_of_bits(x)
+
+
+def to_float32(x: Any) -> Any:
+    """`x` as float32; itself if it is."""
+    return tf.cast(x, tf.float32)

@@ -1,0 +1,1 @@
+"""Parts of models: functions over `get_variable`."""

@@ -1,0 +1,63 @@
+"""Which embedding tables a model has: one for all, one for each language, or three; and those of source factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import to_float32
+from towernmt.models.layers.layers import embedding_table, linear
+from towernmt.models.layers.randomness import StatelessNormal
+
+
+def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Any:
+    """The table of `role` (source, target, softmax) float32 `[vocabulary, depth]` in the enclosing variable scope.
+
+    Args:
+        tie: `all` for one table (Press & Wolf 2017: softmax and embeddings), `target` for target and softmax in
+            one, or `none`.
+    """
+    name = {"all": "embedding", "target": "source_embedding" if role == "source" else "target_embedding",
+            "none": f"{role}_embedding"}[tie]
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+        return embedding_table(vocabulary, depth, name)
+
+
+def embed_source(table: Any, source: Any, settings: Any) -> Any:
+    """Embeddings of the source's words, and of their factors if there are any, in the enclosing variable scope.
+
+    The embeddings of factors are added to the word's (as in Sockeye 2, Domhan et al. 2020), or stand beside it
+    (Sennrich & Haddow 2016) and are mapped back to its depth.
+
+    Args:
+        table: of the words, float32 `[vocabulary, depth]`.
+        source: int32 `[batch, length]`, or `[batch, length, 1 + factors]`; batch and length in any order.
+        settings: a model's `CommonSettings`.
+    Returns:
+        float32 `[batch, length, depth]`.
+    """
+    if not settings.source_factor_vocab_sizes:
+        return look_up(table, source)
+    depth = int(table.shape[1])
+    streams = [look_up(table, source[:, :, 0])]
+    for factor, size in enumerate(settings.source_factor_vocab_sizes, 1):
+        factor_depth = depth if settings.source_factors == "sum" else settings.source_factor_size
+        name = f"source_factor_{factor}_embedding"
+        own = tf1.get_variable(name, [size, factor_depth], initializer=StatelessNormal(depth ** -0.5, name))
+        streams.append(look_up(own, source[:, :, factor]))
+    if settings.source_factors == "sum":
+        return tf.add_n(streams)
+    return to_float32(linear(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
+
+
+def look_up(table: Any, ids: Any) -> Any:
+    """Rows of a table: float32 `[..., depth]` for `ids` int32 `[...]`.
+
+    The table is read first. To gather from the variable itself would have TensorFlow copy it at each other read.
+    """
+    return tf.gather(tf.convert_to_tensor(table), ids)
+
+
+def by_time(ids: Any) -> Any:
+    """`[batch, length, ...]` as `[length, batch, ...]`."""
+    return tf.transpose(ids, [1, 0, 2][:ids.shape.rank])

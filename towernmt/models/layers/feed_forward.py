@@ -1,0 +1,42 @@
+"""The feed-forward layer of the Transformer: with ReLU (Vaswani et al. 2017), or gated (Shazeer 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import relu, to_float32
+from towernmt.models.layers.initialization import PLAIN, Gains
+from towernmt.models.layers.layers import linear
+from towernmt.models.layers.randomness import dropout
+
+GATES: dict[str, Callable[[Any], Any]] = {
+    "glu": tf.sigmoid,
+    "swiglu": tf.nn.silu,
+    "geglu": tf.nn.gelu,
+}
+"""By name: what becomes of the half that is the gate."""
+
+
+def feed_forward(x: Any, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Any:
+    """`outer(act(inner x))`, or gated `outer(gate(a) * b)` with a and b side by side in `inner x`.
+
+    All maps have a bias, where Shazeer (2020) has none.
+
+    Args:
+        x: `[..., depth]`.
+        filter_size: depth inside; a gated layer has three maps of it where the plain one has two.
+        dropout_rate: inside.
+        kind: one of `choices.FEED_FORWARDS`.
+    Returns:
+        `[..., depth]`, in the compute dtype.
+    """
+    with tf1.variable_scope("feed_forward"):
+        if kind == "relu":
+            hidden = linear(x, filter_size, "inner", activation=relu, gains=[gains.values])
+        else:
+            packed = linear(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
+            gate, value = tf.split(to_float32(packed), 2, -1)
+            hidden = GATES[kind](gate) * value
+        return linear(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])

@@ -1,0 +1,106 @@
+"""Recurrence in TensorFlow's fused kernels, over whole sequences, with gradients that are right.
+
+In TensorFlow 2.21 the gradient that is registered for `BlockLSTMV2` calls the kernel of `BlockLSTM`, whose
+gates lie in another order, and `GRUBlockCell` has none: both are given here. So is what the gradient kernel of
+a batch without rows leaves out: it does not touch the gradients of the weights, which then hold anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towernmt.core.tf_compat import tf
+from towernmt.models.kernels.products import product_over_rows
+from towernmt.models.recurrent.scan import loop_over_time
+
+
+def block_lstm(x: Any, start: list[Any], kernel: Any, bias: Any) -> list[Any]:
+    """A whole LSTM layer in one kernel.
+
+    Args:
+        x: float32 `[time, batch, input depth]`.
+        start: cell and output before the first step, each float32 `[batch, depth]`.
+        kernel: float32 `[input depth + depth, 4 * depth]`, gates in the order input, forget, cell input, output.
+        bias: float32 `[4 * depth]`.
+    Returns:
+        cell and output after each step, each `[time, batch, depth]`.
+    """
+    depth = int(kernel.shape[1]) // 4
+
+    @tf.custom_gradient
+    def run(x: Any, cell: Any, output: Any, kernel: Any, bias: Any) -> Any:
+        peephole = tf.zeros([depth])
+        given = {"seq_len_max": tf.shape(x, tf.int64)[0], "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
+                 "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
+        kept = tf.raw_ops.BlockLSTMV2(**given)
+
+        def gradient(d_cell: Any, d_output: Any) -> list[Any]:
+            d = tf.raw_ops.BlockLSTMGradV2(**given, **kept._asdict(), cs_grad=d_cell, h_grad=d_output,
+                                           use_peephole=False)
+            has_rows = tf.shape(x)[1] > 0
+            return [d.x_grad, d.cs_prev_grad, d.h_prev_grad, _only_if(has_rows, d.w_grad),
+                    _only_if(has_rows, d.b_grad)]
+
+        return (kept.cs, kept.h), gradient
+
+    cells, outputs = run(*[tf.convert_to_tensor(t) for t in (x, *start, kernel, bias)])
+    return [_with_depth(cells, depth), _with_depth(outputs, depth)]
+
+
+def block_gru(x: Any, start: list[Any], gates_kernel: Any, gates_bias: Any, candidate_kernel: Any,
+              candidate_bias: Any) -> list[Any]:
+    """A GRU layer with one kernel a step.
+
+    Args:
+        x: float32 `[time, batch, input depth]`.
+        start: the state before the first step, float32 `[batch, depth]`, in a list.
+        gates_kernel: float32 `[input depth + depth, 2 * depth]`, reset and update gate.
+        candidate_kernel: float32 `[input depth + depth, depth]`.
+    Returns:
+        the state after each step, `[time, batch, depth]`, in a list.
+    """
+    depth = int(candidate_kernel.shape[1])
+
+    @tf.custom_gradient
+    def run(x: Any, state: Any, w_ru: Any, b_ru: Any, w_c: Any, b_c: Any) -> Any:
+        weights = {"w_ru": w_ru, "b_ru": b_ru, "w_c": w_c, "b_c": b_c}
+
+        def forward(inputs: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+            kept = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
+            return [kept.h], list(kept)
+
+        reset, update, candidate, states = loop_over_time(forward, [x], [state], 4)[1]
+        before = tf.concat([state[None], states[:-1]], 0)
+
+        def gradient(d_states: Any) -> list[Any]:
+            def backward(inputs: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+                x, h_prev, r, u, c, d_h = inputs
+                d = tf.raw_ops.GRUBlockCellGrad(x=x, h_prev=h_prev, **weights, r=r, u=u, c=c, d_h=d_h + carry[0])
+                return [d.d_h_prev], [d.d_x, d.d_r_bar_u_bar, d.d_c_bar]
+
+            (d_start,), (d_x, d_gates, d_candidate) = loop_over_time(
+                backward, [x, before, reset, update, candidate, d_states], [tf.zeros_like(state)], 3, backwards=True)
+            return [d_x, d_start,
+                    _product_over_time(tf.concat([x, before], 2), d_gates), tf.reduce_sum(d_gates, [0, 1]),
+                    _product_over_time(tf.concat([x, reset * before], 2), d_candidate),
+                    tf.reduce_sum(d_candidate, [0, 1])]
+
+        return states, gradient
+
+    states = run(*[tf.convert_to_tensor(t) for t in (x, *start, gates_kernel, gates_bias, candidate_kernel,
+                                                     candidate_bias)])
+    return [_with_depth(states, depth)]
+
+
+def _product_over_time(a: Any, b: Any) -> Any:
+    """The sum over time and batch of the outer products of `a` and `b`, each `[time, batch, depth]`."""
+    return product_over_rows(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)))
+
+
+def _only_if(condition: Any, x: Any) -> Any:
+    return tf.where(condition, x, tf.zeros_like(x))
+
+
+def _with_depth(x: Any, depth: int) -> Any:
+    x.set_shape([None, None, depth])
+    return x

@@ -1,0 +1,204 @@
+"""Attention with one head, as recurrent decoders use it: additive, dot and general scores, and coverage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import matmul, to_float32
+from towernmt.models.layers.layers import linear
+from towernmt.models.layers.randomness import StatelessUniform
+from towernmt.models.recurrent.scan import Operation, apply_now
+
+MAX_FERTILITY = 2.0
+"""N of Tu et al. (2016): the most target words that one source word may be good for."""
+_MASKED = -1e9
+
+
+class AttentionMemory(NamedTuple):
+    """What a decoder sees of the source; the first dimension of all is batch.
+
+    Attributes:
+        keys: `[batch, source length, attention depth]` for additive scores, `[batch, depth, source length]`
+            for the others, where they are the second factor of a product.
+        values: `[batch, source length, depth]`, the annotations.
+        bias: float32 `[batch, 1, source length]`, 0 at words and -1e9 at padding.
+        fertility: float32 `[batch, source length]`, or nothing without coverage.
+    """
+
+    keys: Any
+    values: Any
+    bias: Any
+    fertility: tuple[Any, ...]
+
+
+class Attended(NamedTuple):
+    """What attention gives for `[batch, queries]`.
+
+    Attributes:
+        context: float32 `[batch, queries, depth]`, the weighted sum of the values.
+        weights: float32 `[batch, queries, source length]`.
+        coverage: float32 `[batch, queries, source length]` after this step, or nothing.
+    """
+
+    context: Any
+    weights: Any
+    coverage: tuple[Any, ...]
+
+
+def attention_memory(annotations: Any, length: Any, score: str, query_depth: int, depth: int, coverage: str,
+                     name: str) -> AttentionMemory:
+    """Keys and values for an `Attention` of the same arguments; the encoder's side of it.
+
+    Args:
+        annotations: float32 `[batch, source length, depth]`.
+        length: int32 `[batch]`.
+    """
+    bias = (1.0 - tf.sequence_mask(length, tf.shape(annotations)[1], dtype=tf.float32))[:, None] * _MASKED
+    keys = annotations
+    fertility: tuple[Any, ...] = ()
+    with tf1.variable_scope(name):
+        if score != "dot":
+            size = depth if score == "additive" else query_depth
+            keys = to_float32(linear(annotations, size, "memory", use_bias=False))
+            if score == "general":
+                keys *= size ** -0.5
+        if coverage != "none":
+            words = to_float32(linear(annotations, 1, "fertility", use_bias=False))
+            fertility = (MAX_FERTILITY * tf.sigmoid(words[:, :, 0]),)
+    return AttentionMemory(keys if score == "additive" else tf.transpose(keys, [0, 2, 1]), annotations, bias,
+                           fertility)
+
+
+class Attention:
+    """Scores of a query s and an annotation h; the decoder's side of it.
+
+    additive (Bahdanau et al. 2015): v . tanh(W s + U h), and with coverage C (Tu et al. 2016)
+    v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h) / sqrt(depth of s); dot: s . h. In the paper W
+    holds the root, but Adam changes each weight by as much whatever the depth: without it a few updates saturate the
+    softmax.
+
+    Linguistic coverage is the attention that a source word got so far, divided by its fertility
+    N sigmoid(u . h).
+
+    Args:
+        score: one of `choices.SCORES`.
+        query_depth: depth of s.
+        depth: depth inside additive attention.
+        coverage: one of `COVERAGES`; with additive scores only.
+        name: variable scope.
+    """
+
+    def __init__(self, score: str, query_depth: int, depth: int, coverage: str, name: str) -> None:
+        self._score, self._query_depth, self._depth = score, query_depth, depth
+        self._query_kernel: list[Any] = []
+        self._vectors: list[Any] = []
+        if score == "additive":
+            with tf1.variable_scope(name):
+                with tf1.variable_scope("query"):
+                    self._query_kernel.append(_uniform("kernel", [query_depth, depth], query_depth + depth))
+                self._vectors.append(_uniform("score", [depth], depth + 1))
+                if coverage != "none":
+                    self._vectors.append(_uniform("coverage", [depth], depth + 1))
+
+    def matrices(self, memory: AttentionMemory) -> list[Any]:
+        """Second factors of the products in `attend`, in their order."""
+        return [*self._query_kernel, *([] if self._query_kernel else [memory.keys]), memory.values]
+
+    def shared(self, memory: AttentionMemory) -> list[Any]:
+        """What else in `attend` has a gradient."""
+        return [memory.keys, *self._vectors, *memory.fertility] if self._score == "additive" else []
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What `attend` applies."""
+        return [_ADDITIVE_SCORES] if self._score == "additive" and len(self._vectors) == 1 else []
+
+    def attend(self, query: Any, coverage: Sequence[Any], bias: Any, multiply: Callable[[Any, int], Any],
+               shared: Sequence[Any], apply: Callable[..., list[Any]] = apply_now) -> Attended:
+        """Attend from `query` `[batch, queries, query depth]`.
+
+        Args:
+            coverage: before this step, float32 `[batch, queries, source length]`, in a list; empty without.
+            bias: of the memory.
+            multiply: `multiply(a, i)` is float32 `a @ matrices(memory)[i]`.
+            shared: `shared(memory)`, as the loop sees it.
+            apply: `apply(operation, *args)` is what one of `operations` yields.
+        """
+        if self._score == "additive":
+            scores = self._additive(query, coverage, multiply, shared, apply)
+        else:
+            scores = multiply(query, 0)
+        weights = tf.nn.softmax(scores + bias)                              # [batch, queries, source length]
+        covered = tuple(before + weights / shared[3][:, None] for before in coverage)
+        return Attended(multiply(weights, 1), weights, covered)
+
+    def _additive(self, query: Any, coverage: Sequence[Any], multiply: Callable[[Any, int], Any],
+                  shared: Sequence[Any], apply: Callable[..., list[Any]]) -> Any:
+        keys, vector = shared[0], shared[1]
+        shape = tf.shape(query)
+        projected = multiply(tf.reshape(query, [-1, self._query_depth]), 0)
+        projected = tf.reshape(projected, [shape[0], shape[1], 1, self._depth])
+        if not coverage:
+            return apply(_ADDITIVE_SCORES, projected, keys, vector)[0]
+        inner = keys[:, None] + projected
+        for seen in coverage:
+            inner += seen[..., None] * shared[2]
+        return _weighted(tf.tanh(inner), vector)
+
+    def attend_once(self, query: Any, coverage: Sequence[Any], memory: AttentionMemory) -> Attended:
+        """`attend` outside a loop: all queries of a sentence are there, positions or hypotheses."""
+        matrices = self.matrices(memory)
+        return self.attend(query, coverage, memory.bias, lambda a, i: to_float32(matmul(a, matrices[i])),
+                           self.shared(memory))
+
+
+def _additive_scores(query: Any, keys: Any, vector: Any) -> tuple[list[Any], list[Any]]:
+    """v . tanh(W s + U h), float32 `[batch, queries, source length]`.
+
+    Args:
+        query: W s, float32 `[batch, queries, 1, depth]`.
+        keys: U h, float32 `[batch, source length, depth]`.
+        vector: v, float32 `[depth]`.
+    """
+    return [_weighted(tf.tanh(keys[:, None] + query), vector)], []
+
+
+def _additive_scores_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
+                              d_outputs: Sequence[Any]) -> list[Any]:
+    """Computes the largest tensor again, `[batch, queries, source length, depth]`, rather than keep it a step."""
+    (query, keys, vector), (d,) = args, d_outputs
+    y = tf.tanh(keys[:, None] + query)
+    depth = tf.shape(vector)[0]
+    d_inner = tf.raw_ops.TanhGrad(y=y, dy=d[..., None] * vector)
+    d_vector = tf.matmul(tf.reshape(d, [1, -1]), tf.reshape(y, [-1, depth]))[0]
+    return [tf.reduce_sum(d_inner, 2, keepdims=True), tf.reduce_sum(d_inner, 1), d_vector]
+
+
+def _weighted(x: Any, vector: Any) -> Any:
+    """`x` `[a, b, c, depth]` times `vector` `[depth]`: `[a, b, c]`."""
+    return tf.reshape(tf.matmul(tf.reshape(x, [-1, vector.shape[0]]), vector[:, None]), tf.shape(x)[:-1])
+
+
+_ADDITIVE_SCORES = Operation(1, 0, _additive_scores, _additive_scores_backward)
+
+
+def by_sentence(x: Any, batch: Any) -> Any:
+    """`[batch * beam, depth]` as `[batch, beam, depth]`."""
+    return tf.reshape(x, [batch, -1, _last(x)])
+
+
+def by_hypothesis(x: Any) -> Any:
+    """`[batch, beam, depth]` as `[batch * beam, depth]`."""
+    return tf.reshape(x, [-1, _last(x)])
+
+
+def _last(x: Any) -> Any:
+    return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
+
+
+def _uniform(name: str, shape: list[int], fans: int) -> Any:
+    return tf.convert_to_tensor(tf1.get_variable(
+        name, shape, initializer=StatelessUniform(math.sqrt(6.0 / fans), name)))

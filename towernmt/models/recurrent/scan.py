@@ -1,0 +1,299 @@
+"""A loop over time whose gradient is written out: the one loop under every recurrent layer that no kernel fuses.
+
+TensorFlow's own gradient of a loop keeps each intermediate value of each step and adds to the gradient of each
+weight matrix at each step. Here a step keeps its state, its matrix products and what its `Operation`s ask for, as
+lists of tensors that are never copied; on the way back it computes the cheap rest again, and the gradients of the
+matrices are one product over all steps, after the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
+from towernmt.models.kernels.products import product_over_rows
+
+
+class Operation(NamedTuple):
+    """A part of a step with its gradient written out: fewer operations than TensorFlow's own.
+
+    Attributes:
+        outputs: how many tensors it yields.
+        kept: how many more it keeps for the way back.
+        forward: from its arguments to outputs and what is kept, two sequences of float32 tensors.
+        backward: (arguments, outputs, kept, gradients of the outputs) to gradients of the arguments.
+    """
+
+    outputs: int
+    kept: int
+    forward: Callable[..., tuple[Sequence[Any], Sequence[Any]]]
+    backward: Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+
+
+def apply_now(operation: Operation, *args: Any) -> list[Any]:
+    """The outputs of an operation outside a loop."""
+    return list(operation.forward(*args)[0])
+
+
+class Step(NamedTuple):
+    """What a step function sees.
+
+    Attributes:
+        inputs: this step's slice of each input.
+        state: the state before the step.
+        multiply: `multiply(a, i)` is float32 `a @ matrices[i]`, `multiply(a, i, b)` adds `b`; once for each i, in any
+            order.
+        apply: `apply(operation, *args)` is what the operation yields, a list; in the order of `operations`.
+        shared: tensors that are the same at every step and have a gradient (a sum over the steps).
+        fixed: tensors that are the same at every step and have none (masks).
+    """
+
+    inputs: Sequence[Any]
+    state: Sequence[Any]
+    multiply: Callable[..., Any]
+    apply: Callable[..., list[Any]]
+    shared: Sequence[Any]
+    fixed: Sequence[Any]
+
+
+StepFunction = Callable[[Step], tuple[Sequence[Any], Sequence[Any]]]
+"""From a `Step` to the state after it and to what it emits. It must not create variables."""
+
+
+def scan(step: StepFunction, emits: int, inputs: Sequence[Any], start: Sequence[Any], matrices: Sequence[Any],
+         shared: Sequence[Any] = (), fixed: Sequence[Any] = (), operations: Sequence[Operation] = ()) -> list[Any]:
+    """Run `step` over the first dimension of `inputs`.
+
+    Args:
+        step: one step of the recurrence; all its tensors are float32, but for inputs in the compute dtype.
+        emits: how many tensors it emits.
+        inputs: each `[time, ...]`, time at least 1.
+        start: the state before the first step.
+        matrices: second factors of products, each `[input depth, depth]` or `[groups, input depth, depth]`
+            (then the first factor is `[groups, rows, input depth]`). They are rounded to the compute dtype.
+        shared, fixed: see `Step`.
+        operations: what the step applies, in this order.
+    Returns:
+        what the steps emitted, each `[time, ...]`.
+    """
+    groups = _Groups([len(inputs), len(start), len(matrices), len(shared), len(fixed)])
+
+    @tf.custom_gradient
+    def run(*tensors: Any) -> Any:
+        inputs, start, matrices, shared, fixed = groups.split(tensors)
+        forward = _forward(step, emits, inputs, start, matrices, shared, fixed, operations)
+
+        def gradient(*d_emitted: Any) -> list[Any]:
+            grads = _backward(step, matrices, shared, fixed, forward, d_emitted)
+            return [*grads, *[None] * len(fixed)]
+
+        return tuple(forward.emitted), gradient
+
+    return list(run(*[tf.convert_to_tensor(t) for group in (inputs, start, matrices, shared, fixed)
+                      for t in group]))
+
+
+class _Groups:
+    """A flat list of tensors in groups of known sizes."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+
+    def split(self, tensors: Sequence[Any]) -> list[list[Any]]:
+        groups, place = [], 0
+        for size in self._sizes:
+            groups.append(list(tensors[place:place + size]))
+            place += size
+        return groups
+
+
+class _Series(NamedTuple):
+    """A tensor a time step, with the static shape of one."""
+
+    array: Any
+    shape: Any
+
+    def read(self, time: Any) -> Any:
+        return _shaped(self.array.read(time), self.shape)
+
+    def stack(self) -> Any:
+        """`[time, ...]`."""
+        return _shaped(self.array.stack(), [None, *self.shape])
+
+
+class _Forward(NamedTuple):
+    emitted: list[Any]          # each [time, ...]
+    inputs: list[_Series]
+    states: list[_Series]       # before each step
+    products: list[_Series]
+    factors: list[_Series]      # first factors of the products, in the compute dtype
+    results: list[_Series]      # of the operations: outputs and what they keep, one after the other
+    length: Any                 # int32 []
+
+
+def _forward(step: StepFunction, emits: int, inputs: list[Any], start: list[Any], matrices: list[Any],
+             shared: list[Any], fixed: list[Any], operations: Sequence[Operation]) -> _Forward:
+    compute = _in_compute_dtype(matrices)
+
+    def one(time_inputs: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        products: list[Any] = [None] * len(matrices)
+        factors: list[Any] = [None] * len(matrices)
+        results: list[Any] = []
+
+        def multiply(a: Any, i: int, *added: Any) -> Any:
+            factors[i] = tf.cast(a, compute_dtype())
+            products[i] = to_float32(matmul(factors[i], compute[i]))
+            for b in added:
+                products[i] += to_float32(b)
+            return products[i]
+
+        def apply(operation: Operation, *args: Any) -> list[Any]:
+            outputs, kept = operation.forward(*args)
+            results.extend([*outputs, *kept])
+            return list(outputs)
+
+        after, emitted = step(Step(time_inputs, state, multiply, apply, shared, fixed))
+        return list(after), [*emitted, *state, *products, *factors, *results]
+
+    sizes = [emits, len(start), len(matrices), len(matrices), sum(op.outputs + op.kept for op in operations)]
+    dtypes = [tf.float32] * sum(sizes[:3]) + [compute_dtype()] * sizes[3] + [tf.float32] * sizes[4]
+    arriving, length = _unstack(inputs), tf.shape(inputs[0])[0]
+    emitted, states, products, factors, results = _Groups(sizes).split(_loop(one, arriving, length, start, dtypes)[1])
+    return _Forward([x.stack() for x in emitted], arriving, states, products, factors, results, length)
+
+
+def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed: list[Any], forward: _Forward,
+              d_emitted: Sequence[Any]) -> list[Any]:
+    """Gradients of inputs, start, matrices and shared, in this order."""
+    compute = _in_compute_dtype(matrices)
+    arriving = [forward.inputs, forward.states, forward.products, forward.results, _unstack(d_emitted)]
+    arrivals = _Groups([len(group) for group in arriving])
+    carried = _Groups([len(forward.states), len(shared)])
+    product_of_input: dict[int, int] = {}
+    """Which product an input is added to, where that is all it is used for: their gradients are one."""
+
+    def one(arrived: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+        time_inputs, state, products, results, d_out = arrivals.split(arrived)
+        d_after, sums = carried.split(carry)
+        shared_now = [tf.identity(s) for s in shared]
+        d_products: list[Any] = [None] * len(matrices)
+
+        def multiply(a: Any, i: int, *added: Any) -> Any:
+            def known(*_: Any) -> Any:
+                def gradient(d: Any) -> list[Any]:
+                    d_products[i] = tf.cast(d, compute_dtype())
+                    d_a = to_float32(matmul(d_products[i], compute[i], transpose_b=True))
+                    return [d_a, *[d if b.dtype == d.dtype else d_products[i] for b in added]]
+
+                return tf.identity(products[i]), gradient
+
+            return tf.custom_gradient(known)(a, *added)
+
+        def apply(operation: Operation, *args: Any) -> list[Any]:
+            outputs, kept = results[:operation.outputs], results[operation.outputs:][:operation.kept]
+            del results[:operation.outputs + operation.kept]
+
+            def known(*args: Any) -> Any:
+                return (tuple(tf.identity(y) for y in outputs),
+                        lambda *d: list(operation.backward(args, outputs, kept, d)))
+
+            return list(tf.custom_gradient(known)(*args))
+
+        after, emitted = step(Step(time_inputs, state, multiply, apply, shared_now, fixed))
+        wanted = [*state, *shared_now, *time_inputs]
+        grads = tf1.gradients([*after, *emitted], wanted, [*d_after, *d_out])
+        grads = [tf.zeros_like(x) if g is None else tf.convert_to_tensor(g)
+                 for g, x in zip(grads, wanted, strict=True)]
+        d_products = [tf.zeros_like(p, compute_dtype()) if d is None else d
+                      for d, p in zip(d_products, products, strict=True)]
+        d_state, d_shared, d_inputs = _Groups([len(state), len(shared), len(time_inputs)]).split(grads)
+        product_of_input.update((i, j) for i, d in enumerate(d_inputs) for j, other in enumerate(d_products)
+                                if d is other)
+        sums = [total + d for total, d in zip(sums, d_shared, strict=True)]
+        return [*d_state, *sums], [*[None if i in product_of_input else d for i, d in enumerate(d_inputs)],
+                                   *d_products]
+
+    nothing = [tf.zeros_like(s.read(0)) for s in forward.states] + [tf.zeros_like(s) for s in shared]
+    dtypes = [x.array.dtype for x in forward.inputs] + [compute_dtype()] * len(matrices)
+    last, kept = _loop(one, [x for group in arriving for x in group], forward.length, nothing, dtypes,
+                       backwards=True)
+    d_start, d_shared = carried.split(last)
+    input_series, product_series = _Groups([len(forward.inputs), len(matrices)]).split(kept)
+    d_products = [x.stack() for x in product_series]
+    d_inputs = [d_products[product_of_input[i]] if i in product_of_input else x.stack()
+                for i, x in enumerate(input_series)]
+    d_matrices = [_gradient_of_matrix(a.stack(), d, m)
+                  for a, d, m in zip(forward.factors, d_products, matrices, strict=True)]
+    return [*d_inputs, *d_start, *d_matrices, *d_shared]
+
+
+def _gradient_of_matrix(a: Any, d_product: Any, matrix: Any) -> Any:
+    """The gradient of a matrix, summed over time and rows.
+
+    Args:
+        a: `[time, (groups,) rows, input depth]`, the first factors.
+        d_product: `[time, (groups,) rows, depth]`.
+    """
+    if matrix.shape.rank == 2:
+        a, d_product = (tf.reshape(x, [-1, size]) for x, size in zip((a, d_product), tf.unstack(tf.shape(matrix)),
+                                                                     strict=True))
+    else:
+        a, d_product = (_time_into_rows(x) for x in (a, d_product))
+    return to_float32(product_over_rows(tf.cast(a, d_product.dtype), d_product))
+
+
+def _time_into_rows(x: Any) -> Any:
+    """`[time, groups, rows, depth]` as `[groups, time * rows, depth]`."""
+    x = tf.transpose(x, [1, 0, 2, 3])
+    shape = tf.shape(x)
+    return tf.reshape(x, [shape[0], shape[1] * shape[2], shape[3]])
+
+
+def loop_over_time(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], inputs: Sequence[Any],
+                   start: list[Any], keeps: int, backwards: bool = False) -> tuple[list[Any], list[Any]]:
+    """Carry `start` through `one` over the first dimension of `inputs`.
+
+    Returns:
+        the last carry, and the `keeps` float32 tensors that each step kept, each `[time, ...]`.
+    """
+    last, kept = _loop(one, _unstack(inputs), tf.shape(inputs[0])[0], start, [tf.float32] * keeps, backwards)
+    return last, [x.stack() for x in kept]
+
+
+def _loop(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], inputs: Sequence[_Series], length: Any,
+          start: list[Any], dtypes: list[Any], backwards: bool = False) -> tuple[list[Any], list[_Series]]:
+    """`loop_over_time` of `length` steps, from series to series; what a step keeps as None is not kept.
+
+    Args:
+        dtypes: of what each step keeps.
+    """
+    shapes: list[Any] = []
+
+    def body(count: Any, carry: list[Any], kept: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+        time = length - 1 - count if backwards else count
+        after, keep = one([x.read(time) for x in inputs], carry)
+        after = [_shaped(new, old.shape) for new, old in zip(after, start, strict=True)]
+        shapes[:] = [None if x is None else x.shape for x in keep]
+        return count + 1, after, [array if x is None else array.write(time, x)
+                                  for array, x in zip(kept, keep, strict=True)]
+
+    _, last, kept = tf1.while_loop(
+        lambda count, *_: count < length, body,
+        [tf.constant(0), start, [tf.TensorArray(dtype, length) for dtype in dtypes]], back_prop=False)
+    return last, [_Series(array, shape) for array, shape in zip(kept, shapes, strict=True)]
+
+
+def _unstack(tensors: Sequence[Any]) -> list[_Series]:
+    return [_Series(tf.TensorArray(x.dtype, tf.shape(x)[0]).unstack(x), x.shape[1:]) for x in tensors]
+
+
+def _shaped(x: Any, shape: Any) -> Any:
+    """`x`, with what is known of its shape."""
+    x.set_shape(shape)
+    return x
+
+
+def _in_compute_dtype(matrices: list[Any]) -> list[Any]:
+    return [tf.cast(matrix, compute_dtype()) for matrix in matrices]

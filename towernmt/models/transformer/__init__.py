@@ -1,0 +1,1 @@
+"""The Transformer (Vaswani et al. 2017) and its parts."""

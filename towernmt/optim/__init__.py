@@ -1,0 +1,10 @@
+"""From a loss to an update: optimizers, gradients, loss scale, averages of weights, freezing."""
+
+from __future__ import annotations
+
+from towernmt.core.lazy_exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    "optimizer": ["make_optimizer"],
+    "settings": ["OptimizerSettings"],
+})

@@ -1,0 +1,138 @@
+"""Dynamic loss scaling for float16, whose range is too narrow for many gradients (Micikevicius et al. 2018).
+
+The loss is multiplied by a scale, so that small gradients do not vanish in float16, and the float32 gradients of the
+parameters are divided by it. Where the scale is too large, gradients overflow: that update is skipped wholly and the
+scale is halved; after some updates in a row without an overflow it is doubled (as TensorFlow's LossScaleOptimizer and
+NVIDIA's Apex do it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorpack.tfutils.optimizer import ProxyOptimizer
+
+from towernmt.callbacks.stopping.nan_guard import forgive
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradients import scaled
+
+SCOPE = "loss_scale"
+"""Variable scope of the state, which is saved with the model."""
+_SCALING = "towernmt/loss_scaling"
+_WATCHED = "towernmt/loss_scale_watched"
+_LARGEST = 2.0 ** 60
+
+
+@dataclass(frozen=True)
+class LossScaling:
+    """How the scale begins and moves.
+
+    Args:
+        initial: the first scale; powers of two lose no bit.
+        growth_updates: good updates in a row before the scale doubles.
+        least: an overflow at this scale or below it is a divergence.
+    Raises:
+        SettingsError: values that cannot work.
+    """
+
+    initial: float = 32768.0
+    growth_updates: int = 2000
+    least: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.least <= self.initial <= _LARGEST:
+            raise SettingsError(f"train.loss_scale={self.initial:g} must be at least "
+                                f"train.least_loss_scale={self.least:g}, which must be above 0.")
+        if self.growth_updates < 1:
+            raise SettingsError(f"train.loss_scale_growth_steps={self.growth_updates} must be at least 1.")
+
+
+def set_loss_scaling(scaling: LossScaling) -> None:
+    """Set how losses are scaled in the default graph, where its precision is float16."""
+    tf1.get_collection_ref(_SCALING)[:] = [scaling]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a callback may fetch with a step.
+
+    Attributes:
+        finite: bool `[]`, whether the update was made.
+        scale: float32 `[]`, of the step's loss.
+        skipped: int64 `[]`, updates skipped before this one.
+        next_scale: float32 `[]`, of the next step's.
+    """
+
+    finite: Any
+    scale: Any
+    skipped: Any
+    next_scale: Any
+
+
+def watched_scale() -> Watched | None:
+    """Of the default graph's train step; None where losses are not scaled."""
+    found = tf1.get_collection(_WATCHED)
+    return found[0] if found else None
+
+
+class LossScaleOptimizer(ProxyOptimizer):
+    """An optimizer that scales losses, and skips updates whose gradients are not finite.
+
+    A skipped update changes no variable, no slot, no average and no count of the optimizer within. Variables (global,
+    so that they are saved): `loss_scale/scale` float32 `[]`; `loss_scale/good_updates` int64 `[]`, in a row since the
+    scale was last changed; `loss_scale/skipped_updates` int64 `[]`, ever.
+
+    Args:
+        optimizer: makes the updates; what it does besides, such as moving averages, is skipped with them.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer, "LossScaleOptimizer")
+        given = tf1.get_collection(_SCALING)
+        self._scaling: LossScaling = given[0] if given else LossScaling()
+        with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.variable_scope(SCOPE):
+            self._scale = _state("scale", tf.float32, self._scaling.initial)
+            self._good = _state("good_updates", tf.int64, 0)
+            self._skipped = _state("skipped_updates", tf.int64, 0)
+            # Read once: the step's gradients, and with them the change of the scale, wait for this.
+            self._now = tf.identity(self._scale.read_value(), name="loss_scale_now")
+
+    def compute_gradients(self, loss: Any, *arguments: Any, **options: Any) -> Any:
+        """The float32 gradients of `loss` itself, computed from its multiple."""
+        pairs = self._opt.compute_gradients(loss * self._now, *arguments, **options)
+        with tf1.name_scope("without_loss_scale"):
+            share = 1.0 / self._now
+            return [(None if g is None else scaled(g, share), v) for g, v in pairs]
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+        """The update, or nothing where a gradient is not finite; then the scale's change."""
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        with tf1.name_scope("is_finite"):
+            finite = tf.math.is_finite(tf.linalg.global_norm([g for g, _ in pairs]))
+
+        def update() -> Any:
+            with tf1.control_dependencies([self._opt.apply_gradients(pairs, global_step)]):
+                return tf.constant(True)
+
+        made = tf.cond(finite, update, lambda: tf.constant(False))
+        forgive(tf.logical_not(finite) & (self._now > self._scaling.least))
+        return tf.group(made, self._moved(finite), name=name)
+
+    def _moved(self, finite: Any) -> Any:
+        """The operation that changes the state after an update that was made or skipped."""
+        skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
+        grown = good >= self._scaling.growth_updates
+        scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, _LARGEST), self._now),
+                         tf.maximum(self._now * 0.5, self._scaling.least))
+        tf1.add_to_collection(_WATCHED, Watched(finite, self._now, skipped, scale))
+        with tf1.control_dependencies([skipped]):
+            count = self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64), read_value=False)
+        return tf.group(count, self._scale.assign(scale, read_value=False),
+                        self._good.assign(tf.where(grown, tf.zeros_like(good), good), read_value=False))
+
+
+def _state(name: str, dtype: Any, value: float) -> Any:
+    return tf1.get_variable(name, [], dtype, initializer=tf1.constant_initializer(value, dtype), trainable=False,
+                            use_resource=True)

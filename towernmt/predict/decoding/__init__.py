@@ -1,0 +1,1 @@
+"""Finding the best translation: the search, in the graph."""

@@ -1,0 +1,11 @@
+"""A run: its directory and settings, and its assembly from settings."""
+
+from __future__ import annotations
+
+from towernmt.core.lazy_exports import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    "launch": ["Parts", "train"],
+    "directory": ["RunDirectory"],
+    "settings": ["Settings", "TrainSettings", "default_settings", "settings_of_model"],
+})

@@ -1,0 +1,80 @@
+"""What a run goes on with, and whether there is anything left to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towernmt.checkpoint.files import latest_checkpoint
+from towernmt.checkpoint.state import CheckpointState, read_state
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.order.training_data import TrainingData
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import TrainSettings
+
+
+def check_data(run: RunDirectory, data: TrainingData) -> None:
+    """Refuse to go on with a run on other data than those that it was trained on.
+
+    Its position in them would be a place in another text. Of runs and data that do not tell, nothing is said.
+
+    Raises:
+        SettingsError: the data are others.
+    """
+    latest, now = latest_checkpoint(run.checkpoints), getattr(data, "fingerprint", None)
+    told = read_state(latest).made_from.get("data") if latest is not None and run.exists() else None
+    if told is not None and now is not None and told != now:
+        raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds (their fingerprints "
+                            "differ): pass the --data that it was trained on, or train on these in another --logdir "
+                            f"that begins with its parameters (--set train.init_from={run.path}).")
+
+
+def finished(run: RunDirectory, settings: TrainSettings) -> str:
+    """Why there is nothing left to do, as a sentence; "" where there is something.
+
+    Raises:
+        CheckpointError: the last checkpoint's `state.json` is damaged.
+    """
+    latest = latest_checkpoint(run.checkpoints)
+    if latest is None or not run.exists():
+        return ""
+    state = read_state(latest)
+    limit = _limit_reached(state, settings)
+    if not limit or _owes_validation(state):
+        return ""
+    return f"{run.path} is finished: {limit} at step {state.step}. To go on, give a higher limit (--set ...)."
+
+
+def _limit_reached(state: CheckpointState, settings: TrainSettings) -> str:
+    if settings.steps and state.step >= settings.steps:
+        return f"train.steps={settings.steps} is reached"
+    if settings.epochs and _epochs(state.position) >= settings.epochs:
+        return f"train.epochs={settings.epochs} is reached"
+    seconds = _remembered(state, "stop_after_minutes", "elapsed_seconds")
+    if settings.minutes and seconds is not None and seconds >= 60 * settings.minutes:
+        return f"train.minutes={settings.minutes:g} is reached"
+    failures = _remembered(state, "early_stopping", "failures")
+    if settings.stop_patience and failures is not None and failures >= settings.stop_patience:
+        return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
+    return ""
+
+
+def _epochs(position: str | None) -> int:
+    """Passes over the data that are complete."""
+    try:
+        return Position.from_json(position).epoch if position is not None else 0
+    except DataError:       # of an input of one's own
+        return 0
+
+
+def _owes_validation(state: CheckpointState) -> bool:
+    """Whether the run was ended before the validation of its last step: the next start makes it."""
+    last = _remembered(state, "bleu_validator", "last_step")
+    return last is not None and last < state.step
+
+
+def _remembered(state: CheckpointState, key: str, name: str) -> Any:
+    """A number that a callback remembers; None where it is not told."""
+    memory = state.callbacks.get(key)
+    value = memory.get(name) if isinstance(memory, dict) else None
+    return value if isinstance(value, (int, float)) else None

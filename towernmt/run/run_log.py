@@ -1,0 +1,103 @@
+"""The log file of a run: one `log.log` over all its resumes, plain text, with everything that was logged."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+from pathlib import Path
+
+from tensorpack.utils import logger
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.terminal.terminal_log import DETAIL, PlainFormatter, mend_terminal
+from towernmt.train.log_filter import command_line, mend_logger
+
+LOG_FILE = "log.log"
+_KEPT = 1000
+
+
+_LOGGERS = (logger._logger, logging.getLogger("towernmt"))
+"""tensorpack's, which callbacks and trainers log to, and that of `towernmt.dataflow`, which knows no tensorpack."""
+
+
+class _Early(logging.handlers.MemoryHandler):
+    """What is logged before the directory of the log is known."""
+
+    def __init__(self) -> None:
+        super().__init__(_KEPT, flushLevel=logging.CRITICAL + 1)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.buffer) < self.capacity:
+            self.buffer.append(record)
+
+
+class _LogFile(logging.FileHandler):
+    """Appends; records that the disk has no room for go without a stack each: the terminal has them too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        return
+
+    def close(self) -> None:
+        """Close it; what a full disk has no room for is lost, as the records before were."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+def hold_log() -> None:
+    """Keep what is logged from now on for the file that `begin_log` opens."""
+    _remove(*_early_handlers())
+    _add(_Early())
+
+
+def begin_log(directory: str | Path) -> None:
+    """Log to `log.log` in this directory, behind what former processes wrote there, and tell tensorpack of it.
+
+    Takes the place of tensorpack's `logger.set_logger_dir`, which asks what to do where there is a log already.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    mend_logger()
+    mend_terminal()
+    end_log()
+    directory = Path(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = _LogFile(directory / LOG_FILE, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise SettingsError(f"{directory / LOG_FILE}: cannot write the log ({error.strerror}); pass another --logdir."
+                            ) from error
+    file.setFormatter(PlainFormatter())
+    for early in _early_handlers():
+        early.setTarget(file)
+        early.flush()
+        _remove(early)
+    logger.LOG_DIR, logger._FILE_HANDLER = str(directory), file
+    _add(file)
+    logger.info(f"Argv: {command_line()}", extra=DETAIL)
+
+
+def end_log() -> None:
+    """Close the log file, if there is one."""
+    if logger._FILE_HANDLER is not None:
+        _remove(logger._FILE_HANDLER)
+        logger._FILE_HANDLER.close()
+        logger._FILE_HANDLER = None
+
+
+def _add(handler: logging.Handler) -> None:
+    for log in _LOGGERS:
+        log.addHandler(handler)
+    if logging.lastResort is not None and not logging.getLogger().handlers:
+        _LOGGERS[1].addHandler(logging.lastResort)      # what Python shows warnings by where nothing else does
+
+
+def _remove(*handlers: logging.Handler) -> None:
+    for log in _LOGGERS:
+        for handler in handlers:
+            log.removeHandler(handler)
+
+
+def _early_handlers() -> list[_Early]:
+    return [handler for handler in logger._logger.handlers if isinstance(handler, _Early)]
