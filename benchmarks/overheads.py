@@ -7,7 +7,7 @@
 
 Prints one line of JSON a figure, with its target and whether it is met (`met`); a ratio comes with the quartiles of
 the rounds. Steps of the things that are compared run in turn inside one process, on the same batches, so that a
-machine that drifts does not decide. docs/benchmarks.md says what each figure is.
+machine that drifts does not decide. docs/notes/benchmarks.md says what each figure is.
 """
 
 from __future__ import annotations

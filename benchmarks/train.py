@@ -10,7 +10,8 @@ base: 512, 2048, 8, 6+6, 32,000) with tied embeddings, dropout 0.1, label smooth
 sentences x longest side <= --batch-tokens; or another --model: its preset `tiny`, or the sizes of its paper
 (`train_work.py`), with the same vocabularies. `--batches FILE.npz` takes the batches from a file: int arrays `s0`,
 `t0`, `s1`, ... (ids end with EOS = 2, padded with 0) and their number `n`; `--data DIR` from prepared data with a
-vocabulary of that size, as a run does; without either they are drawn here. What the figures mean: docs/benchmarks.md.
+vocabulary of that size, as a run does; without either they are drawn here. What the figures mean:
+docs/notes/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = 
 
 
 def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
-    """The figures of one run; see `docs/benchmarks.md`."""
+    """The figures of one run; see `docs/notes/benchmarks.md`."""
     towers = plan.towers if plan.gpu is None else 1
     config = session_config(towers if plan.gpu is None else 1)
 

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the dataclasses that hold the settings: python docs/make_settings.py"""
+"""Write docs/reference/settings.md from the dataclasses that hold the settings: python docs/make_settings.py"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
 
-PAGE = Path(__file__).with_name("settings.md")
+PAGE = Path(__file__).parent / "reference" / "settings.md"
 GROUPS = {
     "train": "How long to train, on what batches, and what happens on the way.",
     "optimizer": "Which optimizer, and how large its steps are.",
-    "schedule": "How the learning rate changes with the step; [callbacks.md](callbacks.md) has the formulas.",
+    "schedule": "How the learning rate changes with the step; [callbacks](../guide/callbacks.md) has the formulas.",
     "search": "How translations are searched for, in validation and, unless the command line says otherwise, "
               "in `towernmt translate`.",
 }
@@ -34,7 +34,7 @@ Once a run has checkpoints, its `model.*` settings (but for dropout and label sm
 
 
 def page() -> str:
-    """The text of settings.md."""
+    """The text of the page."""
     parts = [HEAD]
     for name in ARCHITECTURES:
         kind = architecture(name)

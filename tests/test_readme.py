@@ -19,7 +19,7 @@ from towernmt.dataflow import read_corpora
 from towernmt.run import default_settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def snippets(language: str) -> list[tuple[str, str]]:
@@ -119,5 +119,5 @@ def test_the_page_of_settings_is_what_the_dataclasses_say() -> None:
     assert spec is not None and spec.loader is not None
     make_settings = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_settings)
-    shown = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    shown = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert shown == make_settings.page(), "run: python docs/make_settings.py"

@@ -1,4 +1,4 @@
-"""Each public name of tensorpack's, as docs/tensorpack.md has it: what works is run here, and what does not as well."""
+"""Each public name of tensorpack, as docs/reference/tensorpack.md has it: what works is run, and so is what fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from towernmt.input_source import GeneralQueueInput
 from towernmt.train import SyncMultiGPUTrainer
 
 MODULES = ("callbacks", "train", "input_source", "predict", "tfutils.sessinit")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "tensorpack.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "tensorpack.md"
 VERDICTS = ("works", "works, but", "does not work", "not tried")
 WORKS: set[str] = set()
 FAILS: set[str] = set()

@@ -22,7 +22,7 @@ from towernmt.predict.translator import Translator
 from towernmt.run import RunDirectory, default_settings, settings_of_model
 from towernmt.run.launch import Parts, train
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-model.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend" / "architecture.md"
 LINES = ["ba be bi bo", "da de di"]
 
 

@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rules = sorted({breach.rule for breach in breaches})
     number = f"{len(breaches)} breaches" if len(breaches) > 1 else "1 breach"
-    print(f"{args.model}: {number} of the rules {', '.join(rules)}; docs/tower-rules.md tells why they are rules.")
+    print(f"{args.model}: {number} of the rules {', '.join(rules)}; "
+          "docs/extend/tower-rules.md tells why they are rules.")
     return 1
 
 

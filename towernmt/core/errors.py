@@ -31,7 +31,7 @@ class DivergenceError(TowerNMTError):
 
 
 class TowerRuleError(TowerNMTError):
-    """A tower function breaks a rule in a way that would spoil the training; see docs/tower-rules.md."""
+    """A tower function breaks a rule in a way that would spoil the training; see docs/extend/tower-rules.md."""
 
 
 class DirectoryInUseError(TowerNMTError):

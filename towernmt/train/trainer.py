@@ -85,7 +85,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.loop = ResumableLoop()
         self._sessions: dict[Run, Any] = {}
         self.watch = TowerWatch()
-        """Refuses towers that break the rules of tower functions (see docs/tower-rules.md)."""
+        """Refuses towers that break the rules of tower functions (see docs/extend/tower-rules.md)."""
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
         self._input = input

@@ -3,7 +3,7 @@
 glibc's `malloc` gives freed memory back to the system and gets it again a moment later, page by page, each of which the
 system clears; and large blocks no longer fit between the small objects that oneDNN keeps for each shape. oneTBB's
 `malloc` does neither. The choice is made when a program starts, so a program that wants another starts itself anew.
-What that gains: docs/performance.md.
+What that gains: docs/notes/performance.md.
 """
 
 from __future__ import annotations
