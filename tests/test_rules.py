@@ -64,7 +64,6 @@ LEVEL = {folder: level for level, folders in enumerate(ORDER) for folder in fold
 
 
 STILL_BACKWARDS = {
-    "towernmt/callbacks/hooks/hook_trainer.py: towernmt.train.loop",
     "towernmt/checkpoint/start_from.py: towernmt.run.directory",
     "towernmt/models/__init__.py: towernmt.run.settings",
     "towernmt/models/configured.py: towernmt.optim.optimizer",

@@ -15,6 +15,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.hooks.run_hooks import session_for
 from towernmt.check.watch import TowerWatch
 from towernmt.core.errors import SettingsError
+from towernmt.core.loop import ResumableLoop
 from towernmt.core.machine.gpus import why_missing
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import SessionCreator, processors
@@ -28,7 +29,6 @@ from towernmt.optim.freeze import TrainedVariables
 from towernmt.optim.gradients import Accumulator, sum_over_towers
 from towernmt.train.callback_group import CallbackGroup
 from towernmt.train.log_filter import mend_logger
-from towernmt.train.loop import ResumableLoop
 
 GradsAndVars = list[tuple[Any, Any]]
 CPU = "/cpu:0"

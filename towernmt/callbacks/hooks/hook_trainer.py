@@ -11,8 +11,8 @@ from tensorpack.callbacks import Callback, Callbacks, Monitors
 from tensorpack.train.base import Trainer
 from tensorpack.utils import logger
 
+from towernmt.core.loop import ResumableLoop
 from towernmt.core.tf_compat import tf1
-from towernmt.train.loop import ResumableLoop
 
 _NO_END = 9999999
 """tensorpack's `max_epoch` for a training without an end."""
