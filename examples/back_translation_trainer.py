@@ -35,13 +35,13 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.order.training_data import TrainingData, open_training_data
 from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary, save_vocabularies
-from towernmt.models import make_model
 from towernmt.models.interface import NMTModel
 from towernmt.optim.ema import SUFFIX
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
 from towernmt.predict.text_io import read_text
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import Parts, train, with_vocabulary_sizes
+from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -97,7 +97,8 @@ class BothDirections(Direction):
     """The tower function of both; where it is searched with, for validation, it is the forward model."""
 
     def __init__(self, settings: Settings) -> None:
-        self.directions = {name: Direction(make_model(s), name) for name, s in each_direction(settings).items()}
+        self.directions = {name: Direction(model_from_settings(one), name)
+                           for name, one in each_direction(settings).items()}
         super().__init__(self.directions["forward"].model, "forward")
         self.architecture = settings.architecture       # of each direction, by which its run is translated
 

@@ -36,7 +36,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.training_data import TrainingData, open_training_data
-from towernmt.models import architecture, make_model
+from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.randomness import start_clock
@@ -44,6 +44,7 @@ from towernmt.optim.ema import SUFFIX
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory, differing_vocabulary
 from towernmt.run.launch import Parts, train
+from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings
 
 SCOPE = "teacher"
@@ -104,7 +105,7 @@ def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> An
     """The student's architecture with the teacher beside it."""
     theirs = teacher.settings()
     no_dropout = {field.name: 0.0 for field in dataclasses.fields(theirs.model) if field.name.endswith("dropout")}
-    model = make_model(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
+    model = model_from_settings(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
     student = architecture(settings.architecture).model
     kind = type("Distilled", (Distilled, student), {
         "teacher": model, "weight": weight, "architecture": settings.architecture})     # by whose name it is translated

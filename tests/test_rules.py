@@ -65,10 +65,8 @@ LEVEL = {folder: level for level, folders in enumerate(ORDER) for folder in fold
 
 STILL_BACKWARDS = {
     "towernmt/checkpoint/start_from.py: towernmt.run.directory",
-    "towernmt/models/__init__.py: towernmt.run.settings",
     "towernmt/models/configured.py: towernmt.optim.optimizer",
     "towernmt/models/interface.py: towernmt.optim.optimizer",
-    "towernmt/models/registry/model_class.py: towernmt.run.settings",
     "towernmt/optim/ema.py: towernmt.checkpoint.restore",
     "towernmt/optim/loss_scale.py: towernmt.callbacks.stopping.nan_guard",
     "towernmt/optim/optimizer.py: towernmt.callbacks.stopping.nan_guard",

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.models import Transformer, TransformerSettings, architecture_of, make_model
+from towernmt.models import Transformer, TransformerSettings, architecture_of
 from towernmt.models.interface import NMTModel
 from towernmt.models.registry.model_class import default_values, make, presets, settings_class
 from towernmt.models.transformer.settings import PRESETS
 from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings, default_settings, settings_of_model
 
 
@@ -116,12 +117,12 @@ def test_a_setting_without_a_default_is_refused():
 
 def test_a_model_gets_the_runs_optimizer_whether_it_takes_it_or_not():
     settings = Settings("x", Bare(8, 9), optimizer=OptimizerSettings("sgd"))
-    settings.train.clip_norm = 2.0
+    handed = {"optimizer_settings": settings.optimizer, "clip_norm": 2.0}
     for kind in (Scratch, function):
-        model = make(kind, settings, "x")
+        model = make(kind, "x", settings.model, **handed)
         assert (model.optimizer_settings.name, model.clip_norm, model.target_vocab_size) == ("sgd", 2.0, 9)
     settings.model = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
-    model = make(Decorated, settings, "x")
+    model = make(Decorated, "x", settings.model, **handed)
     assert (model.optimizer_settings.name, model.clip_norm) == ("sgd", 2.0)
 
 
@@ -129,7 +130,7 @@ def test_a_model_gets_the_runs_optimizer_whether_it_takes_it_or_not():
     (Needy, "x needs 'table'"), (lambda settings: 3, "makes a int, which is no towernmt.models.NMTModel")])
 def test_what_cannot_be_made_from_settings_is_refused(kind, message):
     with pytest.raises(SettingsError, match=message):
-        make(kind, Settings("x", Bare(8, 8)), "x")
+        make(kind, "x", Bare(8, 8))
 
 
 def test_the_settings_of_a_model_by_hand_name_its_class_whatever_it_is_made_from():
@@ -153,7 +154,7 @@ def test_defaults_presets_and_models_come_from_a_name():
     settings = default_settings(name, "mine")
     assert settings.model.extra == 4 and settings.architecture == name
     settings.model = type(settings.model)(source_vocab_size=8, target_vocab_size=8)
-    assert type(make_model(settings)).__name__ == "Attribute"
+    assert type(model_from_settings(settings)).__name__ == "Attribute"
     with pytest.raises(SettingsError, match="has the presets mine"):
         default_settings(name, "tiny")
     assert architecture_of(Plain).settings is TransformerSettings

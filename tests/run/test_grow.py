@@ -17,9 +17,9 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
 from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, Vocabulary, save_vocabularies
-from towernmt.models import make_model
 from towernmt.run.directory import RunDirectory
 from towernmt.run.grow import grow_vocabulary
+from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import default_settings
 
 SOURCE, NEW_SOURCE = ["haus", "baum", "tür"], ["tür", "neu", "haus", "wort", "baum"]
@@ -56,7 +56,7 @@ def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirecto
     save_vocabularies(with_factors(SOURCE, factors), vocabulary(TARGET), run.vocabulary)
     random = np.random.default_rng(2)
     with tf.Graph().as_default(), tf1.Session() as session:
-        model = make_model(settings)
+        model = model_from_settings(settings)
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
         tf1.get_variable("transformer/softmax_bias/ExponentialMovingAverage", [7], trainable=False)

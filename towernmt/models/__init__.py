@@ -14,7 +14,6 @@ from towernmt.models.registry import locate, model_class
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
-    from towernmt.run.settings import Settings
 
 _CLASSES = {
     "transformer": ("transformer.transformer", "transformer.settings", "Transformer"),
@@ -91,10 +90,14 @@ def name_of_model(model: Any) -> str:
     return own if own is not None else locate.name_of_class(type(model))
 
 
-def make_model(settings: Settings) -> NMTModel:
-    """The model that the settings of a run describe, as a tower function.
+def make_model(name: str, settings: Any, **handed: Any) -> NMTModel:
+    """The model of an architecture, as a tower function.
 
+    Args:
+        name: as `architecture` takes it.
+        settings: of the model: sizes, with those of the vocabularies set.
+        handed: what else the model gets; see `model_class.make`.
     Raises:
         SettingsError: there is none of that name, or it cannot be made from settings.
     """
-    return model_class.make(architecture(settings.architecture).model, settings, settings.architecture)
+    return model_class.make(architecture(name).model, name, settings, **handed)

@@ -206,14 +206,11 @@ class RunDirectory:
         Args:
             model: the model itself, or its class; None to find it by what the run holds.
         """
-        from towernmt.models import make_model
         from towernmt.models.interface import NMTModel
-        from towernmt.models.registry import model_class
 
         if isinstance(model, NMTModel):
             return model
-        settings = self.settings(model)
-        return make_model(settings) if model is None else model_class.make(model, settings, settings.architecture)
+        return run_model.model_from_settings(self.settings(model), model)
 
     def checkpoint(self, which: str | None = None) -> str:
         """The prefix of a checkpoint's TensorFlow files.

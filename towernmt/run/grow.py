@@ -20,11 +20,11 @@ from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary import UNK, Vocabulary, load_vocabularies, save_vocabularies
-from towernmt.models import make_model
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.ema import SUFFIX
 from towernmt.run.directory import RunDirectory
 from towernmt.run.output_place import check_run_output
+from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings, model_with_sizes
 
 TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
@@ -114,7 +114,7 @@ def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray]
     state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
     with tf.Graph().as_default(), tf1.Session() as session:
         set_seed(settings.train.seed)
-        model = make_model(settings)
+        model = model_from_settings(settings)
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
         variables = tf1.global_variables()

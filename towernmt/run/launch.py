@@ -42,7 +42,6 @@ from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.dataflow.vocabulary.factors import factors_of
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
-from towernmt.models import make_model
 from towernmt.models.interface import ALIGNMENT, batch_signature
 from towernmt.models.kernels.precision import is_slow_on_cpu, set_precision
 from towernmt.models.layers.randomness import set_seed
@@ -55,7 +54,7 @@ from towernmt.run.introduction import Introduction
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.rollback import with_rollbacks
 from towernmt.run.run_log import hold_log
-from towernmt.run.run_model import settings_as_made, why_lost
+from towernmt.run.run_model import model_from_settings, settings_as_made, why_lost
 from towernmt.run.settings import Settings, TrainSettings, model_with_sizes
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
@@ -73,7 +72,7 @@ class Parts:
         callbacks: makes callbacks that stand before all others.
     """
 
-    model: Callable[[Settings], Any] = make_model
+    model: Callable[[Settings], Any] = model_from_settings
     trainer: Callable[..., SyncMultiGPUTrainer] = SyncMultiGPUTrainer
     source: Callable[..., GeneralQueueInput] = GeneralQueueInput
     callbacks: Callable[[], list[Any]] = list
@@ -130,7 +129,7 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
         logger.info(done)
         return 0
     if wants_search(settings, run):
-        if (parts.model, parts.trainer) != (make_model, SyncMultiGPUTrainer):
+        if (parts.model, parts.trainer) != (model_from_settings, SyncMultiGPUTrainer):
             raise SettingsError(f"train.memory_gb={settings.train.memory_gb:g} cannot measure a model or trainer of "
                                 "one's own: set train.batch_tokens, and train.memory_gb=0.")
         settings = with_fitting_batch(settings, data, gpus, towers)
@@ -150,7 +149,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
-        recorded = settings if parts.model is make_model else settings_as_made(settings, config.model)
+        recorded = settings if parts.model is model_from_settings else settings_as_made(settings, config.model)
         run.begin(recorded, data)
         if why_lost(recorded):
             logger.warning(why_lost(recorded))
@@ -164,7 +163,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
 
 def _recorded(settings: Settings, parts: Parts) -> Settings:
     """The settings as the run will be recorded: with the model that `parts` make, where it is one's own."""
-    if parts.model is make_model:
+    if parts.model is model_from_settings:
         return settings
     with tf.Graph().as_default():
         return settings_as_made(settings, parts.model(settings))

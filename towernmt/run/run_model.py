@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.models import architecture, name_of_model
+from towernmt.models import architecture, make_model, name_of_model
+from towernmt.models.registry import model_class
 from towernmt.models.registry.kept_code import changed_files, keep_code, kept_place
 from towernmt.models.registry.locate import find_place, is_findable
 from towernmt.run.settings import Settings
+
+if TYPE_CHECKING:
+    from towernmt.models.interface import NMTModel
 
 _DEFINE = "define it in a file, outside of functions and of what runs when the file is loaded"
 
@@ -61,6 +65,20 @@ def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
         raise SettingsError(f"{place.root / changed[0]} has changed since {run} began: leave out --model to go on with "
                             f"the run's copy of it, or remove that (rm -r {shlex.quote(str(code))}) to go on with the "
                             "changed model, or pass another --logdir to begin another run.")
+
+
+def model_from_settings(settings: Settings, kind: Any = None) -> NMTModel:
+    """The model that the settings of a run describe, untrained.
+
+    Args:
+        kind: its class, or a function that makes it; None to find that by its name.
+    Raises:
+        SettingsError: there is none of that name, or it cannot be made from settings.
+    """
+    handed = {"optimizer_settings": settings.optimizer, "clip_norm": settings.train.clip_norm}
+    if kind is None:
+        return make_model(settings.architecture, settings.model, **handed)
+    return model_class.make(kind, settings.architecture, settings.model, **handed)
 
 
 def settings_as_made(settings: Settings, model: Any) -> Settings:

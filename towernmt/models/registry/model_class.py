@@ -11,7 +11,6 @@ from towernmt.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
-    from towernmt.run.settings import Settings
 
 
 def settings_class(kind: Any) -> Any:
@@ -73,19 +72,21 @@ def default_values(kind: Any, name: str) -> Any:
     return settings()
 
 
-def make(kind: Any, settings: Settings, name: str) -> NMTModel:
-    """The model that a class or function makes from the settings of a run.
+def make(kind: Any, name: str, settings: Any, **handed: Any) -> NMTModel:
+    """The model that a class or function makes from settings.
 
-    It is given what it takes of `settings`, `optimizer_settings` and `clip_norm`; a model that leaves the optimizer to
-    `NMTModel` gets the last two.
-
+    Args:
+        kind: the class or function.
+        name: what messages call it.
+        settings: of the model.
+        handed: what else it is given, `optimizer_settings` and `clip_norm` of a run: as arguments, as far as it takes
+            them. A model that leaves the optimizer to `NMTModel` gets all of them as attributes, too.
     Raises:
         SettingsError: it takes more than that, or makes no `NMTModel`.
     """
     from towernmt.models.interface import NMTModel
 
-    given = {"settings": settings.model, "optimizer_settings": settings.optimizer,
-             "clip_norm": settings.train.clip_norm}
+    given = {"settings": settings, **handed}
     parameters = inspect.signature(kind).parameters
     needed = [p.name for p in parameters.values() if p.default is p.empty
               and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in given]
@@ -97,8 +98,8 @@ def make(kind: Any, settings: Settings, name: str) -> NMTModel:
         raise SettingsError(f"{name} makes a {type(model).__name__}, which is no towernmt.models.NMTModel: derive it "
                             "from that, so that it can be validated and searched.")
     if type(model).optimizer is NMTModel.optimizer:
-        for key in ("optimizer_settings", "clip_norm"):
-            setattr(model, key, given[key])
+        for key, value in handed.items():
+            setattr(model, key, value)
     return model
 
 
