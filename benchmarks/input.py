@@ -32,10 +32,10 @@ from input_memory import measure_memory
 from input_resume import measure_resume
 
 from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
 from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.prepared.prepared import open_prepared
+from towernmt.dataflow.prepared.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 KINDS = ("prepared", "text", "sqlite", "postgresql", "s3", "s3-prepared", "tf.data", "torch")
@@ -121,7 +121,7 @@ def _measure(kind: str, uri: str, prepared: Path, tokens: int, feeders: int, sec
             passed = for_seconds(take, 1.0, seconds)
     else:
         data = StreamedCorpus(Corpora("the benchmark", [SourceEntry(uri)]), prepared)
-        with dequeuing(data.batches(StreamSettings(batch_tokens=tokens), 1, lambda _: None), feeders) as take:
+        with dequeuing(data.batches(StreamBatchSettings(batch_tokens=tokens), 1, lambda _: None), feeders) as take:
             passed = whole_pass(take)
     print(corpus.describe(reader="towernmt", kind=kind, batch_tokens=tokens, feeders=feeders, **passed.figures()),
           flush=True)

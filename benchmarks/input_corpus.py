@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.dataflow.prepare.prepare import prepare
-from towernmt.dataflow.prepare.settings import PrepareSettings
-from towernmt.dataflow.prepare.upload import upload_prepared
+from towernmt.dataflow.prepare.preparation import prepare
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepare.upload_to_s3 import upload_prepared
 from towernmt.dataflow.prepared.manifest import FORMAT, MANIFEST, VERSION, VOCABULARIES
 from towernmt.dataflow.prepared.shards import ShardWriter, id_dtype
 from towernmt.dataflow.storage.s3_client import client, split_name
 from towernmt.dataflow.storage.s3_folder import parse_s3_folder
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, save_vocabularies
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 
 WORDS = 20_000
 Pool = list[tuple[str, str]]

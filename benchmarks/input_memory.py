@@ -16,10 +16,10 @@ from typing import Any
 import input_corpus as corpus
 from input_loop import dequeuing
 
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
 from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 POINTS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -69,7 +69,7 @@ def _batches(kind: str, folder: Path) -> Any:
         return Batches(PreparedData(folder / "memory-shards"), BatchSettings(batch_tokens=TOKENS), epochs=1)
     data = StreamedCorpus(Corpora("the benchmark", [SourceEntry(str(folder / "memory.{src,tgt}"))]),
                           folder / "memory-vocabulary")
-    return data.batches(StreamSettings(batch_tokens=TOKENS), 1, lambda _: None)
+    return data.batches(StreamBatchSettings(batch_tokens=TOKENS), 1, lambda _: None)
 
 
 def _report(kind: str, pairs: int, seconds: float) -> None:

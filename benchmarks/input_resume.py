@@ -18,11 +18,11 @@ from typing import Any
 
 import input_corpus as corpus
 
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamSettings
+from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
 from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.order.stream import StreamBatches
-from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.order.stream_batches import StreamBatches
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.text.filters.pair_filter import PairFilter
@@ -75,7 +75,7 @@ def _stream(kind: str, uri: str, pool: corpus.Pool, pairs: int, share: float, vo
         raise RuntimeError(f"{uri}: pair {before} is {pair}, expected {pool[before % len(pool)]}.")
     begin = time.perf_counter()
     mixture = Mixture([Ingredient(open_source(uri))])
-    settings = StreamSettings(window=max(1, min(100_000, pairs // 100)))
+    settings = StreamBatchSettings(window=max(1, min(100_000, pairs // 100)))
     start = mixture.begin()
     start["draw"] = before
     start["sources"][0] |= {"cursor": cursor, "pairs": before, "round": before}

@@ -15,7 +15,7 @@ from towernmt.callbacks.stopping.nan_guard import GRADIENTS
 from towernmt.callbacks.surroundings import find_saver
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed

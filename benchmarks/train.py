@@ -29,7 +29,7 @@ from towernmt.core.machine.allocator import restart_with_allocator
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.input_source.queue_input import ReadableBatches
 from towernmt.models.choices import PRECISIONS
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.position import Position
 from towernmt.models import architecture
 from towernmt.optim.optimizer import OptimizerSettings

@@ -34,7 +34,8 @@ from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.order.training_data import TrainingData, open_training_data
-from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary, save_vocabularies
+from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.models.interface import NMTModel
 from towernmt.optim.ema import SUFFIX
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler

@@ -29,7 +29,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.vocabulary.vocabulary import PAD, Vocabulary
+from towernmt.dataflow.vocabulary.base import PAD, Vocabulary
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.models.layers.randomness import start_clock

@@ -19,11 +19,11 @@ from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.allocator import restart_with_allocator
-from towernmt.dataflow.prepare.default_corpus import default_corpus
-from towernmt.dataflow.prepare.prepare import prepare
-from towernmt.dataflow.prepare.settings import PrepareSettings
-from towernmt.dataflow.prepared.prepared import PreparedData
-from towernmt.dataflow.text.text import read_lines
+from towernmt.dataflow.prepare.preparation import prepare
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.sources.default_corpus import default_corpus
+from towernmt.dataflow.text.chunks import read_lines
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.nearest import nearest_translations
 

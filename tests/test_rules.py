@@ -63,6 +63,13 @@ ORDER = (("core",), ("dataflow",), ("input_source", "models"), ("check",), ("opt
 LEVEL = {folder: level for level, folders in enumerate(ORDER) for folder in folders}
 
 
+ROOMS = ("text", "vocabulary", "storage", "sources", "prepared", "prepare", "order")
+"""The rooms of `dataflow`, each importing only from those before it."""
+SUBWORDS = ("base", "words", "subword", "factored", "vocabulary_files")
+"""The modules of `dataflow.vocabulary`, and the sub-words, in the same order."""
+LARGEST_ROOM = 14
+
+
 STILL_BACKWARDS = {
     "towernmt/checkpoint/start_from.py: towernmt.run.directory",
     "towernmt/models/configured.py: towernmt.optim.optimizer",
@@ -106,8 +113,29 @@ def test_dependencies_point_one_way() -> None:
     assert backwards == STILL_BACKWARDS
 
 
+@pytest.mark.parametrize(("room", "order"), [("", ROOMS), ("vocabulary.", SUBWORDS)])
+def test_rooms_of_dataflow_point_one_way(room: str, order: tuple[str, ...]) -> None:
+    place = f"towernmt.dataflow.{room}"
+    backwards = set()
+    for name, tree in trees():
+        module = name.removesuffix(".py").replace("/", ".")
+        if not module.startswith(place) or module.endswith(".__init__"):
+            continue
+        level = order.index(module.removeprefix(place).split(".")[0])
+        others = [other for other in imported_modules(tree) if other.startswith(place)]
+        backwards |= {f"{name}: {other}" for other in others
+                      if order.index(other.removeprefix(place).split(".")[0]) > level}
+    assert backwards == set()
+
+
+def test_a_room_of_dataflow_holds_about_a_dozen_modules() -> None:
+    folders = [path for path in (PACKAGE / "dataflow").rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    counts = {str(path.relative_to(PACKAGE)): len([*path.glob("*.py")]) - 1 for path in folders}
+    assert {name: count for name, count in counts.items() if count > LARGEST_ROOM} == {}
+
+
 @pytest.mark.parametrize("module", [
-    "towernmt", "towernmt.core.settings", "towernmt.dataflow.prepare.prepare", "towernmt.dataflow.order.batches",
+    "towernmt", "towernmt.core.settings", "towernmt.dataflow.prepare.preparation", "towernmt.dataflow.order.batches",
     "towernmt.cli.main", "towernmt.cli.translate", "towernmt.cli.train", "towernmt.run.settings",
     "towernmt.run.directory"])
 def test_what_needs_no_tensorflow_does_not_import_it(module: str) -> None:

@@ -27,8 +27,8 @@ from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.callbacks.validation.bleu_validator import BleuValidator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.prepared.validation_set import ValidationSet
-from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.loss import Projection
 from towernmt.predict.decoding.search import SearchSettings

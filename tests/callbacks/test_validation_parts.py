@@ -12,7 +12,7 @@ from towernmt.callbacks.every import Every
 from towernmt.callbacks.validation import report
 from towernmt.callbacks.validation.metrics import METRICS, Outcome, mode_of
 from towernmt.core.errors import DataError
-from towernmt.dataflow.prepared.validation_set import ValidationSet
+from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.predict.evaluate import Scores
 
 OUTCOME = Outcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)

@@ -8,8 +8,8 @@ import pytest
 from towernmt.checkpoint.pretrained import PretrainedEmbeddings, read_embeddings
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "haus", "baum", "tür"])
 

@@ -19,8 +19,8 @@ from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.prepared.prepared import PreparedData
-from towernmt.dataflow.vocabulary.vocabulary import save_vocabularies
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run import launch

@@ -10,9 +10,9 @@ import pytest
 
 from towernmt.cli import prepare as command
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare.settings import PrepareSettings
-from towernmt.dataflow.prepared.prepared import PreparedData
-from towernmt.dataflow.prepared.validation_set import ValidationFiles
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.text.validation_set import ValidationFiles
 
 
 def _parser() -> argparse.ArgumentParser:

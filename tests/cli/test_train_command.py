@@ -166,7 +166,7 @@ def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp
 
 def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tmp_path, data):
     from towernmt.dataflow.order.batches import Batches
-    from towernmt.dataflow.prepared.prepared import PreparedData
+    from towernmt.dataflow.prepared.prepared_data import PreparedData
 
     assert train(*SMALL, "train.epochs=2")[0] == 0
     run = RunDirectory(tmp_path / "run")

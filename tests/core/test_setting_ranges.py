@@ -10,7 +10,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import Range, apply_overrides, check_ranges, flatten, setting
-from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.sources.corpora import SourceEntry
 from towernmt.models import ARCHITECTURES
 from towernmt.predict.decoding.settings import StreamSettings

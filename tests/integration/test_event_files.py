@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, I
 
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.prepared.prepared import PreparedData
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.run.launch import train
 from towernmt.run.settings import default_settings
 

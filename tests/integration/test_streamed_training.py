@@ -85,13 +85,13 @@ def test_the_log_tells_what_came_from_each_source(never_stopped) -> None:
 
 
 def test_each_epoch_is_exactly_the_corpus(sources, corpus) -> None:
-    from towernmt.dataflow.order.batch_settings import StreamSettings
+    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
     from towernmt.dataflow.order.training_data import make_batches, open_training_data
 
     data = open_training_data(sources / "corpora.yaml")
     found: list[Counter[tuple[str, str]]] = [Counter(), Counter()]
     epoch = 0
-    for position, batch in make_batches(data, StreamSettings(window=60, batch_tokens=256), epochs=2).read():
+    for position, batch in make_batches(data, StreamBatchSettings(window=60, batch_tokens=256), epochs=2).read():
         found[epoch].update(zip(map(data.source_vocabulary.decode, batch.source),
                                 map(data.target_vocabulary.decode, batch.target), strict=True))
         epoch = position.epoch

@@ -9,7 +9,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from towernmt.core.errors import DataError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.prepare.default_corpus import default_corpus
+from towernmt.dataflow.sources.default_corpus import default_corpus
 from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.optimizer import OptimizerSettings

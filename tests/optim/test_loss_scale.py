@@ -18,7 +18,7 @@ from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed

@@ -12,7 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.randomness import set_seed
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler, sample

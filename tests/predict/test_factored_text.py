@@ -7,9 +7,9 @@ import pytest
 
 from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.core.errors import DataError
-from towernmt.dataflow.vocabulary.factors import FactoredVocabulary
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import EOS, PAD, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.stream import translate_stream

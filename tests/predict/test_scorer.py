@@ -13,8 +13,9 @@ from towernmt.checkpoint.files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, SPECIAL_PIECES, save_vocabularies
+from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.predict.scorer import Scorer
 from towernmt.run.directory import RunDirectory

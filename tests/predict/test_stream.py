@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.pieces import cut_line

@@ -16,8 +16,8 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import EOS, SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.interface import shift_right
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module

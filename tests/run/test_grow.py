@@ -14,9 +14,10 @@ from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.factors import FactoredVocabulary
-from towernmt.dataflow.vocabulary.subword.words import WordVocabulary
-from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, Vocabulary, save_vocabularies
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.run.directory import RunDirectory
 from towernmt.run.grow import grow_vocabulary
 from towernmt.run.run_model import model_from_settings

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine.peak_memory import peak_memory
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.run import memory_fit
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory_fit import (

@@ -14,7 +14,7 @@ from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings

@@ -11,7 +11,7 @@ from tensorpack.train.interface import launch_train_with_config
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings

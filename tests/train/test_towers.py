@@ -13,10 +13,11 @@ from towernmt.callbacks.checkpoints.saver import CheckpointSaver
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf
+from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batch, Batches
+from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings

@@ -15,7 +15,7 @@ from towernmt.check.breach import Breach
 from towernmt.check.origin import where_defined, where_raised
 from towernmt.check.scratch import Scratch
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
 from towernmt.models.interface import DecoderState, NMTModel
 
 BEAM = 3

@@ -12,7 +12,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 
 _TABLES = {"source": ("embedding", "source_embedding"), "target": ("embedding", "target_embedding")}
 

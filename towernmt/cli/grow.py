@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.prepared.prepared import VOCABULARIES
+from towernmt.dataflow.prepared.prepared_data import VOCABULARIES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

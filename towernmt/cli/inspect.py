@@ -6,10 +6,9 @@ import argparse
 import sys
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.order.streamed_corpus import open_vocabularies
 from towernmt.dataflow.order.training_data import is_prepared
-from towernmt.dataflow.prepare.inspection import Inspection, Inspector, look_at_prepared, table
-from towernmt.dataflow.prepared.prepared import open_prepared
+from towernmt.dataflow.prepare.inspect_sources import Inspection, Inspector, look_at_prepared, table
+from towernmt.dataflow.prepared.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.mixture import Mixture
 
@@ -49,9 +48,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[Inspection]:
-    where = options.vocabulary or corpora.vocabulary
-    vocabularies = None if where is None else open_vocabularies(where, corpora.source_factors)[:2]
-    inspector = Inspector(options.pairs, options.samples, not options.no_count, vocabularies, corpora.pair_filter)
+    vocabularies = corpora.open_vocabularies(options.vocabulary or None)
+    inspector = Inspector(options.pairs, options.samples, not options.no_count,
+                          None if vocabularies is None else vocabularies[:2], corpora.pair_filter)
     found = []
     for ingredient in mixture.ingredients:
         if sys.stderr.isatty():

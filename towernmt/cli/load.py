@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from towernmt.dataflow.sources.load_table import BATCH_PAIRS, load
+from towernmt.dataflow.sources.database.bulk_load import BATCH_PAIRS, load
 from towernmt.dataflow.sources.open_source import open_source
 
 DESCRIPTION = ("Put sentence pairs into a table, made if it is not there. The same command again goes on where an "

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.secrets import mask_uri
-from towernmt.dataflow.prepare.prepare import prepare
-from towernmt.dataflow.prepare.settings import PrepareSettings
+from towernmt.dataflow.prepare.preparation import prepare
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 
 DESCRIPTION = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
                "line, or from any sources of sentence pairs, in flat memory.")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = PrepareSettings(**{field.name: getattr(args, field.name) for field in _options()})
     if settings.output.startswith("s3://"):
-        from towernmt.dataflow.prepare.remote_prepare import prepare_to_s3
+        from towernmt.dataflow.prepare.prepare_to_s3 import prepare_to_s3
 
         data = prepare_to_s3(settings, stream=sys.stderr)
     else:

@@ -15,7 +15,7 @@ from tensorpack.train.model_desc import ModelDesc
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.vocabulary import BOS
+from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.layers.guided_alignment import guided_alignment_loss
 from towernmt.models.layers.randomness import start_clock
 from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 
 # Each pattern matches between two parts, from the best place to cut to the worst.
 _CUTS = [

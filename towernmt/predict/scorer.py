@@ -18,7 +18,7 @@ from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.session import SessionCreator, refuse_forked
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.vocabulary.factors import FactorError
+from towernmt.dataflow.vocabulary.factored import FactorError
 from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
 from towernmt.optim.ema import RestoreAverages

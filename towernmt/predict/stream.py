@@ -17,9 +17,9 @@ import numpy as np
 
 from towernmt.core.errors import DivergenceError
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.text.text import one_line
-from towernmt.dataflow.vocabulary.factors import FactorError
-from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD, Vocabulary
+from towernmt.dataflow.text.cleaning import one_line
+from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
+from towernmt.dataflow.vocabulary.factored import FactorError
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.text_io import clean_lines

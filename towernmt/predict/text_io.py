@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text import one_line, wide_encoding
+from towernmt.dataflow.text.chunks import wide_encoding
+from towernmt.dataflow.text.cleaning import one_line
 from towernmt.predict.output_file import output_file
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from towernmt.run.settings import Settings, default_settings, settings_of_model
 
 if TYPE_CHECKING:
     from towernmt.dataflow.order.training_data import TrainingData
-    from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+    from towernmt.dataflow.vocabulary.base import Vocabulary
     from towernmt.models.interface import NMTModel
 
 
@@ -188,7 +188,7 @@ class RunDirectory:
             DataError: they are missing or damaged.
             SettingsError: they are not those that the run was trained with.
         """
-        from towernmt.dataflow.vocabulary.vocabulary import load_vocabularies
+        from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
         source, target, _ = load_vocabularies(self.vocabulary)
         self.check_vocabulary()

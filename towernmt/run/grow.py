@@ -18,8 +18,9 @@ from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown, weights_of_graph
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.factors import factors_of
-from towernmt.dataflow.vocabulary.vocabulary import UNK, Vocabulary, load_vocabularies, save_vocabularies
+from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.dataflow.vocabulary.factored import factors_of
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.ema import SUFFIX
 from towernmt.run.directory import RunDirectory

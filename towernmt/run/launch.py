@@ -40,7 +40,7 @@ from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
-from towernmt.dataflow.vocabulary.factors import factors_of
+from towernmt.dataflow.vocabulary.factored import factors_of
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, batch_signature
 from towernmt.models.kernels.precision import is_slow_on_cpu, set_precision

@@ -15,7 +15,7 @@ from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.peak_memory import peak_memory
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.freeze import TrainedVariables

@@ -18,7 +18,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.machine.peak_memory import peak_memory
-from towernmt.dataflow.order.batches import Batch
+from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.models import architecture
 from towernmt.run.directory import RunDirectory

@@ -10,7 +10,7 @@ from towernmt.callbacks.schedules.schedules import ScheduleSettings
 from towernmt.callbacks.validation.metrics import METRICS
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
-from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.batch_settings import StreamBatchSettings
 from towernmt.models import name_of_model, settings_and_presets
 from towernmt.models.choices import PRECISIONS
 from towernmt.optim.settings import OptimizerSettings
@@ -18,7 +18,7 @@ from towernmt.predict.decoding.settings import SearchSettings
 
 
 @dataclass
-class TrainSettings(StreamSettings):
+class TrainSettings(StreamBatchSettings):
     """How long to train, on what batches, and what happens on the way."""
 
     steps: int = setting(0, "stop after so many updates; 0 for no limit", at_least=0)

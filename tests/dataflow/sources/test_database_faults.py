@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database.table import open_database
+from towernmt.dataflow.sources.database.table_source import open_database
 from towernmt.dataflow.sources.source import Pair
 
 ROWS = 3000

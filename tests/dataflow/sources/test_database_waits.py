@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database import watch as database_watch
-from towernmt.dataflow.sources.database.table import open_database
+from towernmt.dataflow.sources.database import answer_timeout as database_watch
+from towernmt.dataflow.sources.database.table_source import open_database
 
 PATIENCE = 2
 COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"

@@ -24,7 +24,7 @@ from towernmt.dataflow.sources.formats.parquet import Parquet
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair, Source
 from towernmt.dataflow.storage import compression
-from towernmt.dataflow.storage.storage import LocalStorage, StoredFile
+from towernmt.dataflow.storage.stored_files import LocalStorage, StoredFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow.sources.database.table import open_database
-from towernmt.dataflow.sources.load_table import load
+from towernmt.dataflow.sources.database.bulk_load import load
+from towernmt.dataflow.sources.database.table_source import open_database
 from towernmt.dataflow.sources.open_source import open_source
 
 ROWS = 1500

@@ -8,8 +8,8 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.options import split_uri
-from towernmt.dataflow.storage import s3
+from towernmt.dataflow.sources.uri_options import split_uri
+from towernmt.dataflow.storage import s3_storage as s3
 
 
 @pytest.mark.parametrize(("uri", "message"), (

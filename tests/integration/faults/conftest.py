@@ -17,9 +17,10 @@ import yaml
 
 from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare.prepare import prepare
-from towernmt.dataflow.prepare.settings import PrepareSettings
-from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, load_vocabulary
+from towernmt.dataflow.prepare.preparation import prepare
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
 
 PAIRS = 300
 WORDS = [f"p{number}" for number in range(PAIRS)]

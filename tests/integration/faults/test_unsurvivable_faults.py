@@ -183,7 +183,7 @@ def a_gzip_file_that_rotted(faults: Faults) -> Break:
 
 def a_full_disk_under_the_cache(faults: Faults) -> Break:
     """Every further byte that is reserved is refused, as by a disk; a real one is in the tests of the cache."""
-    from towernmt.dataflow.prepare.upload import upload_prepared
+    from towernmt.dataflow.prepare.upload_to_s3 import upload_prepared
     from towernmt.dataflow.storage.s3_folder import parse_s3_folder
 
     s3, reserve = faults.server("s3"), os.posix_fallocate

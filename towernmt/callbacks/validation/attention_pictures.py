@@ -17,7 +17,7 @@ from towernmt.callbacks.progress.summaries import image_summary
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.vocabulary.vocabulary import EOS, Vocabulary
+from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 from towernmt.models.interface import NMTModel, batch_signature, shift_right
 from towernmt.optim.ema import averaged_weights
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 
 
 def teacher_forced_batches(source_lines: Sequence[str], target_lines: Sequence[str],

@@ -19,8 +19,8 @@ from towernmt.callbacks.validation import report
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.validation.towers import ValidationTowers
 from towernmt.core.errors import DivergenceError, SettingsError
-from towernmt.dataflow.prepared.validation_set import ValidationSet
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.models.interface import NMTModel
 from towernmt.predict.decoding.search import SearchSettings
 

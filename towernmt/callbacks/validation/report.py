@@ -8,8 +8,8 @@ import numpy as np
 
 from towernmt.callbacks.progress.summaries import markdown_cell
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
-from towernmt.dataflow.prepared.validation_set import ValidationSet
 from towernmt.dataflow.text.line_hash import line_hash
+from towernmt.dataflow.text.validation_set import ValidationSet
 
 
 def figures(outcome: Outcome, training_nll: float | None) -> str:

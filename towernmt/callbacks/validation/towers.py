@@ -14,8 +14,8 @@ from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.callbacks.validation.metrics import Outcome
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.prepared.validation_set import ValidationSet
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.models.interface import ALIGNMENT, NMTModel
 from towernmt.optim.ema import averaged_weights
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor

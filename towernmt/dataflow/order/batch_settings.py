@@ -9,7 +9,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.vocabulary.vocabulary import Sampling
+    from towernmt.dataflow.vocabulary.base import Sampling
 
 BATCH_TYPES = ("target", "source+target", "longest", "sentences")
 
@@ -33,7 +33,7 @@ class BatchSettings:
 
 
 @dataclass
-class StreamSettings(BatchSettings):
+class StreamBatchSettings(BatchSettings):
     """How unprepared sources become batches, beside what holds for all batches."""
 
     window: int = setting(
@@ -54,7 +54,7 @@ class StreamSettings(BatchSettings):
         Raises:
             SettingsError: `subword_nbest` is 0 or 1, which draw among nothing.
         """
-        from towernmt.dataflow.vocabulary.vocabulary import Sampling
+        from towernmt.dataflow.vocabulary.base import Sampling
 
         if not self.subword_sampling:
             return None

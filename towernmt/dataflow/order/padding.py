@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.vocabulary.vocabulary import EOS, PAD
+from towernmt.dataflow.vocabulary.base import EOS, PAD
 
 
 def pad_sentences(sentences: Sequence[Sequence[Any]], streams: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -10,24 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.prepare.annotations import check_factored_text
 from towernmt.dataflow.prepared.manifest import fingerprint_of
-from towernmt.dataflow.prepared.validation_set import ValidationSet, read_lines_of_set
-from towernmt.dataflow.sources.corpora import Corpora, Sides
-from towernmt.dataflow.text.text import check_rereadable, read_chunks
-from towernmt.dataflow.vocabulary.factors import FactorError, factored, load_factors
-from towernmt.dataflow.vocabulary.vocabulary import (
-    UNK,
-    Vocabulary,
-    load_vocabularies,
-    load_vocabulary,
-    save_vocabularies,
-)
+from towernmt.dataflow.sources.corpora import Corpora
+from towernmt.dataflow.text.chunks import check_rereadable, read_chunks
+from towernmt.dataflow.text.validation_set import ValidationSet, read_lines_of_set
+from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.dataflow.vocabulary.factored import FactorError
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.batch_settings import StreamSettings
-    from towernmt.dataflow.order.stream import StreamBatches
+    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
+    from towernmt.dataflow.order.stream_batches import StreamBatches
 
 
 class StreamedCorpus:
@@ -51,13 +46,12 @@ class StreamedCorpus:
         self.source_vocabulary: Vocabulary
         self.target_vocabulary: Vocabulary
         self.shared_vocabulary: bool
-        given = str(vocabulary) if vocabulary is not None else corpora.vocabulary
-        if given is None:
+        vocabularies = corpora.open_vocabularies(vocabulary)
+        if vocabularies is None:
             raise SettingsError(f"{self.directory}: unprepared text needs a vocabulary that exists: write `vocabulary: "
                                 "DIRECTORY` (of prepared data, or of a run) into the YAML file, or pass --vocabulary "
                                 "DIRECTORY; `towernmt prepare` makes one.")
-        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = open_vocabularies(
-            given, corpora.source_factors)
+        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = vocabularies
         self._check_tags()
 
     @cached_property
@@ -91,14 +85,14 @@ class StreamedCorpus:
             check_factored_text(files.source, self.source_vocabulary.streams - 1)
         return [one for one in sets if one is not None]
 
-    def batches(self, settings: StreamSettings, epochs: int | None = None,
+    def batches(self, settings: StreamBatchSettings, epochs: int | None = None,
                 report: Callable[[str], None] | None = None) -> StreamBatches:
         """The batches of the sources; `report` takes a sentence when a source or an epoch ends.
 
         Raises:
             SettingsError, DataError: a setting cannot work, or a source cannot be opened.
         """
-        from towernmt.dataflow.order.stream import StreamBatches
+        from towernmt.dataflow.order.stream_batches import StreamBatches
 
         mixture = self._corpora.mixture(settings.seed, report)
         return StreamBatches(mixture, self.source_vocabulary, self.target_vocabulary, settings,
@@ -123,38 +117,3 @@ class StreamedCorpus:
 def _read_lines(path: str) -> list[str]:
     check_rereadable(path)
     return [line for chunk in read_chunks(path) for line in chunk.decode()]
-
-
-def open_vocabularies(where: str | Path | Sides, factors: int | None = None) -> tuple[Vocabulary, Vocabulary, bool]:
-    """Source and target vocabulary, and whether they are one: from a directory, one file, or two.
-
-    Args:
-        where: they are.
-        factors: of the source text, whose word lists lie in the directory, or beside the file of the source; None: as
-            many as the directory has, or none beside files.
-    Raises:
-        DataError: there is no vocabulary, or not one for each factor.
-    """
-    source, target, shared = _open_vocabularies(where, factors or 0)
-    if factors is not None and source.streams != 1 + factors:
-        name = where.source if isinstance(where, Sides) else where
-        raise DataError(f"{name}: a vocabulary with {source.streams - 1} source factors, but the text has {factors} "
-                        "(source_factors): name a vocabulary that was made of such text (towernmt prepare "
-                        "--source-factors).")
-    return source, target, shared
-
-
-def _open_vocabularies(where: str | Path | Sides, factors: int) -> tuple[Vocabulary, Vocabulary, bool]:
-    if isinstance(where, Sides):
-        if where.source == where.target:
-            return _open_vocabularies(where.source, factors)
-        source, target = load_vocabulary(where.source), load_vocabulary(where.target)
-        shared = dict(source.files()) == dict(target.files())
-        beside = load_factors(Path(where.source).parent) if factors else []
-        return factored(source, beside), source if shared else target, shared
-    path = Path(where)
-    if path.is_dir():
-        inside = path / "vocabulary"
-        return load_vocabularies(inside if inside.is_dir() else path)
-    both = load_vocabulary(path)
-    return factored(both, load_factors(path.parent) if factors else []), both, True

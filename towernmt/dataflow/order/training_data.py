@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.secrets import mask_uri
-from towernmt.dataflow.prepared.prepared import open_prepared
+from towernmt.dataflow.prepared.prepared_data import open_prepared
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.batch_settings import StreamSettings
+    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
     from towernmt.dataflow.order.batches import Batches, BlockSource
-    from towernmt.dataflow.order.stream import StreamBatches
-    from towernmt.dataflow.prepared.validation_set import ValidationSet
-    from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+    from towernmt.dataflow.order.stream_batches import StreamBatches
+    from towernmt.dataflow.text.validation_set import ValidationSet
+    from towernmt.dataflow.vocabulary.base import Vocabulary
 
 
 _FULL, _FEW = 0.75, 4     # of a full batch; batches of a shard
@@ -75,7 +75,7 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
     return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
 
 
-def make_batches(data: TrainingData, settings: StreamSettings, epochs: int | None = None,
+def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int | None = None,
                  report: Callable[[str], None] | None = None, alignments: bool = False) -> Batches | StreamBatches:
     """The batches of prepared data, or of a stream; `report` takes sentences on what is there and what ends.
 

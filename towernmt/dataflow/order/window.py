@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import TowerNMTError
-from towernmt.dataflow.order.batch_settings import StreamSettings
+from towernmt.dataflow.order.batch_settings import StreamBatchSettings
+from towernmt.dataflow.order.block_plan import BlockPlan, plan_block
 from towernmt.dataflow.order.buckets import define_buckets
-from towernmt.dataflow.order.plan import BlockPlan, plan_block
-from towernmt.dataflow.prepare.encode import ChunkEncoder, EncodedChunk
-from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepare.chunk_encoder import ChunkEncoder, EncodedChunk
+from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.dataflow.sources.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.vocabulary.factors import FactorError
+from towernmt.dataflow.vocabulary.factored import FactorError
 
 _SLICE = 8192  # pairs that are text, and lists of ids, at a time
 _THREADS = min(4, os.cpu_count() or 1)
@@ -59,7 +59,7 @@ class WindowMaker:
         settings: window, sampling and batches.
     """
 
-    def __init__(self, mixture: Mixture, encoder: ChunkEncoder, settings: StreamSettings) -> None:
+    def __init__(self, mixture: Mixture, encoder: ChunkEncoder, settings: StreamBatchSettings) -> None:
         self._mixture, self._encoder, self._settings = mixture, encoder, settings
         self._sampling = settings.sampling()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.prepare.settings import PrepareSettings
-from towernmt.dataflow.text.text import Chunk, TextSummary, clean, read_chunks, read_lines, scan_beside
-from towernmt.dataflow.vocabulary.factors import SEPARATOR, FactorError, split_factors
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.text.chunks import Chunk, read_chunks, read_lines
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_scan import TextSummary, scan_beside
+from towernmt.dataflow.vocabulary.factored import SEPARATOR, FactorError, split_factors
 
 Chunks = tuple[Chunk, Chunk, Chunk | None]
 """Lines of source (with its factors), target, and alignments if there are any."""

@@ -20,8 +20,8 @@ from towernmt.core.errors import DataError
 from towernmt.core.files.json_files import Between, JSONError, Natural, checked, load
 from towernmt.core.files.outside_names import checked_name
 from towernmt.dataflow.prepared.shards import ShardInfo
-from towernmt.dataflow.vocabulary.factors import factor_file, factors_of
-from towernmt.dataflow.vocabulary.vocabulary import Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.factored import factor_file, factors_of
 
 FORMAT = "towernmt-prepared"
 VERSION = 1

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.core.files.atomic_files import naming, replacing
 from towernmt.core.files.json_files import Between
-from towernmt.dataflow.prepared.pairs import PairBlock
+from towernmt.dataflow.prepared.pair_block import PairBlock
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1

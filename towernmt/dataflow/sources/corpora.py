@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -30,11 +30,14 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files.strict_yaml import load_strict
 from towernmt.core.secrets import mask_text, mask_uri
 from towernmt.core.settings import apply_overrides, setting
-from towernmt.dataflow.prepared.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.sources.mixture import MIXES, ON_END, Ingredient, Mixture
+from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.text.filters.pair_filter import PairFilter
 from towernmt.dataflow.text.filters.text_filters import TextFilters
-from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.vocabulary.base import Vocabulary
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -94,6 +97,22 @@ class Corpora:
         ingredients = [Ingredient(open_source(entry.uri), entry.weight, entry.tag, entry.on_end)
                        for entry in self.sources]
         return Mixture(ingredients, self.mix, self.temperature, seed, report)
+
+    def open_vocabularies(self, instead: str | Path | None = None) -> tuple[Vocabulary, Vocabulary, bool] | None:
+        """Source and target vocabulary, and whether they are one; None: no vocabulary is named.
+
+        Args:
+            instead: of `vocabulary`: a directory, or the file of one vocabulary for both sides.
+        Raises:
+            DataError: see `towernmt.dataflow.vocabulary.vocabulary_files.open_vocabularies`.
+        """
+        from towernmt.dataflow.vocabulary.vocabulary_files import open_vocabularies
+
+        where = self.vocabulary if instead is None else instead
+        if where is None:
+            return None
+        source, target = (where.source, where.target) if isinstance(where, Sides) else (where, None)
+        return open_vocabularies(source, target, self.source_factors)
 
 
 def read_corpora(where: str | Path) -> Corpora:

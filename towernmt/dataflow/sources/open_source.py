@@ -19,7 +19,8 @@ from towernmt.dataflow.sources.formats.line_formats import JsonLines, TabSeparat
 from towernmt.dataflow.sources.formats.parallel_files import ParallelFiles, has_braces
 from towernmt.dataflow.sources.formats.parquet import Parquet
 from towernmt.dataflow.sources.formats.tmx import TranslationMemory
-from towernmt.dataflow.sources.options import (
+from towernmt.dataflow.sources.source import Source
+from towernmt.dataflow.sources.uri_options import (
     Parse,
     choice,
     name,
@@ -29,10 +30,9 @@ from towernmt.dataflow.sources.options import (
     whole_number,
     yes_or_no,
 )
-from towernmt.dataflow.sources.source import Source
 from towernmt.dataflow.storage.compression import split_compression
 from towernmt.dataflow.storage.s3_client import split_name
-from towernmt.dataflow.storage.storage import LocalStorage, Storage
+from towernmt.dataflow.storage.stored_files import LocalStorage, Storage
 
 _PLACES = ("", "file", "s3", "http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
@@ -57,7 +57,7 @@ def open_source(uri: str) -> Source:
     scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
     kind = scheme[1].lower() if scheme else ""
     if kind.partition("+")[0] in _DATABASES or (kind not in _PLACES and _is_dialect(kind)):
-        from towernmt.dataflow.sources.database.table import open_database
+        from towernmt.dataflow.sources.database.table_source import open_database
 
         return open_database(uri)
     if kind not in _PLACES:
@@ -109,8 +109,8 @@ def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_option
 
 def _open_url(uri: str) -> Source:
     """A file of a web server; what stands behind the `?` and is no option of ours belongs to the server."""
-    from towernmt.dataflow.storage.http import HttpStorage
     from towernmt.dataflow.storage.http_client import WebServer
+    from towernmt.dataflow.storage.http_storage import HttpStorage
 
     url, _, query = uri.partition("#")[0].partition("?")
     scheme, _, rest = url.partition("://")
@@ -142,7 +142,7 @@ def _s3_name(uri: str, place: str) -> str:
 def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
     if not pattern.lower().startswith("s3://"):
         return LocalStorage()
-    from towernmt.dataflow.storage.s3 import S3Storage
+    from towernmt.dataflow.storage.s3_storage import S3Storage
 
     return S3Storage(**options)
 

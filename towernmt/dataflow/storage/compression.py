@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.storage.storage import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 READ_BYTES = 1 << 17       # measured: half of it and twice as much are slower
 _COMPRESSED_BYTES = 1 << 14       # so that one call decompresses some MiB at most, however well the text packs

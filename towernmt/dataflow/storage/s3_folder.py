@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.storage.s3 import S3Storage
 from towernmt.dataflow.storage.s3_client import S3Options, split_name
+from towernmt.dataflow.storage.s3_storage import S3Storage
 
 _OPTIONS = ("endpoint_url", "region", "retries")
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text import Chunk
+from towernmt.dataflow.text.chunks import Chunk
 
 Link = tuple[int, int]
 """Source word and target word, from 0."""

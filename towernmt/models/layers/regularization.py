@@ -7,7 +7,7 @@ from typing import Any
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.vocabulary.vocabulary import UNK
+from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.loss import Projection, smoothed_cross_entropy

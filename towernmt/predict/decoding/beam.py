@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.predict.decoding.settings import SearchSettings
 

@@ -16,7 +16,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.randomness import graph_seed
 from towernmt.predict.decoding.beam import NEVER

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.database.answer_timeout import Watch
+from towernmt.dataflow.sources.database.database_uri import DatabaseURI
 from towernmt.dataflow.sources.database.driver_errors import may_pass, reason, refused_credentials
-from towernmt.dataflow.sources.database.uri import DatabaseURI
-from towernmt.dataflow.sources.database.watch import Watch
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

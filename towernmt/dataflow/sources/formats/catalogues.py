@@ -11,7 +11,7 @@ from towernmt.dataflow.sources.formats.file_source import FileSource, Group
 from towernmt.dataflow.sources.formats.messages import MO_BEGINNINGS, Catalogue, Message, parse_mo, parse_po
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.storage.compression import UnreadableError, read_bytes, split_compression
-from towernmt.dataflow.storage.storage import Storage
+from towernmt.dataflow.storage.stored_files import Storage
 
 LARGEST = 1 << 28
 

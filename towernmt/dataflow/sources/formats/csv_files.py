@@ -9,8 +9,8 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.formats.file_source import FileSource, Group
 from towernmt.dataflow.sources.formats.lines import line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.storage.storage import Storage, StoredFile
-from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
+from towernmt.dataflow.text.cleaning import clean
 
 Record = tuple[int, int, int, list[str]]
 """The first line of a record (from 1), the lines up to its end, the byte there, and its fields."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
-from towernmt.dataflow.storage.storage import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 Group = tuple[StoredFile, ...]
 """The files that are read together: one, or two parallel ones."""

@@ -12,7 +12,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.formats.file_source import FileSource, Group, cursors, pairs
 from towernmt.dataflow.sources.formats.lines import count_lines, line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.storage.storage import Storage
+from towernmt.dataflow.storage.stored_files import Storage
 
 _SURROGATE = re.compile("[\ud800-\udfff]")     # JSON can hold one; UTF-8, and so all that comes later, cannot
 

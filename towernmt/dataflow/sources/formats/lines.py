@@ -13,8 +13,8 @@ import numpy as np
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.storage.compression import UnreadableError, read_bytes
-from towernmt.dataflow.storage.storage import Storage, StoredFile
-from towernmt.dataflow.text.text import Chunk
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
+from towernmt.dataflow.text.chunks import Chunk
 
 LONGEST_LINE = 1 << 24
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text import Chunk
+from towernmt.dataflow.text.chunks import Chunk
 
 MO_BEGINNINGS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
 """What a `.mo` file begins with, and the order of bytes that this tells (as `struct` writes it)."""

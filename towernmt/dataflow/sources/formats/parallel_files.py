@@ -9,7 +9,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.formats.file_source import FileSource, Group, cursors, pairs
 from towernmt.dataflow.sources.formats.lines import LineBlock, count_lines, line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.storage.storage import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 

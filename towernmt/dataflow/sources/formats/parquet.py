@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.formats.file_source import FileSource, Group, cursors, pairs
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.storage.storage import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 if TYPE_CHECKING:
     from pyarrow import Array

@@ -18,7 +18,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.formats.file_source import FileSource, Group
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.storage.compression import UnreadableError, read_bytes
-from towernmt.dataflow.storage.storage import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 LONGEST_UNIT = 1 << 24
 _UNIT = ["tmx", "body", "tu"]

@@ -15,9 +15,9 @@ from itertools import chain
 from typing import Any
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text import clean
-from towernmt.dataflow.vocabulary.subword.words import most_frequent, read_pieces, write_pieces
-from towernmt.dataflow.vocabulary.vocabulary import SPECIAL_PIECES, UNK, Sampling, Vocabulary
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
+from towernmt.dataflow.vocabulary.words import most_frequent, read_pieces, write_pieces
 
 SEPARATOR = "@@"
 _CACHED_WORDS = 200_000

@@ -14,11 +14,11 @@ from itertools import accumulate
 
 import sentencepiece
 
+from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.subword.bpe_dropout import BpeDropout
 from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
 from towernmt.dataflow.vocabulary.subword.uniform_draws import uniform_draws
 from towernmt.dataflow.vocabulary.subword.unigram_sampling import UnigramSampler
-from towernmt.dataflow.vocabulary.vocabulary import Sampling
 
 
 class PieceSampler:

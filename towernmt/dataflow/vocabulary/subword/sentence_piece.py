@@ -10,10 +10,10 @@ from functools import cached_property
 import sentencepiece
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text import clean
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.vocabulary.subword.piece_words import PieceWords
-from towernmt.dataflow.vocabulary.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 
 _TRAINER_THREADS = 16  # fixed: the sums of the training depend on it
 

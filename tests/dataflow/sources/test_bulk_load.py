@@ -1,0 +1,178 @@
+"""`load`: any source into a table, each pair once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources.database.bulk_load import load
+from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.source import Cursor, Pair, Source
+
+PAIRS = [Pair(f"{n} ä😀 %s :x ?", f"'{n}' \\ \"x\"") for n in range(1000)]
+
+
+class ListSource(Source):
+    """Pairs from memory; may fail behind some of them."""
+
+    def __init__(self, pairs: list[Pair], fails_after: int | None = None, name: str = "list") -> None:
+        self.name, self._pairs, self._fails_after = name, pairs, fails_after
+
+    def begin(self) -> Cursor:
+        return {"at": 0, "of": len(self._pairs)}
+
+    def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
+        for at in range(cursor["at"], cursor["of"]):
+            if at == self._fails_after:
+                raise DataError("the source broke")
+            yield {"at": at + 1, "of": cursor["of"]}, self._pairs[at]
+
+    def count(self) -> int:
+        return len(self._pairs)
+
+
+def rows(path: Path, statement: str = "SELECT * FROM pairs ORDER BY 1") -> list[Any]:
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(statement).fetchall()
+    connection.close()
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[str, Path]:
+    path = tmp_path / "corpus.db"
+    return f"sqlite:///{path}?table=pairs&source=de&target=en", path
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000, 4000])
+def test_all_pairs_come_into_a_new_table_in_their_order(place: tuple[str, Path], batch: int) -> None:
+    pairs = PAIRS[:30] if batch == 1 else PAIRS
+    loaded = load(ListSource(pairs), place[0], batch)
+    assert (loaded.pairs, loaded.new) == (len(pairs), len(pairs))
+    assert rows(place[1]) == [(n + 1, *pair) for n, pair in enumerate(pairs)]
+    source = open_database(place[0])
+    assert [pair for _, pair in source.read(source.begin())] == pairs
+
+
+def test_an_interrupted_loading_goes_on_and_a_finished_one_is_kept(place: tuple[str, Path]) -> None:
+    with pytest.raises(DataError, match="the source broke"):
+        load(ListSource(PAIRS, fails_after=333), place[0], 100)
+    assert len(rows(place[1])) == 300
+    assert load(ListSource(PAIRS), place[0], 64)[:2] == (1000, 700)
+    assert load(ListSource(PAIRS), place[0], 64)[:2] == (1000, 0)
+    assert [row[1:] for row in rows(place[1])] == PAIRS
+
+
+def test_several_sources_share_a_table_and_a_dropped_table_is_loaded_again(place: tuple[str, Path]) -> None:
+    load(ListSource(PAIRS[:10]), place[0])
+    load(ListSource(PAIRS[10:15], name="other"), place[0])
+    assert [row[1:] for row in rows(place[1])] == PAIRS[:15]
+    rows(place[1], "DROP TABLE pairs")
+    assert load(ListSource(PAIRS[:10]), place[0]).new == 10
+    assert len(rows(place[1])) == 10
+
+
+def test_a_source_that_changed_since_it_was_loaded_is_not_taken_for_loaded(place: tuple[str, Path]) -> None:
+    load(ListSource(PAIRS[:10]), place[0])
+    with pytest.raises(DataError, match="has changed since"):
+        load(ListSource(PAIRS[:20]), place[0])
+
+
+def test_an_empty_source_makes_an_empty_table(place: tuple[str, Path]) -> None:
+    assert load(ListSource([]), place[0])[:2] == (0, 0)
+    assert rows(place[1]) == []
+
+
+def test_two_processes_that_load_the_same_are_told_apart(place: tuple[str, Path]) -> None:
+    class Overtaken(ListSource):
+        def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
+            for n, item in enumerate(super().read(cursor)):
+                if n == 50:     # the other one does it all meanwhile
+                    load(ListSource(PAIRS), place[0])
+                yield item
+
+    with pytest.raises(DataError, match="another process loads"):
+        load(Overtaken(PAIRS), place[0], 20)
+    assert [row[1:] for row in rows(place[1])] == PAIRS
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Leave out the option where")])
+def test_what_cannot_be_loaded_into_is_refused(place: tuple[str, Path], options: str, words: str) -> None:
+    load(ListSource(PAIRS[:3]), place[0])
+    with pytest.raises((DataError, SettingsError), match=words):
+        load(ListSource(PAIRS), f"sqlite:///{place[1]}?{options}")
+    with pytest.raises(SettingsError, match="--batch 0"):
+        load(ListSource(PAIRS), place[0], 0)
+
+
+@pytest.mark.parametrize("name", [
+    "{path}?table=pairs&source=de&target=en", "{link}?table=pairs&source=de&target=en",
+    "{path}?table=pairs&source=en&target=de", "{path}?table=main.pairs&source=de&target=en"])
+def test_a_table_is_not_loaded_into_itself(place: tuple[str, Path], name: str) -> None:
+    load(ListSource(PAIRS[:3]), place[0])
+    link = place[1].with_name("link.db")
+    link.symlink_to(place[1])
+    source = open_database("sqlite:///" + name.format(path=place[1], link=link))
+    before = rows(place[1]), rows(place[1], "select * from towernmt_load")
+    for _ in range(2):
+        with pytest.raises(DataError, match="is the table .* itself, whose pairs would all be there twice"):
+            load(source, place[0])
+    assert (rows(place[1]), rows(place[1], "select * from towernmt_load")) == before
+
+
+def test_a_table_is_loaded_into_one_of_its_name_elsewhere(place: tuple[str, Path], tmp_path: Path) -> None:
+    load(ListSource(PAIRS[:3]), place[0])
+    assert load(open_database(place[0]), f"sqlite:///{tmp_path}/copy.db?table=pairs&source=de&target=en").pairs == 3
+    assert load(open_database(place[0]), f"sqlite:///{place[1]}?table=others").pairs == 3
+
+
+def command(files: Path, uri: str) -> list[str]:
+    return ["load", "--source", f"{files}/x.{{de,en}}", "--output", uri, "--batch", "50"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for side, name in enumerate(("de", "en")):
+        (tmp_path / f"x.{name}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_process_that_is_killed_loses_and_doubles_nothing(place: tuple[str, Path], files: Path) -> None:
+    """Kill -9 inside a transaction, after its rows and before its commit, again and again."""
+    program = ("import os, signal, sys, sqlite3, sqlalchemy\n"
+               "from towernmt.cli.main import main\n"
+               "left = [int(sys.argv[1])]\n"
+               "def commit(connection):\n"
+               "    left[0] -= 1\n"
+               "    if left[0] == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+               "sqlalchemy.event.listen(sqlalchemy.Engine, 'commit', commit)\n"
+               "sys.exit(main(sys.argv[2:]))\n")
+    seen = []
+    for commits in (2, 5, 9, 12):
+        done = subprocess.run([sys.executable, "-c", program, str(commits), *command(files, place[0])],
+                              cwd=Path(__file__).parents[3], env=dict(os.environ), check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+        there = rows(place[1], "SELECT name FROM sqlite_master WHERE name = 'pairs'")
+        seen.append(len(rows(place[1])) if there else 0)
+    assert seen == sorted(seen) and 0 < seen[-1] < 1000 and seen[-1] % 50 == 0
+    assert main(command(files, place[0])) == 0
+    assert [row[1:] for row in rows(place[1])] == PAIRS
+
+
+def test_the_command_says_what_it_did(place: tuple[str, Path], files: Path,
+                                      capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(command(files, place[0])) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("1,000 pairs, 1,000 of them new, are in sqlite:///")
+    assert "loading: 1,000 lines" in err

@@ -1,0 +1,129 @@
+"""Reading text files: line ends, encodings, and two files side by side."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.chunks import read_chunks, read_lines
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_scan import scan_pair
+from towernmt.predict.text_io import clean_lines
+
+
+@pytest.mark.parametrize(("content", "lines"), (
+    (b"", []),
+    (b"\n", [""]),
+    (b"a", ["a"]),
+    (b"a\n", ["a"]),
+    (b"a\n\n", ["a", ""]),
+    (b"a\r\nb\r\n", ["a", "b"]),
+    (b"a\rb\n", ["a\rb"]),
+    (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+    ("a\u2028b\x0bc\x0cd\x1ce\x85f\n".encode(), ["a\u2028b\x0bc\x0cd\x1ce\x85f"]),
+))
+def test_lines_end_at_line_feeds_alone(content: bytes, lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    assert list(read_lines(path)) == lines
+    (tmp_path / "text.gz").write_bytes(gzip.compress(content))
+    assert list(read_lines(tmp_path / "text.gz")) == lines
+
+
+@settings(max_examples=100, deadline=None)
+@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\n\r\ufeff"), max_size=5)),
+       size=st.integers(1, 7), end=st.sampled_from(["\n", "\r\n"]))
+def test_chunks_hold_every_line_once(lines: list[str], size: int, end: str,
+                                     tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes("".join(line + end for line in lines).encode())
+    chunks = list(read_chunks(path, size))
+    assert [line for chunk in chunks for line in chunk.decode()] == lines
+    assert [chunk.first_line for chunk in chunks] == list(range(1, len(lines) + 1, size))
+    assert all(len(chunk.decode()) == chunk.lines for chunk in chunks)
+
+
+def test_bytes_that_are_not_utf8_are_found_by_file_line_and_byte(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.de"
+    path.write_bytes(b"gut\n" * 9_000 + "früh\n".encode("latin-1") + b"gut\n")
+    with pytest.raises(DataError, match=r"latin1\.de line 9001: byte 3 of the line \(0xfc\) is not "
+                                         "UTF-8.*iconv"):
+        list(read_lines(path))
+    path.write_bytes(b"\xef\xbb\xbfab\xff\n")
+    with pytest.raises(DataError, match="line 1: byte 3"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+@pytest.mark.parametrize("text", ["Good morning!\nHow are you?\n", "Hi\n", "Доброе утро!\nКак дела?\n", "früh auf\n"])
+def test_text_of_wide_characters_without_a_mark_is_refused_by_name(text: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "wide.de"
+    path.write_bytes(text.encode(encoding))
+    name = encoding if encoding < "UTF-3" else "UTF-32"
+    with pytest.raises(DataError, match=f"wide.de line 1: the text is {name} .*iconv -f {name} -t UTF-8"):
+        list(read_lines(path))
+
+
+def test_a_nul_in_text_of_utf8_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("Guten\0Morgen\nЯ\0\0и\n".encode())
+    assert list(read_lines(path)) == ["Guten\0Morgen", "Я\0\0и"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=20))
+def test_training_and_translation_see_the_same_words_in_any_text(text: str) -> None:
+    text = text.replace("\n", " ").removeprefix("\ufeff").removesuffix("\r")
+    assert clean(next(clean_lines([text]))) == clean(text)
+    assert not re.search("[\0-\x1f\x7f-\x9f\u2028]", clean(text))
+    assert clean(clean(text)) == clean(text)
+
+
+def test_a_nul_is_a_space_in_training_as_it_is_in_translation() -> None:
+    assert clean("Guten\0Morgen\x07 \x7f!") == "Guten Morgen !"
+
+
+def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes("früh\n".encode("utf-16"))
+    with pytest.raises(DataError, match="the file is UTF-16.*iconv -f UTF-16"):
+        list(read_lines(tmp_path / "text"))
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none.de: there is no such file"):
+        list(read_lines(tmp_path / "none.de"))
+    with pytest.raises(DataError, match="Is a directory"):
+        list(read_lines(tmp_path))
+    whole = gzip.compress(b"text\n" * 1000)
+    for name, content in (("cut.gz", whole[:-10]), ("no.gz", b"text\n")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"{name}: cannot be read"):
+            list(read_lines(tmp_path / name))
+
+
+@pytest.mark.parametrize("extra", (1, 5_000))
+@pytest.mark.parametrize("longer", ("a", "b"))
+def test_unequal_files_are_refused_with_the_line_where_the_shorter_ends(extra: int, longer: str,
+                                                                        tmp_path: Path) -> None:
+    for name in "ab":
+        lines = 5_000 + (extra if name == longer else 0)
+        (tmp_path / name).write_text("x\n" * lines)
+    shorter = "b" if longer == "a" else "a"
+    with pytest.raises(DataError, match=f"{shorter} ends at line 5000, but .*{longer} has {5000 + extra} "
+                                        "lines"):
+        scan_pair(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_missing_final_line_feed_is_no_missing_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x\ny")
+    (tmp_path / "b").write_bytes(b"x\r\ny\r\n")
+    source, target = scan_pair(tmp_path / "a", tmp_path / "b")
+    assert source.lines == target.lines == 2
+    assert source.sha256 == hashlib.sha256(b"x\ny").hexdigest() and target.bytes == 6

@@ -1,0 +1,52 @@
+"""What a process of its own draws, for the tests that compare processes.
+
+    python subword_sampling.py draws MODEL...            # a digest of segmentations of each vocabulary
+    python subword_sampling.py batches CORPORA MODEL [POSITION...]
+                                                         # position and digest of each batch from each position on
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+
+from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.order.stream_batches import StreamBatches
+from towernmt.dataflow.order.window import StreamBatchSettings
+from towernmt.dataflow.sources.corpora import read_corpora
+from towernmt.dataflow.vocabulary.base import Sampling
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
+
+_CHANCE = random.Random(2)
+_WORDS = ["".join(_CHANCE.choices("abcdefgh", k=_CHANCE.randint(3, 9))) for _ in range(300)]  # as test_sampling.py has
+TEXTS = [" ".join([*_CHANCE.choices(_WORDS, k=5), "ab" * (number % 40), f"ü{number}"]) for number in range(300)]
+SAMPLINGS = (Sampling(0.1), Sampling(0.5), Sampling(0.3, 8))
+
+
+def digests(path: str) -> list[str]:
+    """Of the draws of each of SAMPLINGS."""
+    vocabulary = load_vocabulary(path)
+    return [hashlib.sha256(repr([vocabulary.sample_batch(TEXTS, sampling, 5, 1000),
+                                 vocabulary.sample_with_words(TEXTS, sampling, 6)]).encode()).hexdigest()
+            for sampling in SAMPLINGS]
+
+
+def batches(corpora: str, model: str, position: str | None = None) -> list[str]:
+    """A line for each batch: the position after it, and a digest of its arrays."""
+    vocabulary = load_vocabulary(model)
+    settings = StreamBatchSettings(batch_tokens=600, window=700, subword_sampling=True, seed=3)
+    stream = StreamBatches(read_corpora(corpora).mixture(), vocabulary, vocabulary, settings, epochs=2,
+                           report=lambda _: None)
+    begin = None if position is None else Position.from_json(position)
+    return [f"{after.to_json()} {hashlib.sha256(b''.join(array.tobytes() for array in batch.arrays())).hexdigest()}"
+            for after, batch in stream.read(begin)]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "draws":
+        for name in sys.argv[2:]:
+            print(*digests(name))
+    else:
+        for begin in sys.argv[4:] or [None]:
+            print(*batches(*sys.argv[2:4], begin), "", sep="\n")

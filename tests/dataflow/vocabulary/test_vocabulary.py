@@ -1,0 +1,253 @@
+"""Vocabularies: round trips, special ids, files, and what happens at the edges."""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, load_vocabulary, save_vocabularies
+from towernmt.dataflow.vocabulary.words import WordVocabulary, learn_words
+
+
+def _sentences(count: int = 400, seed: int = 5) -> list[str]:
+    """Random sentences of a made-up language, words of skewed frequency."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choice("abcdeäöüßé") for _ in range(draw.randint(1, 7))) for _ in range(150)]
+    return [" ".join(words[min(int(draw.expovariate(0.05)), 149)] for _ in range(draw.randint(1, 9)))
+            for _ in range(count)]
+
+
+SENTENCES = _sentences()
+
+
+def _learn(kind: str, size: int = 120) -> Vocabulary:
+    if kind == "word":
+        return learn_words(SENTENCES, 1000)
+    if kind == "bpe-codes":
+        return learn_bpe_codes(SENTENCES, 200)
+    return learn_sentence_piece(SENTENCES, kind, size)
+
+
+KINDS = ("unigram", "bpe", "bpe-codes", "word")
+VOCABULARIES = {kind: _learn(kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_the_corpus_survives_encoding_and_decoding(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    for sentence, ids in zip(SENTENCES, vocabulary.encode_batch(SENTENCES), strict=True):
+        assert vocabulary.decode(ids) == sentence
+        assert not {PAD, BOS, EOS, UNK} & set(ids)
+        assert max(ids) < vocabulary.size == len(vocabulary)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.characters(codec=None, exclude_categories=())))
+def test_any_text_at_all_is_encoded_and_decoded(kind: str, text: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    ids = vocabulary.encode(text)
+    assert all(UNK <= id < vocabulary.size for id in ids)
+    assert vocabulary.decode(ids) == " ".join(vocabulary.decode(ids).split())
+    assert vocabulary.encode_batch([text, text]) == [ids, ids]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_characters_become_unk_and_white_space_becomes_nothing(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    assert UNK in vocabulary.encode("漢")
+    assert vocabulary.encode(" \t\u2003\n") == vocabulary.encode("") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_unicode_forms_of_a_letter_are_encoded_alike(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    for sentence in SENTENCES[:50]:
+        assert vocabulary.encode(unicodedata.normalize("NFD", sentence)) == vocabulary.encode(sentence)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_stops_at_eos_and_skips_pad_and_bos(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    ids = vocabulary.encode(SENTENCES[0])
+    padded = [BOS, *ids[:1], PAD, *ids[1:], EOS, *ids, PAD]
+    assert vocabulary.decode(padded) == SENTENCES[0]
+    assert vocabulary.decode([EOS]) == vocabulary.decode([]) == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_id_outside_the_vocabulary_is_refused(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    for id in (-1, vocabulary.size):
+        with pytest.raises(DataError, match=f"id {id} is not in this vocabulary"):
+            vocabulary.decode([id])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_and_ids_are_each_others_inverse(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    pieces = [vocabulary.id_to_piece(id) for id in range(vocabulary.size)]
+    assert tuple(pieces[:4]) == SPECIAL_PIECES
+    assert [vocabulary.piece_to_id(piece) for piece in pieces] == list(range(vocabulary.size))
+    assert vocabulary.piece_to_id("no such piece") == UNK
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_vocabulary_is_loaded_the_same(kind: str, tmp_path: Path) -> None:
+    vocabulary = VOCABULARIES[kind]
+    paths = vocabulary.save(tmp_path / "deep" / "de.v2")
+    for path in (paths[0], tmp_path / "deep" / "de.v2"):
+        loaded = load_vocabulary(path)
+        assert type(loaded) is type(vocabulary)
+        assert dict(loaded.files()) == dict(vocabulary.files())
+        assert loaded.encode_batch(SENTENCES) == vocabulary.encode_batch(SENTENCES)
+
+
+def test_vocabularies_of_a_directory_know_whether_they_are_shared(tmp_path: Path) -> None:
+    unigram, word, codes = (VOCABULARIES[kind] for kind in ("unigram", "word", "bpe-codes"))
+    save_vocabularies(codes, codes, tmp_path)
+    source, target, shared = load_vocabularies(tmp_path)
+    assert shared and source is target
+    save_vocabularies(unigram, word, tmp_path)
+    source, target, shared = load_vocabularies(tmp_path)
+    assert (source.kind, target.kind, shared) == ("sentencepiece", "word", False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.model", "target.words"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_again_gives_the_same_files(kind: str) -> None:
+    assert dict(_learn(kind).files()) == dict(VOCABULARIES[kind].files())
+
+
+@pytest.mark.parametrize("kind", ("unigram", "bpe"))
+def test_a_size_that_the_text_cannot_fill_gives_a_smaller_vocabulary(kind: str) -> None:
+    vocabulary = learn_sentence_piece(SENTENCES, kind, 50_000)
+    assert 20 < vocabulary.size < 5_000
+    assert vocabulary.decode(vocabulary.encode(SENTENCES[3])) == SENTENCES[3]
+
+
+@pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes"))
+def test_a_size_below_the_number_of_characters_is_refused(kind: str) -> None:
+    with pytest.raises(DataError, match="smaller than the .* characters.*--vocab-size"):
+        learn_bpe_codes(SENTENCES, 12) if kind == "bpe-codes" else learn_sentence_piece(SENTENCES, kind, 12)
+
+
+@pytest.mark.parametrize("learn", (
+    lambda: learn_words([], 10),
+    lambda: learn_bpe_codes([], 10),
+    lambda: learn_sentence_piece([], "unigram", 10),
+))
+def test_no_text_gives_no_vocabulary(learn: object) -> None:
+    with pytest.raises(DataError, match="no text to learn a vocabulary from"):
+        learn()  # type: ignore[operator]
+
+
+def test_byte_fallback_leaves_nothing_unknown() -> None:
+    vocabulary = learn_sentence_piece(SENTENCES, "unigram", 400, byte_fallback=True)
+    ids = vocabulary.encode("漢字 äb")
+    assert UNK not in ids
+    assert vocabulary.decode(ids) == "漢字 äb"
+
+
+def test_a_sentence_piece_model_with_other_special_ids_is_moved_to_ours() -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # SentencePiece's own ids: UNK 0, BOS 1, EOS 2, no PAD
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=100, hard_vocab_limit=False,
+        user_defined_symbols=["@X@"], minloglevel=2)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ours = SentencePieceVocabulary(model.getvalue())
+    assert ours.size == theirs.get_piece_size() + 1  # PAD is new
+    for sentence in SENTENCES[:50]:
+        pieces = [ours.id_to_piece(id) for id in ours.encode(sentence)]
+        assert pieces == theirs.encode(sentence, out_type=str)
+        assert ours.decode(ours.encode(sentence)) == sentence
+    assert ours.encode("漢")[-1] == UNK
+    assert ours.piece_to_id("@X@") > UNK
+
+
+def test_bpe_codes_agree_with_subword_nmt() -> None:
+    from subword_nmt.apply_bpe import BPE
+
+    vocabulary = VOCABULARIES["bpe-codes"]
+    assert isinstance(vocabulary, BpeCodesVocabulary)
+    reference = BPE(io.StringIO(vocabulary.files()[".codes"].decode()))
+    for sentence in SENTENCES:
+        pieces = [vocabulary.id_to_piece(id) for id in vocabulary.encode(sentence)]
+        assert " ".join(pieces) == reference.process_line(sentence)
+    assert vocabulary.size <= 200
+
+
+def test_words_have_ids_by_frequency_and_then_by_alphabet() -> None:
+    vocabulary = learn_words(["b a c", "c a d", "c <unk>"], 7)
+    assert [vocabulary.id_to_piece(id) for id in range(vocabulary.size)] == [*SPECIAL_PIECES, "c", "a", "b"]
+    assert vocabulary.encode("c d a") == [4, UNK, 5]
+    counts = Counter(word for sentence in SENTENCES for word in sentence.split())
+    big = VOCABULARIES["word"]
+    ordered = [counts[big.id_to_piece(id)] for id in range(4, big.size)]
+    assert ordered == sorted(ordered, reverse=True)
+
+
+def test_a_word_list_of_another_make_gets_the_special_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "list.words"
+    path.write_bytes("\ufeffHaus\r\nBaum\r\n</s>\r\n".encode())
+    assert load_vocabulary(path).encode("Baum Haus </s>") == [5, 4, UNK]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), (
+    ("a.words", b"one\none\n", "'one' again"),
+    ("a.words", b"one\n\ntwo\n", "is empty"),
+    ("a.words", b"\xff\xfe", "not UTF-8"),
+    ("a.model", b"no protocol buffer", "not a SentencePiece model"),
+    ("a.model", b"", "not a SentencePiece model"),
+    ("a.codes", b"#version: 0.2\na b c d\n", "not a file of subword-nmt codes"),
+    ("a.txt", b"one\n", "no vocabulary found"),
+))
+def test_a_file_that_is_no_vocabulary_is_refused_by_name(name: str, content: bytes, message: str,
+                                                         tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "a.pieces").write_bytes(b"a\n")
+    with pytest.raises(DataError, match=message) as caught:
+        load_vocabulary(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_missing_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
+    for name in ("none.model", "none.codes", "none"):
+        with pytest.raises(DataError, match=name):
+            load_vocabulary(tmp_path / name)
+
+
+def test_bpe_codes_without_the_package_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("subword_nmt", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DataError, match=r"pip install 'towernmt\[bpe\]'"):
+        learn_bpe_codes(SENTENCES, 200)
+
+
+def test_words_are_told_apart_by_any_white_space() -> None:
+    assert WordVocabulary([*SPECIAL_PIECES, "a", "b"]).encode("a\u2028b\u00a0a\x0bb") == [4, 5, 4, 5]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+def test_cleaning_is_idempotent_and_leaves_single_spaces(text: str) -> None:
+    cleaned = clean(text)
+    assert clean(cleaned) == cleaned
+    assert unicodedata.is_normalized("NFC", cleaned)
+    assert not any(c.isspace() and c != " " for c in cleaned) and "  " not in cleaned
+    assert cleaned == cleaned.strip()
+    cleaned.encode("utf-8")

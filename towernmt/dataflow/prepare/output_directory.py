@@ -1,0 +1,115 @@
+"""The directory that a preparation is written to: the new one grows in `.preparing`, and takes its place at the end.
+
+Until the new one is whole, the former one stays as it is. Then its files are exchanged for the new ones, the manifest
+last. A process that is killed before that leaves the former preparation, and one killed while files are exchanged
+leaves the new one in two places: the next reader or writer finishes the exchange. Files that no preparation writes are
+never touched.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from towernmt.core.errors import DataError
+from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.dataflow.prepared.exchange import STAGE, exchange, find_in_the_way, own_files, refuse_foreign, remove_tree
+from towernmt.dataflow.prepared.manifest import MANIFEST
+
+
+class PrepareDirectory:
+    """Where a preparation goes, for its one writer.
+
+        with PrepareDirectory("data/de-en", overwrite=False) as place:
+            ...                     # write a whole preparation into place.stage, the manifest last
+            place.exchange()
+
+    When the block ends, `stage` is gone; without `exchange`, the directory is as it was before.
+
+    Args:
+        directory: made if it is not there.
+        overwrite: files with the names of ours may go though no preparation is known to have written them.
+    Attributes:
+        directory: the same.
+        stage: an empty directory on the same disk, for the new preparation and whatever is needed for a while.
+    Raises:
+        DirectoryInUseError: somebody else writes there.
+        DataError: the directory cannot be made, is that of a run, or holds files that the new ones would replace.
+    """
+
+    def __init__(self, directory: str | Path, overwrite: bool) -> None:
+        self.directory = Path(directory)
+        self.stage = self.directory / STAGE
+        self._overwrite = overwrite
+        self._made: list[Path] = []
+        self._lock = DirectoryLock(self.directory, "towernmt prepare")
+        self._ending = threading.Lock()
+
+    def __enter__(self) -> PrepareDirectory:
+        self._made = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.directory}: cannot make the directory ({error.strerror}). "
+                            "Choose another --output.") from error
+        try:
+            self._lock.acquire()
+            if (self.stage / MANIFEST).exists():
+                exchange(self.directory)
+            self._check()
+            remove_tree(self.stage)
+            self.stage.mkdir()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def exchange(self) -> None:
+        """Put the preparation in `stage` in the place of what is there. It must be whole."""
+        with self._ending:
+            try:
+                self._check()
+            except BaseException:
+                (self.stage / MANIFEST).unlink()    # not whole any more: nobody is to finish this
+                raise
+            exchange(self.directory)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        with self._ending:
+            try:
+                if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
+                    exchange(self.directory)
+                remove_tree(self.stage)
+            finally:
+                self._leave()
+
+    def abandon(self) -> None:
+        """From another thread, right before the process ends: as if the block ended now, unless files are exchanged."""
+        self._ending.acquire()      # for good
+        if not self._lock.held:
+            return
+        if not (self.stage / MANIFEST).exists():
+            remove_tree(self.stage)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._lock.release()
+        for path in self._made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+    def _check(self) -> None:
+        """Before anything is done: files can take their places, and none is lost that may be somebody's own."""
+        if (self.directory / "settings.yaml").exists():
+            raise DataError(f"{self.directory} is the directory of a run (it holds settings.yaml), whose vocabularies "
+                            "would be replaced. Choose another --output.")
+        own = own_files(self.directory)
+        names = [path.relative_to(self.directory).as_posix() for path in own]
+        in_the_way = find_in_the_way(self.directory, own)
+        if in_the_way is not None:
+            raise DataError(f"{in_the_way} is in the way of the preparation, which has something else of this name. "
+                            "Move it away, or choose another --output.")
+        if not self._overwrite:
+            refuse_foreign(names, str(self.directory))

@@ -1,0 +1,187 @@
+"""A preparation on a disk becomes one in S3: every other object first, the manifest last.
+
+What has no manifest is never read, so an upload that was cut off leaves nothing that looks finished; the next one
+goes on with the objects that are missing. What replaces another preparation goes into a folder of its own, whose name
+is a function of its content: until its manifest takes the place of the former one, in one request, that one is whole.
+S3 has no lock that ends with its process; two that upload different data at once do not touch each other's objects,
+and before a manifest is written, all that it names is looked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, TextIO
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.prepare.output_directory import refuse_foreign
+from towernmt.dataflow.prepared.exchange import is_own, own_files
+from towernmt.dataflow.prepared.manifest import MANIFEST, Manifest, describe_files, read_manifest
+from towernmt.dataflow.prepared.remote_prepared_data import read_remote_manifest
+from towernmt.dataflow.storage.s3_client import client, list_objects, retrying, split_name
+from towernmt.dataflow.storage.s3_folder import S3Folder
+
+PART_BYTES = 16 << 20
+_THREADS = 4
+_FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
+_CHECKSUM = "towernmt-crc32"
+
+
+def check_writable(folder: S3Folder, overwrite: bool = True) -> None:
+    """Write and remove an empty object, so that missing permission is known before hours of work.
+
+    Args:
+        overwrite: objects with the names of ours may go though no preparation is known to have written them.
+    Raises:
+        DataError: it cannot be written, or there are such objects.
+    """
+    uploader = _Uploader(folder, None)
+    uploader.check_writable()
+    if not overwrite:
+        refuse_foreign(sorted(uploader.present()), folder.name)
+
+
+def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
+    """Copy a finished preparation to S3, in place of what is there.
+
+    Args:
+        directory: the output of `prepare`.
+        folder: where to.
+        stream: where progress is written; None: nowhere.
+    Raises:
+        DataError: no finished preparation, or S3 cannot be written.
+    """
+    manifest = read_manifest(directory)
+    if manifest.files is None:      # prepared by an earlier version
+        shards = {shard.file for shard in manifest.shards}
+        own = [path.relative_to(directory).as_posix() for path in own_files(directory) if path.name != MANIFEST]
+        manifest = dataclasses.replace(
+            manifest, files=describe_files(directory, [name for name in own if name not in shards]))
+    manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
+    uploader = _Uploader(folder, stream)
+    uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
+    sent = {name: uploader.upload(directory / name, manifest.place(name)) for name in manifest.names()}
+    for name, file in sent.items():
+        uploader.check(manifest.place(name), file)
+    uploader.put(MANIFEST, manifest.to_text().encode())
+    uploader.remove(sorted(uploader.present() - {manifest.place(name) for name in manifest.names()}))
+
+
+def _place(manifest: Manifest, folder: S3Folder) -> str | None:
+    """Where below the folder the files go: not where those of a former preparation are, unless they are the same."""
+    try:
+        former = read_remote_manifest(folder)
+    except DataError:       # it is damaged, or S3 cannot be reached, which the upload will tell
+        former = dataclasses.replace(manifest, notes=[*manifest.notes, "damaged"])
+    if former is None:
+        return None
+    if dataclasses.replace(former, folder=None) == dataclasses.replace(manifest, folder=None):
+        return former.folder
+    return "data-" + hashlib.sha256(manifest.to_text().encode()).hexdigest()[:12]
+
+
+class _Uploader:
+    def __init__(self, folder: S3Folder, stream: TextIO | None) -> None:
+        self._folder, self._stream = folder, stream
+        self._bucket, prefix = split_name(folder.name)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._once = dataclasses.replace(folder.options, retries=0)
+        self.total = self._done = 0
+
+    def upload(self, path: Path, file: str) -> dict[str, Any]:
+        """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
+
+        boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
+        """
+        size, crc = path.stat().st_size, _crc32(path)
+        if not self._is_there(file, size, crc):
+            retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
+            self.check(file, {"bytes": size, "crc32": crc})
+        self._done += size
+        if self._stream is not None:
+            self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
+            self._stream.flush()
+        return {"file": file, "bytes": size, "crc32": crc}
+
+    def check(self, file: str, expected: Mapping[str, Any]) -> None:
+        """See that a file is there.
+
+        Raises:
+            DataError: it is not, or is another.
+        """
+        if not self._is_there(file, expected["bytes"], expected["crc32"]):
+            raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
+                            "and see that nothing else writes to this folder.")
+
+    def _transfer(self, path: Path, file: str, crc: int) -> None:
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
+                                max_concurrency=_THREADS)
+        patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
+        with open(path, "rb") as content:
+            try:
+                patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
+                                       ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
+            except ClientError as error:
+                # If the answer to the last request is lost, it is repeated, and the upload is no longer open then.
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+
+    def put(self, file: str, content: bytes) -> None:
+        """Write a small object."""
+        s3 = client(self._folder.options)
+        retrying(self._folder.options, self._folder.path(file),
+                 lambda: s3.put_object(Bucket=self._bucket, Key=self._prefix + file, Body=content))
+
+    def remove(self, files: list[str]) -> None:
+        """Delete objects; that one is not there is no error."""
+        s3 = client(self._folder.options)
+        for file in files:
+            key = self._prefix + file
+            retrying(self._folder.options, self._folder.path(file),
+                     lambda: s3.delete_object(Bucket=self._bucket, Key=key))    # noqa: B023
+
+    def check_writable(self) -> None:
+        """Put and delete."""
+        probe = f"write-test-{token_hex(8)}"
+        self.put(probe, b"")
+        self.remove([probe])
+
+    def present(self) -> set[str]:
+        """The files of a preparation, this or an earlier one, that lie in the folder."""
+        objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
+        names = (item["Key"].removeprefix(self._prefix) for item in objects)
+        return {name for name in names if is_own(_FOLDER.sub("", name)) and name != MANIFEST}
+
+    def _is_there(self, file: str, size: int, crc: int) -> bool:
+        """Whether an upload that was cut off had come past this file."""
+        s3 = client(self._folder.options)
+
+        def head() -> bool:
+            from botocore.exceptions import ClientError
+
+            try:
+                found = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return False
+                raise
+            return bool(found["ContentLength"] == size and found["Metadata"].get(_CHECKSUM) == str(crc))
+
+        return retrying(self._folder.options, self._folder.path(file), head)
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            crc = zlib.crc32(data, crc)
+    return crc

