@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from towernmt.checkpoint.held import HeldCheckpoint
     from towernmt.dataflow.order.training_data import TrainingData
 
-FROM, WITH = "made_from", "made_with"
+MADE_FROM, MADE_WITH = "made_from", "made_with"
 """The keys of `settings.yaml` that are no settings."""
 _VOCABULARY_FILE = re.compile(r"(source|target|source_factor_\d+)\.(model|codes|pieces|words)")
 
@@ -44,9 +44,9 @@ def fingerprints(data: TrainingData) -> dict[str, str]:
     return {name: value for name, value in known.items() if value}
 
 
-def facts(made_from: dict[str, str]) -> dict[str, dict[str, str]]:
+def provenance(made_from: dict[str, str]) -> dict[str, dict[str, str]]:
     """What `settings.yaml` keeps beside the settings: what the run is made from, and the versions."""
-    return {FROM: made_from, WITH: versions()}
+    return {MADE_FROM: made_from, MADE_WITH: versions()}
 
 
 def versions() -> dict[str, str]:
@@ -55,14 +55,14 @@ def versions() -> dict[str, str]:
             "numpy": importlib.metadata.version("numpy"), "python": platform.python_version()}
 
 
-def without_facts(content: dict[str, Any]) -> dict[str, Any]:
+def without_provenance(content: dict[str, Any]) -> dict[str, Any]:
     """The settings in what `load_yaml` read."""
-    return {key: value for key, value in content.items() if key.split(".")[0] not in (FROM, WITH)}
+    return {key: value for key, value in content.items() if key.split(".")[0] not in (MADE_FROM, MADE_WITH)}
 
 
-def recorded(content: dict[str, Any]) -> dict[str, str]:
+def recorded_fingerprints(content: dict[str, Any]) -> dict[str, str]:
     """The fingerprints in what `load_yaml` read."""
-    return {name: str(content[key]) for name in ("vocabulary", "data") if (key := f"{FROM}.{name}") in content}
+    return {name: str(content[key]) for name in ("vocabulary", "data") if (key := f"{MADE_FROM}.{name}") in content}
 
 
 def check_vocabulary_of(held: HeldCheckpoint, vocabulary: Path) -> None:

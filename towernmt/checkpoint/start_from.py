@@ -11,14 +11,14 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import refuse_unknown
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.optim.ema import SUFFIX
-from towernmt.run.directory import RunDirectory
 
 
-def initial_checkpoint(place: str | Path) -> tuple[RunDirectory, str]:
+def initial_checkpoint(place: str | Path) -> tuple[SavedRun, str]:
     """The run and the checkpoint (TensorFlow's prefix) that `train.init_from` names.
 
     Args:
@@ -29,10 +29,10 @@ def initial_checkpoint(place: str | Path) -> tuple[RunDirectory, str]:
         CheckpointError: the run has no checkpoint.
     """
     path = Path(place)
-    if RunDirectory(path).exists():
-        run = RunDirectory(path)
+    if SavedRun(path).exists():
+        run = SavedRun(path)
         return run, run.checkpoint()
-    run = RunDirectory(path.parent.parent)
+    run = SavedRun(path.parent.parent)
     if not run.exists() or not (path / "model.index").is_file():
         raise SettingsError(f"train.init_from={place}: expected the --logdir of a run, or one of its checkpoints "
                             "(RUN/checkpoints/step-N).")

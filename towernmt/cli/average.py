@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     span = _span(args.steps) if args.steps is not None else None
 
     from towernmt.checkpoint.held import again_if_gone
+    from towernmt.run import average  # imports TensorFlow
     from towernmt.run.directory import RunDirectory
-    from towernmt.train import average  # imports TensorFlow
 
     directory = RunDirectory(args.model)
     directory.settings()        # refuses a directory that holds no run

@@ -46,7 +46,7 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     if new.exists():
         settings = new.settings()
     else:
-        settings = finished.settings()
+        settings = RunDirectory(finished.path).settings()
         train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0,
                                     init_from=str(options.model))
         settings = apply_overrides(dataclasses.replace(settings, train=train), parse_assignments(defaults))

@@ -100,9 +100,9 @@ def settings_of(options: argparse.Namespace) -> Settings:
     else:
         settings = default_settings(options.model or "transformer", options.preset)
     if options.config:
-        from towernmt.checkpoint.provenance import without_facts
+        from towernmt.checkpoint.provenance import without_provenance
 
-        settings = apply_overrides(settings, without_facts(load_yaml(Path(options.config))), origin=options.config)
+        settings = apply_overrides(settings, without_provenance(load_yaml(Path(options.config))), origin=options.config)
     return apply_overrides(settings, parse_assignments(options.assignments))
 
 

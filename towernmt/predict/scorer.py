@@ -14,6 +14,7 @@ from tensorpack.predict import PredictConfig
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.session import SessionCreator, refuse_forked
 from towernmt.core.tf_compat import tf, tf1
@@ -23,7 +24,6 @@ from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
 from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
-from towernmt.run.directory import RunDirectory
 
 WINDOW = 10_000
 """Pairs that are read ahead and sorted by length."""
@@ -71,7 +71,7 @@ class Scorer:
         """
         if batch_tokens < 1:
             raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
-        run = RunDirectory(Path(run_dir))
+        run = SavedRun(Path(run_dir))
         model = run.load_model(model)
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original

@@ -16,6 +16,7 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.gpus import why_missing
 from towernmt.core.session import SessionCreator, refuse_forked
@@ -26,7 +27,6 @@ from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.decoding.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
-from towernmt.run.directory import RunDirectory
 
 
 class Translator:
@@ -64,8 +64,8 @@ class Translator:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
             SettingsError: a value that cannot work, no run, or a GPU that is not there.
         """
-        run = RunDirectory(Path(run_dir))
-        self.search = _search_settings(run.settings(model).search, beam_size, n_best, search)
+        run = SavedRun(Path(run_dir))
+        self.search = _search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
         self.checkpoint = held.original
@@ -144,7 +144,7 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
         return OfflinePredictor(config)
 
 
-def checkpoint_path(run: RunDirectory, which: str | None) -> str:
+def checkpoint_path(run: SavedRun, which: str | None) -> str:
     """The prefix of a checkpoint's files: `which` itself if it is one, else what the run calls so."""
     if which is not None and Path(which + ".index").is_file():
         return which

@@ -12,7 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from towernmt.checkpoint.best_record import read_record
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, write_checkpoint
 from towernmt.checkpoint.held import HeldCheckpoint
-from towernmt.checkpoint.provenance import FROM, check_vocabulary_of, vocabulary_fingerprint
+from towernmt.checkpoint.provenance import MADE_FROM, check_vocabulary_of, vocabulary_fingerprint
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -105,7 +105,7 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
                 values[full] = _mean(held, full)
     state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
                              "mean_of": sorted(steps), WEIGHTS: sorted(weights),
-                             FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
+                             MADE_FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
     with DirectoryLock(output, "towernmt average"), tf.Graph().as_default(), tf1.Session() as session:
         return write_checkpoint(_Values(values), session, output, max(steps), state)
 

@@ -1,4 +1,4 @@
-"""A run's directory: everything needed to go on with it or to translate with it."""
+"""Writing a run: its directory is begun, kept from other writers, and given its settings."""
 
 from __future__ import annotations
 
@@ -9,50 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.checkpoint.best_record import read_record
-from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
-from towernmt.checkpoint.provenance import facts, fingerprints, recorded, vocabulary_fingerprint, without_facts
+from towernmt.checkpoint.files import checkpoint_steps, latest_checkpoint
+from towernmt.checkpoint.provenance import fingerprints, provenance, without_provenance
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.state import read_state
-from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
-from towernmt.core.settings import apply_overrides, load_yaml, save_yaml
+from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.prepared.manifest import MANIFEST
 from towernmt.models import ARCHITECTURES
 from towernmt.models.registry.model_class import default_values
-from towernmt.run import run_model
+from towernmt.run.run_model import recorded_name, refuse_other_model
 from towernmt.run.settings import Settings, default_settings, settings_of_model
 
 if TYPE_CHECKING:
     from towernmt.dataflow.order.training_data import TrainingData
-    from towernmt.dataflow.vocabulary.base import Vocabulary
-    from towernmt.models.interface import NMTModel
 
 
-class RunDirectory:
-    """Paths and contents of a run.
-
-    ```
-    settings.yaml            all settings, and what the run was made from and with
-    vocabulary/              source and target vocabularies
-    code/                    of a model of one's own: its file, with what it imports from beside it, and their SHA-256
-    checkpoints/step-N/      the last checkpoints
-    best/step-N/             the best by validation, best/record.json, best/log
-    log/                     log.log, stats.jsonl, TensorBoard events
-    ```
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.settings_file = self.path / "settings.yaml"
-        self.vocabulary = self.path / "vocabulary"
-        self.code = self.path / "code"
-        self.checkpoints = self.path / "checkpoints"
-        self.best = self.path / "best"
-        self.log = self.path / "log"
-
-    def exists(self) -> bool:
-        """Whether a run was begun here."""
-        return self.settings_file.is_file()
+class RunDirectory(SavedRun):
+    """A run that is begun, or goes on: all that a saved run is, and what writes it."""
 
     def begin(self, settings: Settings, data: TrainingData) -> None:
         """Write settings and vocabularies (with a checkpoint, all that a `Translator` needs), and log to `log/`.
@@ -67,7 +42,7 @@ class RunDirectory:
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
-        self.save_settings(settings, facts({**fingerprints(data), "data_path": str(place)}))
+        self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place)}))
         begin_log(self.log)
 
     @contextmanager
@@ -109,7 +84,7 @@ class RunDirectory:
 
         Args:
             settings: of the run.
-            made: what stands beside them in the file (`provenance.facts`).
+            made: what stands beside them in the file (`checkpoint.provenance`).
 
         Raises:
             SettingsError: the run has checkpoints of another model, or of that before its code changed.
@@ -117,7 +92,7 @@ class RunDirectory:
         if self.exists() and checkpoint_steps(self.checkpoints):
             self.check_model(settings.architecture)
         self.path.mkdir(parents=True, exist_ok=True)
-        name = run_model.recorded_name(settings.architecture, self.code)
+        name = recorded_name(settings.architecture, self.code)
         save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, made)
 
     def settings(self, model: Any = None) -> Settings:
@@ -128,22 +103,21 @@ class RunDirectory:
         Raises:
             SettingsError: there is no run here, or its settings are not understood, or its model is not found.
         """
-        saved = self._saved()
-        name = str(saved.get("architecture", "transformer"))
+        name = self.architecture()
         if isinstance(model, str):
             self.check_model(model)
             defaults = default_settings(model)
         elif model is None:
-            defaults = default_settings(run_model.kept_name(name, self.code))
+            defaults = default_settings(self.architecture_to_load())
         elif isinstance(model, type):
             defaults = Settings(name, default_values(model, model.__name__))
         else:
             defaults = dataclasses.replace(settings_of_model(model), architecture=name)
-        return self._with_saved(defaults, saved)
+        return self._with_saved(defaults)
 
     def settings_like(self, settings: Settings) -> Settings:
         """The settings of the run, where those of its model are of the same class as these; its model is not needed."""
-        return self._with_saved(Settings(settings.architecture, _at_defaults(settings.model)), self._saved())
+        return self._with_saved(Settings(settings.architecture, _at_defaults(settings.model)))
 
     def check_model(self, name: str) -> None:
         """Refuse to go on with the run by another model, or by one whose code has changed.
@@ -151,98 +125,19 @@ class RunDirectory:
         Raises:
             SettingsError: the model of that name is not as the run has it.
         """
-        recorded = str(self._saved().get("architecture", "transformer"))
+        recorded = self.architecture()
         last = latest_checkpoint(self.checkpoints)
         if last is not None and name not in ARCHITECTURES and recorded in ARCHITECTURES:
             if read_state(last).weights is None:
                 return      # begun when runs did not record models of one's own; restoring tells if it is another
-        run_model.refuse_other_model(self.path, self.code, recorded, name)
+        refuse_other_model(self.path, self.code, recorded, name)
 
-    def _with_saved(self, defaults: Settings, saved: dict[str, Any]) -> Settings:
+    def _with_saved(self, defaults: Settings) -> Settings:
         """`defaults` with what is saved, but the model's name, and its settings where it is not made from any."""
-        saved = {key: value for key, value in without_facts(saved).items() if key not in ("architecture", "model")
+        saved = {key: value for key, value in without_provenance(self.saved_settings()).items()
+                 if key not in ("architecture", "model")
                  and not (defaults.model is None and key.startswith("model."))}
         return apply_overrides(defaults, saved, origin=str(self.settings_file))
-
-    def _saved(self) -> dict[str, Any]:
-        if not self.exists():
-            raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
-                                "pass the --logdir of a `towernmt train`.")
-        return load_yaml(self.settings_file)
-
-    def check_vocabulary(self) -> None:
-        """Refuse a vocabulary that was put in the place of the run's own: its ids are other words.
-
-        Raises:
-            SettingsError: it is not the one that `settings.yaml` tells of.
-        """
-        told = recorded(self._saved()).get("vocabulary")
-        if told is not None and told != vocabulary_fingerprint(self.vocabulary):
-            raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: put the "
-                                "run's own back (the data that it was trained on have it).")
-
-    def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
-        """Source and target vocabulary.
-
-        Raises:
-            DataError: they are missing or damaged.
-            SettingsError: they are not those that the run was trained with.
-        """
-        from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
-
-        source, target, _ = load_vocabularies(self.vocabulary)
-        self.check_vocabulary()
-        saved = self._saved()
-        for side, vocabulary in (("source", source), ("target", target)):
-            size = saved.get(f"model.{side}_vocab_size")
-            if size and size != vocabulary.size:
-                raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} pieces, but the "
-                                    f"run was trained with {size} (model.{side}_vocab_size): put the run's own back.")
-        return source, target
-
-    def load_model(self, model: Any = None) -> NMTModel:
-        """The run's model, untrained: a tower function.
-
-        Args:
-            model: the model itself, or its class; None to find it by what the run holds.
-        """
-        from towernmt.models.interface import NMTModel
-
-        if isinstance(model, NMTModel):
-            return model
-        return run_model.model_from_settings(self.settings(model), model)
-
-    def checkpoint(self, which: str | None = None) -> str:
-        """The prefix of a checkpoint's TensorFlow files.
-
-        Args:
-            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the best if there is
-                one, else the last.
-        Raises:
-            CheckpointError: there is no such checkpoint.
-        """
-        return str(self._checkpoint_directory(which) / "model")
-
-    def _checkpoint_directory(self, which: str | None) -> Path:
-        best = self._best_step()
-        if which in (None, "best") and best is not None:
-            return checkpoint_path(self.best, best)
-        if which in (None, "last"):
-            last = latest_checkpoint(self.checkpoints)
-            if last is not None:
-                return last
-        elif which != "best":
-            for candidate in (self.checkpoints / str(which), self.best / str(which), Path(str(which))):
-                if (candidate / "model.index").is_file():
-                    return candidate
-        have = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
-        raise CheckpointError(f"{self.path}: there is no checkpoint '{which or 'last'}'; it has "
-                              f"{', '.join(have) or 'none yet: train first'}.")
-
-    def _best_step(self) -> int | None:
-        """The first of `best/record.json` (see `BestCheckpoints`)."""
-        entries = read_record(self.best)
-        return entries[0].step if entries else None
 
 
 def _at_defaults(model: Any) -> Any:

@@ -13,7 +13,7 @@ from tensorpack.utils import logger
 
 from towernmt.checkpoint.files import write_checkpoint
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
-from towernmt.checkpoint.provenance import FROM, check_vocabulary_of, facts, vocabulary_fingerprint
+from towernmt.checkpoint.provenance import MADE_FROM, check_vocabulary_of, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown, weights_of_graph
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -80,7 +80,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
             save_vocabularies(source, target, grown.vocabulary)
             made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
             written = _write(settings, held, rows, grown, made_from)
-            grown.save_settings(settings, facts(made_from))     # last: only now it is a run
+            grown.save_settings(settings, provenance(made_from))     # last: only now it is a run
         except BaseException:
             for place in (grown.checkpoints, grown.vocabulary):
                 shutil.rmtree(place, ignore_errors=True)
@@ -121,7 +121,7 @@ def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray]
         variables = tf1.global_variables()
         saved = held.shapes()
         refuse_unknown(held, {v.op.name for v in variables}, "grow a run of the model that it was trained with.")
-        state |= {WEIGHTS: weights_of_graph(), FROM: made_from}
+        state |= {WEIGHTS: weights_of_graph(), MADE_FROM: made_from}
         for variable in variables:
             _load(variable, held, saved, rows, session)
         return write_checkpoint(tf1.train.Saver(variables), session, grown.checkpoints, 0, state)

@@ -32,6 +32,7 @@ from towernmt.checkpoint.files import latest_checkpoint
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.pretrained import PretrainedEmbeddings
 from towernmt.checkpoint.provenance import check_vocabulary_of, fingerprints, versions
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.start_from import StartFrom, initial_checkpoint
 from towernmt.core.errors import SettingsError
 from towernmt.core.session import make_deterministic
@@ -256,7 +257,7 @@ def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | Non
 
 
 def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
-    def opened() -> tuple[RunDirectory, HeldCheckpoint]:
+    def opened() -> tuple[SavedRun, HeldCheckpoint]:
         run, prefix = initial_checkpoint(settings.init_from)
         return run, HeldCheckpoint(prefix)
 

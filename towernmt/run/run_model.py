@@ -7,17 +7,16 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from towernmt.checkpoint.saved_run import DEFINE_IN_FILE
 from towernmt.core.errors import SettingsError
 from towernmt.models import architecture, make_model, name_of_model
 from towernmt.models.registry import model_class
-from towernmt.models.registry.kept_code import changed_files, keep_code, kept_place
+from towernmt.models.registry.kept_code import changed_files, keep_code
 from towernmt.models.registry.locate import find_place, is_findable
 from towernmt.run.settings import Settings
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
-
-_DEFINE = "define it in a file, outside of functions and of what runs when the file is loaded"
 
 
 def recorded_name(name: str, code: Path) -> str:
@@ -27,21 +26,6 @@ def recorded_name(name: str, code: Path) -> str:
     place = find_place(name)
     keep_code(place, code)
     return place.name
-
-
-def kept_name(name: str, code: Path) -> str:
-    """The name by which `architecture` finds what `recorded_name` recorded.
-
-    Raises:
-        SettingsError: there is no copy of it, or the copy is damaged.
-    """
-    if not is_findable(name) and " of " not in name:
-        return name
-    place = kept_place(code, name) if is_findable(name) else None
-    if place is None:
-        raise SettingsError(f"{code.parent} was made by the model {name}, and does not hold its code: pass the class "
-                            f"in Python, as Translator(..., model=MyModel); to have it kept, {_DEFINE}.")
-    return place.spelled
 
 
 def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
@@ -101,7 +85,7 @@ def why_lost(settings: Settings) -> str:
             if kind.settings is None or not _names(settings.model) <= _names(kind.settings):
                 reason = f"{name} cannot be made from the run's settings: annotate its `settings` with its dataclass."
     elif " of " in name:
-        reason = f"The model {name} cannot be found again: {_DEFINE}."
+        reason = f"The model {name} cannot be found again: {DEFINE_IN_FILE}."
     return f"{reason} Or translate in Python, with Translator(..., model=MODEL)." if reason else ""
 
 

@@ -1,0 +1,184 @@
+"""A saved run to those who read it: its paths, its model, its vocabularies, and which checkpoint is meant.
+
+`towernmt.run.RunDirectory` adds what writes a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from towernmt.checkpoint.best_record import read_record
+from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
+from towernmt.checkpoint.provenance import recorded_fingerprints, vocabulary_fingerprint
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.settings import apply_overrides, load_yaml
+from towernmt.models import architecture, settings_and_presets
+from towernmt.models.registry import model_class
+from towernmt.models.registry.kept_code import kept_place
+from towernmt.models.registry.locate import is_findable
+from towernmt.optim.settings import OptimizerSettings
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.vocabulary.base import Vocabulary
+    from towernmt.models.interface import NMTModel
+
+T = TypeVar("T")
+
+DEFINE_IN_FILE = "define it in a file, outside of functions and of what runs when the file is loaded"
+
+
+class SavedRun:
+    """Paths and contents of a run.
+
+    ```
+    settings.yaml            all settings, and what the run was made from and with
+    vocabulary/              source and target vocabularies
+    code/                    of a model of one's own: its file, with what it imports from beside it, and their SHA-256
+    checkpoints/step-N/      the last checkpoints
+    best/step-N/             the best by validation, best/record.json, best/log
+    log/                     log.log, stats.jsonl, TensorBoard events
+    ```
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.settings_file = self.path / "settings.yaml"
+        self.vocabulary = self.path / "vocabulary"
+        self.code = self.path / "code"
+        self.checkpoints = self.path / "checkpoints"
+        self.best = self.path / "best"
+        self.log = self.path / "log"
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return self.settings_file.is_file()
+
+    def saved_settings(self) -> dict[str, Any]:
+        """What `settings.yaml` holds, dotted key to value.
+
+        Raises:
+            SettingsError: there is no run here, or the file is damaged.
+        """
+        if not self.exists():
+            raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
+                                "pass the --logdir of a `towernmt train`.")
+        return load_yaml(self.settings_file)
+
+    def group(self, name: str, defaults: T) -> T:
+        """One group of the run's settings.
+
+        Args:
+            name: of the group, such as "search".
+            defaults: a dataclass; what the file does not tell is as it has it.
+        Raises:
+            SettingsError: there is no run here, or the group holds what `defaults` do not know.
+        """
+        groups = dataclasses.make_dataclass("Groups", [(name, Any)])(defaults)
+        saved = {key: value for key, value in self.saved_settings().items() if key.startswith(f"{name}.")}
+        found: T = getattr(apply_overrides(groups, saved, origin=str(self.settings_file)), name)
+        return found
+
+    def architecture(self) -> str:
+        """The name of the run's model, as `settings.yaml` has it."""
+        return str(self.saved_settings().get("architecture", "transformer"))
+
+    def architecture_to_load(self) -> str:
+        """The name by which `towernmt.models.architecture` finds the run's model.
+
+        Raises:
+            SettingsError: there is no copy of the code of a model of one's own, or it is damaged.
+        """
+        name = self.architecture()
+        if not is_findable(name) and " of " not in name:
+            return name
+        place = kept_place(self.code, name) if is_findable(name) else None
+        if place is None:
+            raise SettingsError(f"{self.path} was made by the model {name}, and does not hold its code: pass the class "
+                                f"in Python, as Translator(..., model=MyModel); to have it kept, {DEFINE_IN_FILE}.")
+        return place.spelled
+
+    def load_model(self, model: NMTModel | type | None = None) -> NMTModel:
+        """The run's model, untrained: a tower function.
+
+        Args:
+            model: the model itself, or its class; None to find it by what the run holds.
+        Raises:
+            SettingsError: there is no run here, or its model is not found, or does not know a setting of it.
+        """
+        from towernmt.models.interface import NMTModel
+
+        if isinstance(model, NMTModel):
+            return model
+        if model is None:
+            name = self.architecture_to_load()
+            kind, defaults = architecture(name).model, settings_and_presets(name)[0]
+        else:
+            name = self.architecture()
+            kind, defaults = model, model_class.default_values(model, model.__name__)
+        settings = self.group("model", defaults)
+        return model_class.make(kind, name, settings, optimizer_settings=self.group("optimizer", OptimizerSettings()),
+                                clip_norm=float(self.saved_settings().get("train.clip_norm", 0.0)))
+
+    def check_vocabulary(self) -> None:
+        """Refuse a vocabulary that was put in the place of the run's own: its ids are other words.
+
+        Raises:
+            SettingsError: it is not the one that `settings.yaml` tells of.
+        """
+        recorded = recorded_fingerprints(self.saved_settings()).get("vocabulary")
+        if recorded is not None and recorded != vocabulary_fingerprint(self.vocabulary):
+            raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: put the "
+                                "run's own back (the data that it was trained on have it).")
+
+    def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        """Source and target vocabulary.
+
+        Raises:
+            DataError: they are missing or damaged.
+            SettingsError: they are not those that the run was trained with.
+        """
+        from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
+
+        source, target, _ = load_vocabularies(self.vocabulary)
+        self.check_vocabulary()
+        saved = self.saved_settings()
+        for side, vocabulary in (("source", source), ("target", target)):
+            size = saved.get(f"model.{side}_vocab_size")
+            if size and size != vocabulary.size:
+                raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} pieces, but the "
+                                    f"run was trained with {size} (model.{side}_vocab_size): put the run's own back.")
+        return source, target
+
+    def checkpoint(self, which: str | None = None) -> str:
+        """The prefix of a checkpoint's TensorFlow files.
+
+        Args:
+            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the best if there is
+                one, else the last.
+        Raises:
+            CheckpointError: there is no such checkpoint.
+        """
+        return str(self._checkpoint_directory(which) / "model")
+
+    def _checkpoint_directory(self, which: str | None) -> Path:
+        best = self._best_step()
+        if which in (None, "best") and best is not None:
+            return checkpoint_path(self.best, best)
+        if which in (None, "last"):
+            last = latest_checkpoint(self.checkpoints)
+            if last is not None:
+                return last
+        elif which != "best":
+            for candidate in (self.checkpoints / str(which), self.best / str(which), Path(str(which))):
+                if (candidate / "model.index").is_file():
+                    return candidate
+        have = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
+        raise CheckpointError(f"{self.path}: there is no checkpoint '{which or 'last'}'; it has "
+                              f"{', '.join(have) or 'none yet: train first'}.")
+
+    def _best_step(self) -> int | None:
+        """The first of `best/record.json` (see `BestCheckpoints`)."""
+        entries = read_record(self.best)
+        return entries[0].step if entries else None
