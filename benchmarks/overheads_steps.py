@@ -11,7 +11,6 @@ from tensorpack.callbacks import Callback
 from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
-from towernmt.callbacks.stopping.nan_guard import GRADIENTS
 from towernmt.callbacks.surroundings import find_saver
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
@@ -19,6 +18,7 @@ from towernmt.dataflow.order.batch import Batch
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
+from towernmt.optim.gradient_health import GRADIENTS
 from towernmt.run.settings import TrainSettings
 
 TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}

@@ -26,10 +26,10 @@ from towernmt.callbacks.progress.status_line import StatusLine
 from towernmt.callbacks.progress.text import Bar, Figures, duration
 from towernmt.callbacks.schedules.callbacks import ConstantSchedule
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.stopping.nan_guard import forgive
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradient_health import forgive
 
 
 class Clock:

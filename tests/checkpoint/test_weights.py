@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from towernmt.checkpoint.held import HeldCheckpoint
-from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
 from towernmt.checkpoint.start_from import StartFrom
 from towernmt.checkpoint.weights import judged_by_names, weights_of_checkpoint, weights_of_graph
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.ema import RestoreAverages
 from towernmt.run.average import average_checkpoints
 
 OPTIMIZERS = {

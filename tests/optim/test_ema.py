@@ -7,10 +7,11 @@ import pytest
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.tower import TrainTowerContext
 
+from towernmt.checkpoint.restore import RestoreAverages
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.transformer.transformer import Transformer, TransformerSettings
-from towernmt.optim.ema import RestoreAverages, averaged_weights, averages
+from towernmt.optim.ema import averaged_weights, averages
 from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 

@@ -11,12 +11,11 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.callbacks.validation.batches import teacher_forced_batches
-from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
 from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.translator import Translator
 from towernmt.run.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
 from towernmt.run.directory import RunDirectory

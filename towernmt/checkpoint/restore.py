@@ -13,6 +13,7 @@ from towernmt.checkpoint.weights import refuse_unknown
 from towernmt.core.errors import CheckpointError
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
+from towernmt.optim.ema import SUFFIX
 from towernmt.optim.loss_scale import SCOPE as LOSS_SCALE
 
 _MEND = "use the settings it was trained with, or another run."
@@ -60,3 +61,22 @@ class RestoreCheckpoint(SessionInit):
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)
         self.held.restore(self._saver, sess)
         self.held.close()
+
+
+class RestoreAverages(RestoreCheckpoint):
+    """As `RestoreCheckpoint`, but a trainable variable gets its average, where the checkpoint has one.
+
+    Args:
+        checkpoint: as of `RestoreCheckpoint`.
+    Raises:
+        CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
+    """
+
+    def _setup_graph(self) -> None:
+        variables = tf1.global_variables()
+        self._check(variables)
+        saved = self.held.shapes()
+        trainable = {v.op.name for v in tf1.trainable_variables()}
+        names = [v.op.name + SUFFIX if v.op.name in trainable and v.op.name + SUFFIX in saved else v.op.name
+                 for v in variables]
+        self._saver = tf1.train.Saver(dict(zip(names, variables, strict=True)))

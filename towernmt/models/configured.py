@@ -1,13 +1,12 @@
-"""What every architecture here has besides its tower: settings, the sizes of its vocabularies, an optimizer."""
+"""What every architecture here has besides its tower: settings and the sizes of its vocabularies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from towernmt.models.interface import NMTModel
 from towernmt.models.layers.lhuc import lhuc
-from towernmt.optim.optimizer import OptimizerSettings
 
 
 @dataclass
@@ -16,12 +15,13 @@ class ConfiguredModel(NMTModel):
 
     Args:
         settings: sizes, with those of the vocabularies set, and those of `CommonSettings` that the model has.
-        optimizer_settings: which optimizer `optimizer()` makes.
-        clip_norm: clip gradients to this global norm; 0 for no clipping.
+        optimizer_settings: `OptimizerSettings`, which make the optimizer; None for the default one, or for a model that
+            is handed one (`make_optimizer`).
+        clip_norm: with `optimizer_settings`: clip gradients to this global norm; 0 for no clipping.
     """
 
     settings: Any
-    optimizer_settings: OptimizerSettings = field(default_factory=OptimizerSettings)
+    optimizer_settings: Any = None
     clip_norm: float = 0.0
 
     def __post_init__(self) -> None:

@@ -7,11 +7,13 @@ Training, validation, search and scoring are written once against `encode`, `dec
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
+from towernmt.core.default_optimizer import default_optimizer
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
@@ -20,7 +22,6 @@ from towernmt.models.layers.guided_alignment import guided_alignment_loss
 from towernmt.models.layers.randomness import start_clock
 from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words
 from towernmt.models.loss import Projection, smoothed_cross_entropy
-from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
 
 ALIGNMENT = "alignment"
 """The name of the input that only training towers with guided alignment read."""
@@ -60,17 +61,24 @@ class NMTModel(ModelDesc):
     """The name by which `towernmt.models.architecture` finds the class, where that is not one's own. A class that is
     derived from another only to be trained in another way takes the other's name, so that its runs are searched as the
     other's; see `towernmt.models.name_of_model`."""
-    optimizer_settings: OptimizerSettings = OptimizerSettings()
-    """Which optimizer `optimizer()` makes; `make_model` gives those of the run."""
+    make_optimizer: Callable[[], Any] | None = None
+    """Makes the `tf1.train.Optimizer`; handed to the model by whoever assembles a run."""
+    optimizer_settings: Any = None
+    """`OptimizerSettings`, which make the optimizer of a model without `make_optimizer`."""
     clip_norm: float = 0.0
-    """Clip gradients to this global norm; 0 for no clipping."""
+    """With `optimizer_settings`: clip gradients to this global norm; 0 for no clipping."""
     recomputes: ClassVar[bool] = True
     """Whether it can have layers that `recompute` computes again; a model without any refuses `train.recompute`."""
     source_vocab_size: int
     target_vocab_size: int
 
     def optimizer(self) -> Any:
-        return make_optimizer(self.optimizer_settings, self.clip_norm)
+        """What the model was handed; without any, the default one of the package."""
+        if self.make_optimizer is not None:
+            return self.make_optimizer()
+        if self.optimizer_settings is not None:
+            return self.optimizer_settings.make(self.clip_norm)
+        return default_optimizer()
 
     def inputs(self) -> list[Any]:
         return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)

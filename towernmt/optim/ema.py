@@ -12,7 +12,6 @@ from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
-from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 
@@ -63,22 +62,3 @@ def averaged_weights() -> Iterator[None]:
 
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=True, custom_getter=get):
         yield
-
-
-class RestoreAverages(RestoreCheckpoint):
-    """As `RestoreCheckpoint`, but a trainable variable gets its average, where the checkpoint has one.
-
-    Args:
-        checkpoint: as of `RestoreCheckpoint`.
-    Raises:
-        CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
-    """
-
-    def _setup_graph(self) -> None:
-        variables = tf1.global_variables()
-        self._check(variables)
-        saved = self.held.shapes()
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        names = [v.op.name + SUFFIX if v.op.name in trainable and v.op.name + SUFFIX in saved else v.op.name
-                 for v in variables]
-        self._saver = tf1.train.Saver(dict(zip(names, variables, strict=True)))

@@ -13,9 +13,9 @@ from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
-from towernmt.callbacks.stopping.nan_guard import forgive
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradient_health import forgive
 from towernmt.optim.gradients import scaled
 
 SCOPE = "loss_scale"

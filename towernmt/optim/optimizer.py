@@ -8,11 +8,11 @@ from typing import Any
 from tensorpack.tfutils.gradproc import GradientProcessor
 from tensorpack.tfutils.optimizer import apply_grad_processors
 
-from towernmt.callbacks.stopping.nan_guard import watch_gradients
 from towernmt.core.settings import check_ranges
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype
 from towernmt.optim.ema import AveragingOptimizer
+from towernmt.optim.gradient_health import watch_gradients
 from towernmt.optim.gradients import scaled
 from towernmt.optim.loss_scale import LossScaleOptimizer
 from towernmt.optim.optimizers.adafactor import Adafactor

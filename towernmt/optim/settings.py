@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from towernmt.core.settings import setting
 
@@ -30,3 +31,9 @@ class OptimizerSettings:
         0.0, "Adafactor: decay of the mean of the steps; 0 for none", at_least=0, below=1)
     ema_decay: float = setting(
         0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average", at_least=0, below=1)
+
+    def make(self, clip_norm: float = 0.0) -> Any:
+        """The optimizer that these settings describe; see `towernmt.optim.optimizer.make_optimizer`."""
+        from towernmt.optim.optimizer import make_optimizer  # settings are read where TensorFlow is not wanted
+
+        return make_optimizer(self, clip_norm)

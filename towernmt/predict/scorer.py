@@ -13,7 +13,7 @@ from tensorpack.predict import PredictConfig
 
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import check_vocabulary_of
-from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.session import SessionCreator, refuse_forked
@@ -22,7 +22,6 @@ from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.vocabulary.factored import FactorError
 from towernmt.models.interface import NMTModel
 from towernmt.models.likelihood import sentence_log_probabilities
-from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
 
 WINDOW = 10_000

@@ -15,7 +15,7 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import check_vocabulary_of
-from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.gpus import why_missing
@@ -23,7 +23,6 @@ from towernmt.core.session import SessionCreator, refuse_forked
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf
-from towernmt.optim.ema import RestoreAverages
 from towernmt.predict.decoding.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream

@@ -43,7 +43,7 @@ from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.dataflow.vocabulary.factored import factors_of
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
-from towernmt.models.interface import ALIGNMENT, batch_signature
+from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.models.kernels.precision import is_slow_on_cpu, set_precision
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.layers.recompute import set_recompute
@@ -277,6 +277,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
     s = settings.train
     model = parts.model(settings)
+    hand_optimizer(model, settings)
     check_recompute(model, s)
     # Of prepared data the introduction says it; a stream tells of its epochs as it goes.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
@@ -290,6 +291,13 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
         monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)],
         **({"session_init": first} if first else {}))
     return config, stop
+
+
+def hand_optimizer(model: Any, settings: Settings) -> None:
+    """Give the model the run's optimizer, if it was made without one and does not define `optimizer()` itself."""
+    takes_one = type(model).optimizer is NMTModel.optimizer
+    if takes_one and model.make_optimizer is None and model.optimizer_settings is None:
+        model.make_optimizer = partial(settings.optimizer.make, settings.train.clip_norm)
 
 
 def check_recompute(model: Any, settings: TrainSettings) -> None:

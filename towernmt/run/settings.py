@@ -104,7 +104,7 @@ def settings_of_model(model: Any) -> Settings:
     """
     own = getattr(model, "settings", None)
     return Settings(name_of_model(model), own if dataclasses.is_dataclass(own) else None,
-                    optimizer=getattr(model, "optimizer_settings", OptimizerSettings()))
+                    optimizer=getattr(model, "optimizer_settings", None) or OptimizerSettings())
 
 
 def default_settings(name: str = "transformer", preset: str | None = None) -> Settings:

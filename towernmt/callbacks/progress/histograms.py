@@ -7,9 +7,9 @@ from typing import Any
 
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.stopping.nan_guard import named_gradients
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradient_health import named_gradients
 
 
 class Histograms(Callback):

@@ -12,13 +12,13 @@ from tensorpack.utils import logger
 from towernmt.callbacks.progress.status_line import StatusLine
 from towernmt.callbacks.progress.text import Bar, Figures, duration
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.stopping.nan_guard import FORGIVEN
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.callbacks.validation.metrics import perplexity
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.peak_memory import peak_memory
 from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradient_health import FORGIVEN
 
 
 class Progress(Callback):

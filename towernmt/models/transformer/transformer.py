@@ -56,8 +56,8 @@ class Transformer(ConfiguredModel):
 
     Args:
         settings: sizes, with both vocabulary sizes set.
-        optimizer_settings: which optimizer `optimizer()` makes.
-        clip_norm: clip gradients to this global norm; 0 for no clipping.
+        optimizer_settings: as of `ConfiguredModel`.
+        clip_norm: as of `ConfiguredModel`.
     Raises:
         SettingsError: sizes that do not fit each other.
     """

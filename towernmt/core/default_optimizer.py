@@ -1,0 +1,31 @@
+"""The optimizer of a model that was handed none: models do not know optimizers, so the package says which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from towernmt.core.errors import SettingsError
+
+_MAKERS: list[Callable[[], Any]] = []
+
+
+def set_default_optimizer(make: Callable[[], Any]) -> None:
+    """Set what makes the optimizer of a model that was handed none.
+
+    Args:
+        make: gives a `tf1.train.Optimizer` in the default graph.
+    """
+    _MAKERS[:] = [make]
+
+
+def default_optimizer() -> Any:
+    """A new `tf1.train.Optimizer` in the default graph.
+
+    Raises:
+        SettingsError: nobody has said which.
+    """
+    if not _MAKERS:
+        raise SettingsError("The model was handed no optimizer: set its make_optimizer to a function without "
+                            "arguments that returns a tf1.train.Optimizer.")
+    return _MAKERS[0]()

@@ -1,0 +1,66 @@
+"""Gradient health: which gradients are watched, which steps may skip their update, and whether values are finite.
+
+The optimizers tell it here, and callbacks such as `NaNGuard` ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from towernmt.core.tf_compat import tf, tf1
+
+GRADIENTS = "towernmt/gradients"
+"""Graph collection of (gradient, variable) pairs as they are before clipping; see `watch_gradients`."""
+FORGIVEN = "towernmt/forgiven"
+"""Graph collection of what `forgive` was given; the first is that of the train step."""
+
+
+def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
+    """Let the guard look at these gradients, to be called where they are at hand (before they are clipped).
+
+    Clipping by the global norm spreads one bad value over all of them. The guard finds the inputs of the
+    optimizer's operations by itself when nothing is watched.
+
+    Args:
+        gradients: (gradient, variable) pairs; a variable that is watched already is left as it is.
+    """
+    known = {variable.name for _, variable in tf1.get_collection(GRADIENTS)}
+    for gradient, variable in gradients:
+        if gradient is not None and variable.name not in known:
+            tf1.add_to_collection(GRADIENTS, (gradient, variable))
+
+
+def forgive(skipped: Any) -> None:
+    """Let the guard pass over a step whose update was not made.
+
+    Args:
+        skipped: bool `[]`, computed with each step: its update was skipped, and that is no divergence.
+    """
+    tf1.add_to_collection(FORGIVEN, skipped)
+
+
+def named_gradients(graph: Any) -> list[tuple[str, Any]]:
+    """(variable's name, gradient): those that are watched, else the inputs of the optimizer's operations."""
+    watched = [(variable.op.name, gradient) for gradient, variable in graph.get_collection(GRADIENTS)]
+    return watched or _optimizer_inputs(graph)
+
+
+def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:
+    """(variable, gradient) of every optimizer operation: those with inputs `var` and `grad` or `delta`."""
+    found: dict[str, Any] = {}
+    for operation in graph.get_operations():
+        names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
+        gradient = next((name for name in ("grad", "delta") if name in names), None)
+        if "var" in names and gradient and len(names) == len(operation.inputs):
+            variable = operation.inputs[names.index("var")].op.name
+            found.setdefault(variable, operation.inputs[names.index(gradient)])
+    return list(found.items())
+
+
+def all_finite(tensors: Sequence[Any]) -> Any:
+    """bool `[tensors]`: whether each tensor holds finite values only."""
+    with tf1.name_scope("finite"):
+        values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]
+        # One pass and no copy; a sum of squares that overflows would poison a global norm in the same way.
+        return tf.math.is_finite(tf.stack([tf.cast(tf.nn.l2_loss(value), tf.float32) for value in values]))
