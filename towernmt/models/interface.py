@@ -6,6 +6,7 @@ Training, validation, search and scoring are written once against `encode`, `dec
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -114,14 +115,17 @@ class NMTModel(ModelDesc):
         """The state before the first token, for `beam` hypotheses a sentence."""
 
     @abstractmethod
-    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         """One step of decoding.
 
         Args:
             token: int32 `[batch * beam]`, the previous token (BOS at first).
             state: from `start_state` or the previous step.
+            attention: give the attention of this step, too. Only a model that `gives_step_attention` is asked for it;
+                a model of one's own may leave this argument out.
         Returns:
-            logits float32 `[batch * beam, target vocabulary]`, and the new state.
+            logits float32 `[batch * beam, target vocabulary]`, the new state and, if asked for, what
+            `decode_with_attention` gives for this position: float32 `[batch * beam, source length]`.
         """
 
     def decode_with_attention(self, memory: Any, target_in: Any) -> tuple[Any, Any]:
@@ -140,6 +144,11 @@ class NMTModel(ModelDesc):
     def gives_attention(self) -> bool:
         """Whether `decode_with_attention` can be called."""
         return type(self).decode_with_attention is not NMTModel.decode_with_attention
+
+    @property
+    def gives_step_attention(self) -> bool:
+        """Whether `decode_step` can be asked for attention."""
+        return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
     def decode(self, memory: Any, target_in: Any) -> Any:
         """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""

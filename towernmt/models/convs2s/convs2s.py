@@ -118,7 +118,7 @@ class ConvS2S(ConfiguredModel):
                  for layer, depth in zip(self._decoder, before, strict=False)]
         return DecoderState(memory, cache, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: ConvS2SMemory = state.memory
         cache = []
 
@@ -133,9 +133,10 @@ class ConvS2S(ConfiguredModel):
 
         # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam].
         by_sentence = tf.reshape(token, [tf.shape(memory.bias)[0], -1])
-        hidden, _ = self._decode(by_sentence, state.step[None], memory, convolve)
+        hidden, weights = self._decode(by_sentence, state.step[None], memory, convolve)
         hidden = tf.reshape(hidden, [-1, self.settings.output_size])
-        return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1)
+        shown = [tf.reshape(weights, [-1, tf.shape(memory.bias)[2]])] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1), *shown
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("convs2s"):

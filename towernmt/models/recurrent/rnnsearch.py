@@ -131,7 +131,7 @@ class RNNSearch(ConfiguredModel):
         coverage = [by_hypothesis(x) for x in _no_coverage(memory.attention, beam)]
         return DecoderState(memory, {"states": start, "coverage": coverage}, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: AttentionMemory = state.memory.attention
         batch = tf.shape(memory.bias)[0]
         first, *upper = state.cache["states"]
@@ -148,7 +148,8 @@ class RNNSearch(ConfiguredModel):
                     h = self.adapted(states[-1][-1], f"layer_{layer}")
                 hidden = self._read_out([h, x, context])
         cache = {"states": states, "coverage": [by_hypothesis(c) for c in seen.coverage]}
-        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
+        shown = [by_hypothesis(seen.weights)] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *shown
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("rnnsearch"):

@@ -105,11 +105,15 @@ class Seq2Seq(ConfiguredModel):
 
     def decode_with_attention(self, memory: Seq2SeqMemory, target_in: Any) -> tuple[Any, Any]:
         hidden, weights = self._teacher_forced(memory, target_in, True)
-        if self.settings.reverse_source:        # so are the annotations
-            (attended,) = memory.attention
-            length = tf.math.count_nonzero(tf.equal(attended.bias[:, 0], 0.0), 1)
-            weights = tf.reverse_sequence(weights, length, seq_axis=2, batch_axis=0)
-        return hidden, weights
+        return hidden, self._in_order_of_source(weights, memory)
+
+    def _in_order_of_source(self, weights: Any, memory: Seq2SeqMemory) -> Any:
+        """Attention to the annotations `[batch, queries, annotations]` as attention to the words of the source."""
+        if not self.settings.reverse_source:
+            return weights
+        (attended,) = memory.attention
+        length = tf.math.count_nonzero(tf.equal(attended.bias[:, 0], 0.0), 1)
+        return tf.reverse_sequence(weights, length, seq_axis=2, batch_axis=0)
 
     def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Any, shown: bool) -> tuple[Any, Any]:
         """The last hidden layer, and the attention `[batch, target length, annotations]` if it is to be `shown`."""
@@ -171,7 +175,7 @@ class Seq2Seq(ConfiguredModel):
         hidden = [self._no_hidden(rows)] if self.settings.input_feeding else []
         return DecoderState(memory, {"states": states, "hidden": hidden}, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         s = self.settings
         states = []
         with tf1.variable_scope("seq2seq"):
@@ -185,9 +189,10 @@ class Seq2Seq(ConfiguredModel):
                         known, extra = x, []
                     states.append(cell.step(known, extra, before))
                     x = self.adapted(states[-1][-1], f"layer_{layer}")
-                hidden, *_ = self._last_hidden(x, state.memory)
+                hidden, *weights = self._last_hidden(x, state.memory)
         cache = {"states": states, "hidden": [hidden] if s.input_feeding else []}
-        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1)
+        shown = [by_hypothesis(self._in_order_of_source(weights[0], state.memory))] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *shown
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("seq2seq"):

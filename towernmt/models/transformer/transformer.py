@@ -93,9 +93,13 @@ class Transformer(ConfiguredModel):
 
     def decode_with_attention(self, memory: TransformerMemory, target_in: Any) -> tuple[Any, Any]:
         """With the first head of the source attention in `guided_alignment_layer` (Garg et al. 2019)."""
-        layer = self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)
-        hidden, (attention,) = self._teacher_forced(memory, target_in, layer - 1)
+        hidden, (attention,) = self._teacher_forced(memory, target_in, self._shown_layer)
         return hidden, attention
+
+    @property
+    def _shown_layer(self) -> int:
+        """The decoder layer, from 0, whose attention is given."""
+        return (self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)) - 1
 
     def _teacher_forced(self, memory: TransformerMemory, target_in: Any, shown: int | None) -> tuple[Any, list[Any]]:
         """The last hidden layer, and the attention to the source in the layer `shown`, if any."""
@@ -134,9 +138,9 @@ class Transformer(ConfiguredModel):
             nothing = tf.zeros([rows, 0, 2 * s.hidden_size], compute_dtype())
         return DecoderState(memory, [nothing] * s.decoder_layers, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         s = self.settings
-        memory, cache = state.memory, []
+        memory, cache, shown = state.memory, [], []
         batch = tf.shape(memory.bias)[0]
 
         def before(y: Any, layer: int, gains: Gains) -> Any:
@@ -150,8 +154,12 @@ class Transformer(ConfiguredModel):
 
         def source(y: Any, layer: int, gains: Gains) -> Any:
             by_sentence = tf.reshape(y, [batch, -1, s.hidden_size])             # [batch, beam, depth]
-            context = source_attention(by_sentence, memory.keys_values[layer], memory.bias, s.heads, 0.0,
-                                       "source_attention", gains)
+            arguments = (by_sentence, memory.keys_values[layer], memory.bias, s.heads, 0.0, "source_attention", gains)
+            if attention and layer == self._shown_layer:
+                context, weights = source_attention_with_weights(*arguments)
+                shown.append(tf.reshape(weights, [-1, tf.shape(memory.bias)[3]]))   # [rows, source length]
+            else:
+                context = source_attention(*arguments)
             return tf.reshape(context, [-1, s.hidden_size])
 
         with tf1.variable_scope("transformer"):
@@ -159,7 +167,7 @@ class Transformer(ConfiguredModel):
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, before, source)
-        return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1)
+        return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1), *shown
 
     def _decoder_layers(self, x: Any, before: _DecoderSublayer, source: _DecoderSublayer) -> Any:
         """The stack of the decoder, with its final normalisation, over `x` `[..., depth]`.
