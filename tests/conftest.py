@@ -24,6 +24,19 @@ _servers.__path__ = [str(Path(__file__).parent / "servers")]
 sys.modules.setdefault(_servers.__name__, _servers)
 
 
+SERVERS = {"postgresql", "mariadb", "seaweedfs"}
+"""Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a server, by its fixtures or by the names of its parameters."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+        named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+        if named & SERVERS:
+            item.add_marker(pytest.mark.servers)
+
+
 @pytest.fixture(autouse=True)
 def no_determinism_left_behind() -> Iterator[None]:
     """Op determinism is a switch of the whole process: a test that trains as a command does turns it on."""

@@ -11,6 +11,8 @@ import compare_training
 import pytest
 from alternation import in_turn, last_record, summarize, table, take_turns
 
+pytestmark = pytest.mark.thorough
+
 
 def test_every_second_round_goes_the_other_way() -> None:
     order: list[str] = []

@@ -15,6 +15,8 @@ from train_flops import forward_flops, train_flops
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import architecture
 
+pytestmark = pytest.mark.thorough
+
 SENTENCES, LENGTH, VOCABULARY = 3, 5, 37
 
 SIZES: list[tuple[str, dict[str, Any]]] = [

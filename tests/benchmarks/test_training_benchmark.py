@@ -17,6 +17,8 @@ from train_work import FixedBatches, draw, make_batch, make_model, twice_each
 
 from towernmt.core.tf_compat import tf1
 
+pytestmark = pytest.mark.thorough
+
 KEYS = ("peer", "mode", "config", "batch_tokens", "dtype", "tgt_tok_s", "src_tgt_tok_s", "steps_s", "peak_rss_mb",
         "gflops", "matmul_gflops", "mfu", "wait_share", "step_to_bare")
 SMALL = {"hidden_size": 8, "heads": 2, "filter_size": 16, "encoder_layers": 1, "decoder_layers": 1}

@@ -10,6 +10,8 @@ import pytest
 from towernmt.predict.translator import Translator
 from towernmt.run.settings import default_settings
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def arguments(place, tiny, tmp_path):

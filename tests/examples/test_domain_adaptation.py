@@ -8,6 +8,8 @@ import pytest
 from towernmt.cli.main import main
 from towernmt.predict.translator import Translator
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def domain(place, tmp_path_factory):

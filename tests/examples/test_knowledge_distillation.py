@@ -10,6 +10,8 @@ from towernmt.core.tf_compat import tf1
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 
+pytestmark = pytest.mark.thorough
+
 STUDENT = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "model.encoder_layers=1",
            "model.decoder_layers=1", "train.batch_tokens=512", "train.validate_steps=0", "train.log_steps=1",
            "train.deterministic=false", "optimizer.learning_rate=0.01", "schedule.warmup_steps=10"]

@@ -12,6 +12,8 @@ from towernmt.core.tf_compat import tf1
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 
+pytestmark = pytest.mark.thorough
+
 
 def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scalars, weights, tmp_path):
     risk = example("minimum_risk_trainer")

@@ -11,6 +11,8 @@ import pytest
 
 from towernmt.checkpoint.files import checkpoint_steps
 
+pytestmark = pytest.mark.processes
+
 
 def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_the_one_before(
         corpus, start, arguments, long_run, uninterrupted, assert_same_end, tmp_path):

@@ -10,6 +10,8 @@ import pytest
 
 from towernmt.checkpoint.files import checkpoint_steps
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def broken(corpus, module_start, arguments, long_run, tmp_path_factory):

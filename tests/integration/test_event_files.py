@@ -16,6 +16,8 @@ from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.run.launch import train
 from towernmt.run.settings import default_settings
 
+pytestmark = pytest.mark.processes
+
 SILENT = ["train.validate_steps=0"]
 RECORDED = ["train.validate_steps=3", "train.metric=chrf", "train.histograms=4"]
 

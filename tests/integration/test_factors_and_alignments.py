@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def annotated(module_start, tmp_path_factory) -> Path:

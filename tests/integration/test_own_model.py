@@ -22,6 +22,8 @@ from towernmt.predict.translator import Translator
 from towernmt.run import RunDirectory, default_settings, settings_of_model
 from towernmt.run.launch import Parts, train
 
+pytestmark = pytest.mark.processes
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend" / "architecture.md"
 LINES = ["ba be bi bo", "da de di"]
 

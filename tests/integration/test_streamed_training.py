@@ -16,6 +16,8 @@ import yaml
 
 from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
 
+pytestmark = pytest.mark.processes
+
 SETTINGS = ["train.subword_sampling=true", "train.window=60", "train.steps=60", "train.checkpoint_steps=12",
             "train.validate_steps=0"]
 

@@ -65,6 +65,7 @@ def test_a_model_that_learned_its_corpus_by_heart_evaluates_above_90_bleu(learne
     assert sum(a == b for a, b in zip(found, expected, strict=True)) > 300
 
 
+@pytest.mark.processes
 def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus, start, arguments, tiny):
     checkpoints = learned[0] / "checkpoints"
     before = {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")}
@@ -74,6 +75,7 @@ def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus
     assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
 
 
+@pytest.mark.processes
 def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
     logdir = tmp_path / "run"
     settings = [*tiny, "train.validate_steps=0", "train.checkpoint_steps=4"]
@@ -89,6 +91,7 @@ def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, va
     assert one["random_clock"] == one["global_step"] == 12
 
 
+@pytest.mark.processes
 def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny, tmp_path):
     files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
         f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 

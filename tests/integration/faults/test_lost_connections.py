@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("name", ["postgresql", "mariadb"])
 def test_training_goes_on_over_restarts_of_the_database(request: pytest.FixtureRequest, name: str, numbered: Any,

@@ -11,6 +11,8 @@ from tensorpack.callbacks import Callback
 
 from towernmt.core.tf_compat import tf1
 
+pytestmark = pytest.mark.processes
+
 
 class GlobalBatches(Callback):
     """Notes each step's global batch, as it leaves the queue, with the position after it."""

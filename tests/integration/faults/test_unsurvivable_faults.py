@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 SECRETS = ("wr0ng-s3cret", "s3:cr@t/%", "s3%3Acr%40t", "testsecret")
 
 
