@@ -19,8 +19,7 @@ from towernmt.models.layers.layers import rms_norm
 from towernmt.models.layers.positions import RelativePositions, RotaryPositions
 from towernmt.models.transformer.ssru import weighted_sums
 from towernmt.models.transformer.transformer import PRESETS, Transformer, TransformerSettings
-from towernmt.predict.decoding.beam import beam_search
-from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.decoding.search import SearchSettings, beam_search
 
 _SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))
 plain = importlib.util.module_from_spec(_SPEC)

@@ -16,7 +16,6 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.predict.decoding.search import (
-    INPUT_NAMES,
     OUTPUT_NAMES,
     SearchSettings,
     beam_search,
@@ -248,7 +247,7 @@ def test_search_is_a_tower_function_of_tensorpacks_offline_predictor() -> None:
     settings = SearchSettings(beam_size=3, n_best=2)
     predictor = OfflinePredictor(PredictConfig(
         tower_func=search_tower(model, settings, "/cpu:0"), input_signature=search_signature(model),
-        input_names=INPUT_NAMES, output_names=OUTPUT_NAMES))
+        input_names=["source", "source_length"], output_names=OUTPUT_NAMES))
     with predictor.graph.as_default():
         predictor.sess.run(tf1.global_variables_initializer())
     tokens, scores = predictor(np.array([[3, 4, EOS]], np.int32), np.array([3], np.int32))

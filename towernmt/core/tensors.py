@@ -10,3 +10,5 @@ Variable: TypeAlias = Any
 """A `tf.Variable`."""
 Operation: TypeAlias = Any
 """A `tf.Operation`."""
+TensorSpec: TypeAlias = Any
+"""A `tf.TensorSpec`: shape, dtype and name of an input."""

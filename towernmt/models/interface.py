@@ -84,6 +84,13 @@ class NMTModel(ModelDesc):
     def inputs(self) -> list[Any]:
         return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)
 
+    def encoder_inputs(self) -> list[Any]:
+        """What `encode` takes, in its order: a `tf.TensorSpec` with a name each.
+
+        A model that reads more of a sentence to be translated declares that behind these two.
+        """
+        return batch_signature(self.source_factor_count)[:2]
+
     @abstractmethod
     def encode(self, source: Any, source_length: Any) -> Any:
         """Encode sentences.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "decoding.beam": ["SearchResult", "beam_search"],
     "evaluate": ["Scores", "corpus_scores"],
-    "decoding.search": ["SearchPredictor", "build_search_predictor", "search_signature", "search_tower"],
+    "decoding.search": ["SearchPredictor", "SearchResult", "beam_search", "build_search_predictor", "search_signature",
+                        "search_tower"],
     "decoding.settings": ["SearchSettings", "StreamSettings"],
     "stream": ["Hypothesis"],
     "translator": ["Translator"],

@@ -23,7 +23,7 @@ from towernmt.core.session import SessionCreator, refuse_forked
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf
-from towernmt.predict.decoding.search import INPUT_NAMES, OUTPUT_NAMES, search_signature, search_tower
+from towernmt.predict.decoding.search import OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
 
@@ -71,9 +71,9 @@ class Translator:
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         check_vocabulary_of(held, run.vocabulary)
         model = run.load_model(model)
-        tower = search_tower(model, self.search, device_name(device))
+        tower, signature = search_tower(model, self.search, device_name(device)), search_signature(model, self.search)
         self.predictor = make_predictor(PredictConfig(
-            tower_func=tower, input_signature=search_signature(model), input_names=INPUT_NAMES,
+            tower_func=tower, input_signature=signature, input_names=[spec.name for spec in signature],
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
             session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(held)))
         self._process = os.getpid()

@@ -1,0 +1,78 @@
+"""The next tokens of all hypotheses: the model's logits behind the chain of processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
+from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor, TokenFilter
+from towernmt.predict.decoding.step import StepContext
+
+
+class Candidates:
+    """What a strategy chooses from at a step. Nothing is computed but what it asks for."""
+
+    def __init__(self, logits: Tensor, processors: Sequence[LogitsProcessor], context: StepContext) -> None:
+        """
+        Args:
+            logits: `[batch * width, vocabulary]`, as the model gave them.
+            processors: in the order in which they act.
+        """
+        self._logits = tf.cast(logits, tf.float32)
+        self._processors, self._context = processors, context
+
+    def logits(self) -> Tensor:
+        """The logits behind all processors, float32 `[batch * width, vocabulary]`."""
+        return self._processed(self._processors)
+
+    def best(self, count: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of each row, best first; of equal ones the smaller id is first.
+
+        The full log-softmax never exists: only these are normalised. Filters at the end of the chain do not see the
+        whole vocabulary either.
+
+        Args:
+            count: how many are wanted at least, if the vocabulary has so many.
+        Returns:
+            log-probability float32 and token int32, each `[batch * width, count or a few more]`. What a filter forbids
+            is among them, with log-probability `NEVER`.
+        """
+        before, filters = _split(self._processors)
+        wanted = count + sum(filter.at_most for filter in filters)
+        top, token = tf.math.top_k(self._processed(before), min(wanted, self._context.vocabulary_size))
+        log_prob = top - self._log_sum(tf.reduce_max(self._logits, axis=1, keepdims=True) if before else top[:, :1])
+        for filter in filters:
+            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+        return log_prob, token
+
+    def log_prob(self, token: Tensor) -> Tensor:
+        """The model's own log-probability of a token in each row, whatever the processors say.
+
+        Args:
+            token: int32 `[batch * width]`.
+        Returns:
+            float32 `[batch * width]`.
+        """
+        log_sum = self._log_sum(tf.reduce_max(self._logits, axis=1, keepdims=True))
+        return tf.gather(self._logits, token, batch_dims=1) - log_sum[:, 0]
+
+    def _processed(self, processors: Sequence[LogitsProcessor]) -> Tensor:
+        logits = self._logits
+        for processor in processors:
+            logits = processor(logits, self._context)
+        return logits
+
+    def _log_sum(self, highest: Tensor) -> Tensor:
+        """log(sum(exp(logits))), float32 `[batch * width, 1]`, given the highest logit of each row."""
+        return highest + tf.math.log(tf.reduce_sum(tf.exp(self._logits - highest), axis=1, keepdims=True))
+
+
+def _split(processors: Sequence[LogitsProcessor]) -> tuple[Sequence[LogitsProcessor], list[TokenFilter]]:
+    """The chain up to the last processor that must see all logits, and the filters behind it."""
+    filters: list[TokenFilter] = []
+    for processor in reversed(processors):
+        if not isinstance(processor, TokenFilter):
+            break
+        filters.insert(0, processor)
+    return processors[:len(processors) - len(filters)], filters

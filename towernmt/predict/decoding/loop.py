@@ -1,0 +1,110 @@
+"""The loop of decoding: encode once, then `decode_step` until the strategy has what it wants, as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import BOS
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.predict.decoding.candidates import Candidates
+from towernmt.predict.decoding.length_limit import LengthLimit
+from towernmt.predict.decoding.processors.processor import LogitsProcessor
+from towernmt.predict.decoding.step import History, StepContext
+from towernmt.predict.decoding.strategies.strategy import Decoded, Strategy
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a model is decoded.
+
+    Attributes:
+        strategy: what is kept of the candidates.
+        processors: what a candidate may be; they act in this order.
+        limit: how long a hypothesis may become.
+        attention: whether the attention of every step is collected, for which the model must give it.
+    """
+
+    strategy: Strategy
+    processors: Sequence[LogitsProcessor]
+    limit: LengthLimit
+    attention: bool = False
+
+
+def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) -> Decoded:
+    """Translate a batch of sentences.
+
+    Of the model, only `encoder_inputs`, `encode`, `start_state`, `decode_step` and `target_vocab_size` are used.
+
+    Args:
+        model: its variables are created here or, under reuse, found.
+        inputs: the tensors of `decoding_signature(model, decoding)` by name.
+    """
+    memory = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs()))
+    loop = _Loop(model, memory, inputs, decoding)
+    start = loop.start()
+    # The first step stands outside the loop: variables cannot be created inside it.
+    first = loop.step(start)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+        last = _LoopState(*tf1.while_loop(
+            lambda *state: loop.goes_on(_LoopState(*state)), lambda *state: loop.step(_LoopState(*state)), first,
+            shape_invariants=_shape_invariants(start, first), back_prop=False))
+    return decoding.strategy.result(last.strategy, last.history)
+
+
+class _LoopState(NamedTuple):
+    """What a step hands to the next."""
+
+    step: Tensor        # int32 [], the number of tokens so far
+    token: Tensor       # int32 [batch * width], the last one of each live hypothesis
+    history: History    # the live hypotheses
+    strategy: Any       # the strategy's nest, first dimension batch
+    cache: Any          # the model's nest, first dimension batch * width
+
+
+class _Loop:
+    def __init__(self, model: NMTModel, memory: Any, inputs: Mapping[str, Tensor], decoding: Decoding) -> None:
+        self._model, self._memory, self._inputs, self._decoding = model, memory, inputs, decoding
+        self._strategy = decoding.strategy
+        self._limit = decoding.limit(inputs)
+        self._batch = tf.shape(self._limit)[0]
+
+    def start(self) -> _LoopState:
+        width = self._strategy.width
+        state = self._model.start_state(self._memory, width)
+        empty = History(tf.zeros([self._batch, width, 0], tf.int32))
+        return _LoopState(
+            step=tf.convert_to_tensor(state.step), token=tf.fill([self._batch * width], BOS), history=empty,
+            strategy=self._strategy.start(empty, self._inputs), cache=state.cache)
+
+    def goes_on(self, state: _LoopState) -> Tensor:
+        return tf.logical_not(tf.reduce_all(self._strategy.is_done(state.strategy)))
+
+    def step(self, state: _LoopState) -> _LoopState:
+        logits, decoder = self._model.decode_step(state.token, DecoderState(self._memory, state.cache, state.step))
+        context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=(),
+                              inputs=self._inputs, vocabulary_size=self._model.target_vocab_size)
+        choice = self._strategy.choose(
+            Candidates(logits, self._decoding.processors, context), context, state.strategy)
+        return _LoopState(
+            step=state.step + 1, token=tf.reshape(choice.token, [-1]),
+            history=context.grown(choice.parent, choice.token), strategy=choice.state,
+            cache=decoder.cache if choice.parent is None else self._reordered(decoder.cache, choice.parent))
+
+    def _reordered(self, cache: Any, parent: Tensor) -> Any:
+        """Each live hypothesis takes over its parent's rows of the cache; `parent` is `[batch, width]`."""
+        first = tf.range(self._batch)[:, None] * self._strategy.width
+        rows = tf.reshape(first + parent, [-1])  # [batch * width]
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
+
+
+def _shape_invariants(start: _LoopState, first: _LoopState) -> _LoopState:
+    """Static shapes in the loop: what differed between the start and the first step may grow."""
+    def common(before: Tensor, after: Tensor) -> Any:
+        dimensions = zip(before.shape.as_list(), after.shape.as_list(), strict=True)
+        same = [size if size == grown else None for size, grown in dimensions]
+        return tf.TensorShape([None, *same[1:]] if same else [])
+    return tf.nest.map_structure(common, start, first)

@@ -1,0 +1,1 @@
+"""What the next token may be: processors of the logits, one a module."""

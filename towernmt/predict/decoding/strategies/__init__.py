@@ -1,0 +1,1 @@
+"""What is kept of the candidates: decoding strategies, one a module."""
