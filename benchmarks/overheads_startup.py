@@ -38,7 +38,7 @@ PHASES = [
 def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") -> list[dict[str, Any]]:
     """Seconds from the start of the process to the line of the first step, the median round, phase by phase.
 
-    What is timed is the command itself, as its log lines arrive: nothing is added to it but `train.log_steps=1`.
+    What is timed is the command itself, as its log lines arrive: nothing is added to it but `log.steps=1`.
     """
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) / "data"
@@ -55,8 +55,8 @@ def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") ->
 def _start(data: Path, logdir: Path, batch_tokens: int, preset: str) -> dict[str, float]:
     """Phases of one start. Raises SystemExit if the command fails."""
     command = [sys.executable, "-m", "towernmt.cli.main", "train", "--data", str(data), "--logdir", str(logdir),
-               "--preset", preset, "--verbose", "--set", "train.steps=1", "train.log_steps=1",
-               f"train.batch_tokens={batch_tokens}"]
+               "--preset", preset, "--verbose", "--set", "train.steps=1", "log.steps=1",
+               f"data.batch_tokens={batch_tokens}"]
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                env={**os.environ, "PYTHONUNBUFFERED": "1"})

@@ -19,7 +19,7 @@ from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.gradient_health import GRADIENTS
-from towernmt.run.settings import TrainSettings
+from towernmt.run.settings import CheckpointSettings
 
 TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}
 """At most so many times the time of what each is compared with."""
@@ -128,8 +128,8 @@ class CheckpointClock(Callback):
 def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs: int) -> list[dict[str, Any]]:
     """The trainer's whole step with the default callbacks and monitors against the bare update, in turn.
 
-    `ratio` is the median, which sees no step that writes a progress line and summaries (one in `train.log_steps`, 50);
-    `ratio_of_sums` sees all. A checkpoint's time comes on top: `checkpoint_share`, of `train.checkpoint_steps` steps.
+    `ratio` is the median, which sees no step that writes a progress line and summaries (one in `log.steps`, 50);
+    `ratio_of_sums` sees all. A checkpoint's time comes on top: `checkpoint_share`, of `checkpoint.steps` steps.
     """
     pairs += pairs % 2
     warm = 6
@@ -143,7 +143,7 @@ def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs:
              "met": ratio <= TARGETS["callbacks"], "quartiles": [round(low, 4), round(high, 4)],
              "ratio_of_sums": round(sum(meter.whole) / sum(meter.bare), 4), "pairs": pairs, "step_s": round(step, 4),
              "checkpoint_s": round(clock.seconds, 3),
-             "checkpoint_share": round(clock.seconds / (TrainSettings().checkpoint_steps * step), 5)}]
+             "checkpoint_share": round(clock.seconds / (CheckpointSettings().steps * step), 5)}]
 
 
 def _alternate(things: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -30,7 +30,7 @@ from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.run.settings import TrainSettings
+from towernmt.run.settings import CheckpointSettings, LogSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -123,10 +123,10 @@ class Meter(Callback):
 
 def default_callbacks(directory: Path, data: GeneralQueueInput) -> tuple[list[Any], list[Any]]:
     """Callbacks and monitors of `towernmt train` at its default settings, but for validation."""
-    s = TrainSettings()
+    kept = CheckpointSettings()
     callbacks = [NaNGuard(), InverseSquareRootSchedule(3e-4, 100),
-                 CheckpointSaver(directory / "checkpoints", s.checkpoint_steps, s.checkpoint_minutes,
-                                 s.keep_checkpoints, data), Progress(s.log_steps), QueueMonitor(data), StopOnSignal()]
+                 CheckpointSaver(directory / "checkpoints", kept.steps, kept.minutes, kept.keep, data),
+                 Progress(LogSettings().steps), QueueMonitor(data), StopOnSignal()]
     return callbacks, [EventWriter(directory / "log"), StatsWriter(directory / "log")]
 
 

@@ -10,14 +10,21 @@ from towernmt.core.settings import describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
+from towernmt.run.former_settings import FORMER
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 GROUPS = {
-    "train": "How long to train, on what batches, and what happens on the way.",
+    "data": "How the data become batches, and reach the towers.",
+    "init": "What a new run begins with, instead of random values.",
+    "train": "How long to train, how an update is made, and of which variables.",
     "optimizer": "Which optimizer, and how large its steps are.",
     "schedule": "How the learning rate changes with the step; [callbacks](../guide/callbacks.md) has the formulas.",
+    "validation": "When and on what the model is validated, and by which score.",
     "search": "How translations are searched for, in validation and, unless the command line says otherwise, "
               "in `towernmt translate`.",
+    "checkpoint": "When checkpoints are written, and which of them stay.",
+    "log": "What the log and TensorBoard get.",
+    "recovery": "What happens when training diverges, or a batch does not fit into memory.",
 }
 HEAD = """\
 # Settings
@@ -30,6 +37,13 @@ written with commas, and `none` is no value. An unknown key or a value of the wr
 
 Once a run has checkpoints, its `model.*` settings (but for dropout and label smoothing), `optimizer.name`,
 `optimizer.ema_decay`, `optimizer.adafactor_momentum`, `train.only` and `train.freeze` are fixed.
+The names that settings had before are understood, too; a table at the end has them.
+"""
+FORMER_KEYS = """\
+## Former names
+
+`settings.yaml`, `--config` and `--set` take the settings by the names that they had before, too.
+
 """
 
 
@@ -46,6 +60,7 @@ def page() -> str:
     rows = [(f"--{key.replace('_', '-')}", value, text) for key, value, text in describe(PrepareSettings()) if text]
     needed = "`--source` and `--output` must be given, and `--target` where `--source` is a text file."
     parts.append(f"## towernmt prepare\n\n{needed}\n\n" + _table(rows))
+    parts.append(FORMER_KEYS + _former())
     return "\n".join(parts)
 
 
@@ -53,6 +68,13 @@ def _table(rows: Iterable[tuple[str, Any, str]]) -> str:
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for key, value, text in rows:
         lines.append(f"| `{key}` | {_shown(value)} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _former() -> str:
+    lines = ["| former name | name |", "|---|---|"]
+    lines += [f"| `{old}` | `{new}` |" for old, new in FORMER.renamed.items()]
+    lines += [f"| `{old}` | removed; it is always {_shown(removed.value)} |" for old, removed in FORMER.removed.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -138,7 +138,7 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         super().__init__(**others)
         if self.update_cycle > 1:
             raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
-                                "an update: set it to 1, and train.batch_tokens higher.")
+                                "an update: set it to 1, and data.batch_tokens higher.")
         self.text, self.start = text, start
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:

@@ -29,9 +29,9 @@ from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
 from towernmt.core.errors import SettingsError
 
-COMMON = ["train.steps=1000", "train.validate_steps=200", "train.checkpoint_steps=200", "schedule.name=constant",
+COMMON = ["train.steps=1000", "validation.steps=200", "checkpoint.steps=200", "schedule.name=constant",
           "schedule.warmup_steps=0"]
-LHUC = ["model.lhuc=true", "train.only=/lhuc$", "train.init_new=/lhuc$", "optimizer.learning_rate=0.01"]
+LHUC = ["model.lhuc=true", "train.only=/lhuc$", "init.new=/lhuc$", "optimizer.learning_rate=0.01"]
 """Few parameters that are far from where they will be: a high rate."""
 MIXED = ["optimizer.learning_rate=0.0001"]
 

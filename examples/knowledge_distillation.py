@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> int:
 
 def check_cost(settings: Settings) -> None:
     """Refuse what `Distilled` has no place for in its cost, rather than leave it out."""
-    for name in ("word_dropout", "dropout_divergence", "guided_alignment_weight"):
+    for name in ("word_dropout", "r_drop_alpha", "guided_alignment_weight"):
         value = getattr(settings.model, name, 0.0)
         if value:
             raise SettingsError(f"model.{name}={value} is no part of the cost of learning word by word: set it to 0, "

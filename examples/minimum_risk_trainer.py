@@ -40,9 +40,9 @@ from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
-DEFAULTS = ["train.steps=500", "train.batch_tokens=512", "train.validate_steps=100", "train.checkpoint_steps=100",
+DEFAULTS = ["train.steps=500", "data.batch_tokens=512", "validation.steps=100", "checkpoint.steps=100",
             "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001",
-            "model.guided_alignment_weight=0", "train.memory_gb=0", "train.update_cycle=1"]
+            "model.guided_alignment_weight=0", "data.memory_gb=0", "train.update_cycle=1"]
 """A small rate: the model is good already, and the risk of a few samples is a noisy thing. It is the whole cost."""
 
 
@@ -89,7 +89,7 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
         super().__init__(**others)
         if self.update_cycle > 1:
             raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
-                                "an update: set it to 1, and train.batch_tokens higher.")
+                                "an update: set it to 1, and data.batch_tokens higher.")
         self.sampling, self.score, self.vocabulary, self.reference = sampling, score, vocabulary, reference
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:

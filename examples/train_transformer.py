@@ -29,9 +29,9 @@ from towernmt.predict.nearest import nearest_translations
 
 DEMONSTRATION = [
     "model.hidden_size=192", "model.filter_size=768", "model.encoder_layers=4", "model.decoder_layers=2",
-    "model.residual_dropout=0", "model.embedding_dropout=0", "train.batch_tokens=512", "train.steps=8000",
-    "train.minutes=8.5", "train.clip_norm=1", "train.validate_steps=2000", "train.validate_sentences=200",
-    "train.checkpoint_steps=1000", "train.log_steps=100", "optimizer.learning_rate=0.0015", "optimizer.beta2=0.998",
+    "model.residual_dropout=0", "model.embedding_dropout=0", "data.batch_tokens=512", "train.steps=8000",
+    "train.minutes=8.5", "train.clip_norm=1", "validation.steps=2000", "validation.sentences=200",
+    "checkpoint.steps=1000", "log.steps=100", "optimizer.learning_rate=0.0015", "optimizer.beta2=0.998",
     "schedule.name=budget", "schedule.warmup_steps=400", "schedule.end_learning_rate=0.00003"]
 """What suits a corpus of 34,000 short sentences and a few minutes: a small model with a shallow decoder (Kasai et
 al. 2021), many updates from small batches, and no dropout, as it sees no sentence often. --set overrides it."""

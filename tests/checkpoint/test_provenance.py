@@ -30,8 +30,8 @@ from towernmt.run.going_on import finished
 from towernmt.run.grow import grow_vocabulary
 
 TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
-        "model.decoder_layers=1", "train.batch_tokens=100", "train.steps=4", "train.checkpoint_steps=2",
-        "train.deterministic=false", "train.log_steps=1", "search.beam_size=1"]
+        "model.decoder_layers=1", "data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2",
+        "train.deterministic=false", "log.steps=1", "search.beam_size=1"]
 
 
 def prepare(place: Path, letters: str, seed: int, former: Path | None = None) -> Path:
@@ -114,7 +114,7 @@ def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read
         with pytest.raises(SettingsError, match="is not the vocabulary that this run was trained with"):
             read()
     error = error_of(capsys, "train", "--data", data, "--logdir", tmp_path / "new", "--set", *TINY,
-                     f"train.init_from={run.path}")
+                     f"init.checkpoint={run.path}")
     assert "is not the vocabulary that this run was trained with" in error
     assert "another vocabulary" in error_of(capsys, "train", "--data", data, "--logdir", run.path)
 
@@ -140,10 +140,10 @@ def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way
         assert (other / "vocabulary" / file.name).read_bytes() == file.read_bytes()
     before = content(run.path)
     error = error_of(capsys, "train", "--data", other, "--logdir", run.path, "--set", "train.steps=6")
-    assert "trained on other data than" in error and f"train.init_from={run.path}" in error
+    assert "trained on other data than" in error and f"init.checkpoint={run.path}" in error
     assert content(run.path) == before
     assert main(["train", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
-                 f"train.init_from={run.path}"]) == 0
+                 f"init.checkpoint={run.path}"]) == 0
 
 
 def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run, data, caplog):

@@ -15,7 +15,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.ema import SUFFIX
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import first_values
-from towernmt.run.settings import TrainSettings, default_settings
+from towernmt.run.settings import InitSettings, default_settings
 
 
 def save(directory: Path, values: dict[str, list[float]]) -> str:
@@ -58,7 +58,7 @@ def test_averages_of_the_other_run_become_weights_and_averages(tmp_path):
 
 def test_a_missing_variable_is_refused_unless_it_may_be_new(tmp_path):
     prefix = save(tmp_path, {"a": [1, 2]})
-    with pytest.raises(CheckpointError, match="'layer/lhuc' is not in this checkpoint; .* train.init_new"):
+    with pytest.raises(CheckpointError, match="'layer/lhuc' is not in this checkpoint; .* init.new"):
         start(prefix, ["a", "layer/lhuc"])
     assert start(prefix, ["a", "layer/lhuc"], new=["/lhuc$"]) == {"a": [1, 2], "layer/lhuc": [9, 9]}
     with pytest.raises(CheckpointError, match="none of the model's variables"):
@@ -94,8 +94,8 @@ def test_embeddings_and_another_run_may_both_give_first_values(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
-    assert first_values(TrainSettings(), data) is None
-    both = first_values(TrainSettings(init_from=str(run.path), target_embeddings="vectors.npy"), data)
+    assert first_values(InitSettings(), data) is None
+    both = first_values(InitSettings(checkpoint=str(run.path), target_embeddings="vectors.npy"), data)
     assert [type(init) for init in both.inits] == [StartFrom, PretrainedEmbeddings]
 
 
@@ -108,4 +108,4 @@ def test_another_runs_vocabulary_must_be_that_of_the_data(tmp_path):
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
     with pytest.raises(SettingsError, match=r"has another vocabulary than data \(source.words differs\)"):
-        first_values(TrainSettings(init_from=str(run.path), source_embeddings="x"), data)
+        first_values(InitSettings(checkpoint=str(run.path), source_embeddings="x"), data)

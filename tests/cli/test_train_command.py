@@ -15,15 +15,15 @@ from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import default_settings
 
 SETTINGS_OF_THE_ISSUE = """
-train.steps train.epochs train.minutes train.batch_tokens train.batch_type train.update_cycle train.seed
-train.checkpoint_steps train.validate_steps train.keep_checkpoints train.keep_best train.precision
+train.steps train.epochs train.minutes data.batch_tokens data.batch_type train.update_cycle data.seed
+checkpoint.steps validation.steps checkpoint.keep checkpoint.keep_best train.precision
 train.clip_norm optimizer.name optimizer.learning_rate schedule.name schedule.warmup_steps model.hidden_size
 model.filter_size model.heads model.encoder_layers model.decoder_layers model.label_smoothing
 model.residual_dropout model.attention_dropout model.activation_dropout model.embedding_dropout
 """.split()
 
 SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
-         "model.decoder_layers=1", "train.batch_tokens=100", "train.validate_steps=0"]
+         "model.decoder_layers=1", "data.batch_tokens=100", "validation.steps=0"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def six_steps(data, tmp_path_factory) -> Path:
     """The directory of a run of six steps."""
     logdir = tmp_path_factory.mktemp("six") / "run"
     assert main(["train", "--data", str(data), "--logdir", str(logdir), "--set", *SMALL, "train.steps=6",
-                 "train.checkpoint_steps=3"]) == 0
+                 "checkpoint.steps=3"]) == 0
     return logdir
 
 
@@ -67,16 +67,16 @@ def test_every_setting_that_the_issue_names_exists(key, capsys):
 
 
 @pytest.mark.parametrize("settings, arguments, message", [
-    (["train.batch_tokns=1"], [], "there is no setting 'train.batch_tokns'. Did you mean 'train.batch_tokens'?"),
+    (["train.batch_tokns=1"], [], "there is no setting 'train.batch_tokns'. Did you mean 'data.batch_tokens'?"),
     (["learning_rate=1"], [], "Did you mean 'optimizer.learning_rate'?"),
     (["train.steps=many"], [], "train.steps=many is not a whole number (default: 0)."),
     (["train.steps"], [], "expected key=value"),
     (["optimizer.name=adamm"], [], "optimizer.name=adamm is not one of adam, adamw, lazyadam, adafactor, lamb, sgd."),
-    (["train.batch_type=words"], [], "train.batch_type=words is not one of target"),
-    (["train.batch_tokens=0"], [], "batch_tokens=0"),
+    (["data.batch_type=words"], [], "data.batch_type=words is not one of target"),
+    (["data.batch_tokens=0"], [], "batch_tokens=0"),
     (["train.update_cycle=0"], [], "train.update_cycle=0 must be at least 1."),
-    (["train.log_steps=0"], [], "train.log_steps=0 must be at least 1."),
-    (["train.keep_checkpoints=0"], [], "train.keep_checkpoints=0 must be at least 1."),
+    (["log.steps=0"], [], "log.steps=0 must be at least 1."),
+    (["checkpoint.keep=0"], [], "checkpoint.keep=0 must be at least 1."),
     (["model.heads=3"], [], "heads"),
     ([], ["--model", "tranformer"], "tranformer"),
     ([], ["--preset", "huge"],
@@ -117,12 +117,12 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(data, tmp_path, caps
 def test_settings_come_from_the_file_and_then_from_the_command_line(train, tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("train: {steps: 2, seed: 7}\noptimizer: {learning_rate: 0.003}\n")
-    status, _ = train(*SMALL, "train.seed=8", arguments=("--config", str(config)))
+    status, _ = train(*SMALL, "data.seed=8", arguments=("--config", str(config)))
     assert status == 0
     saved = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
-    assert (saved["train"]["steps"], saved["train"]["seed"]) == (2, 8)
+    assert (saved["train"]["steps"], saved["data"]["seed"]) == (2, 8)
     assert saved["optimizer"]["learning_rate"] == 0.003
-    assert saved["train"]["batch_tokens"] == 100
+    assert saved["data"]["batch_tokens"] == 100
     assert saved["train"]["clip_norm"] == default_settings().train.clip_norm
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 2
 
@@ -170,7 +170,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
 
     assert train(*SMALL, "train.epochs=2")[0] == 0
     run = RunDirectory(tmp_path / "run")
-    batches = Batches(PreparedData(data), run.settings().train).batches_per_epoch()
+    batches = Batches(PreparedData(data), run.settings().data).batches_per_epoch()
     assert batches > 2
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
     state = (run.checkpoints / f"step-{2 * batches}" / "state.json").read_text()

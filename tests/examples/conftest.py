@@ -15,7 +15,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TINY = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
         "model.decoder_layers=1", "model.residual_dropout=0.0", "model.embedding_dropout=0.0",
-        "train.batch_tokens=512", "train.validate_steps=0", "train.log_steps=1", "train.deterministic=false",
+        "data.batch_tokens=512", "validation.steps=0", "log.steps=1", "train.deterministic=false",
         "optimizer.learning_rate=0.01", "schedule.warmup_steps=20", "search.beam_size=1"]
 
 

@@ -77,7 +77,7 @@ def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(a
     program = example("back_translation_trainer")
     settings = default_settings("transformer")
     model = dataclasses.replace(settings.model, source_vocab_size=9, target_vocab_size=9, word_dropout=0.2,
-                                dropout_divergence=3.0)
+                                r_drop_alpha=3.0)
     both = program.BothDirections(dataclasses.replace(settings, model=model))
     assert [(one.word_dropout, one.dropout_divergence) for one in both.directions.values()] == [(0.2, 3.0)] * 2
     assert program.main([*arguments, "train.steps=1", "model.guided_alignment_weight=0.1"]) == 1

@@ -23,7 +23,7 @@ def domain(place, tmp_path_factory):
 
 def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(place, domain, example, weights, scalars, tmp_path):
     arguments = ["lhuc", f"--model={place.run}", f"--data={domain}/{{source,target}}", f"--logdir={tmp_path}"]
-    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=15", "train.validate_steps=0",
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=15", "validation.steps=0",
                                               "optimizer.learning_rate=0.1"]) == 0
     before, after = weights(place.run), weights(tmp_path)
     scales = {name for name in after if name.endswith("/lhuc")}
@@ -43,10 +43,10 @@ def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(place, domain, 
 ])
 def test_lhuc_adapts_the_other_models_too(place, example, weights, tmp_path, name, sizes, scales):
     arguments = ["train", f"--model={name}", f"--data={place.data}", f"--logdir={tmp_path / 'general'}", "--set",
-                 *[f"model.{size}" for size in sizes], "train.steps=2", "train.validate_steps=0"]
+                 *[f"model.{size}" for size in sizes], "train.steps=2", "validation.steps=0"]
     assert main(arguments) == 0
     arguments = ["lhuc", f"--model={tmp_path / 'general'}", f"--data={place.data}", f"--logdir={tmp_path / 'new'}"]
-    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=3", "train.validate_steps=0"]) == 0
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=3", "validation.steps=0"]) == 0
     before, after = weights(tmp_path / "general"), weights(tmp_path / "new")
     changed = [key for key in after if key.startswith(f"{name}/") and not key.endswith(("/Adam", "/Adam_1"))
                and not (key in before and np.array_equal(before[key], after[key]))]
@@ -56,7 +56,7 @@ def test_lhuc_adapts_the_other_models_too(place, example, weights, tmp_path, nam
 def test_mixed_fine_tuning_trains_everything_on_both_domains(place, domain, example, weights, scalars, tmp_path):
     arguments = ["mixed", f"--model={place.run}", f"--data={domain}/{{source,target}}",
                  f"--general={place.text}/{{source,target}}", "--share=0.7", f"--logdir={tmp_path}"]
-    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=12", "train.validate_steps=0",
+    assert example("domain_adaptation").main([*arguments, "--set", "train.steps=12", "validation.steps=0",
                                               "optimizer.learning_rate=0.003"]) == 0
     before, after = weights(place.run), weights(tmp_path)
     name = "transformer/encoder/layer_0/feed_forward/inner/kernel"

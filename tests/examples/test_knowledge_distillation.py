@@ -13,7 +13,7 @@ from towernmt.run.directory import RunDirectory
 pytestmark = pytest.mark.thorough
 
 STUDENT = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "model.encoder_layers=1",
-           "model.decoder_layers=1", "train.batch_tokens=512", "train.validate_steps=0", "train.log_steps=1",
+           "model.decoder_layers=1", "data.batch_tokens=512", "validation.steps=0", "log.steps=1",
            "train.deterministic=false", "optimizer.learning_rate=0.01", "schedule.warmup_steps=10"]
 
 
@@ -74,7 +74,7 @@ def test_a_student_learns_the_teachers_translations(place, example, weights, tmp
     assert weights(tmp_path)["global_step"] == 5
 
 
-@pytest.mark.parametrize("setting", ["model.word_dropout=0.1", "model.dropout_divergence=5.0",
+@pytest.mark.parametrize("setting", ["model.word_dropout=0.1", "model.r_drop_alpha=5.0",
                                      "model.guided_alignment_weight=0.1"])
 def test_what_has_no_place_in_the_cost_of_words_is_refused(place, example, tmp_path, capfd, setting):
     arguments = ["word", f"--teacher={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--set", setting]

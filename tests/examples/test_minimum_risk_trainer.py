@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thorough
 def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scalars, weights, tmp_path):
     risk = example("minimum_risk_trainer")
     arguments = [f"--model={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--samples=6", "--metric=chrf",
-                 "--set", "optimizer.learning_rate=0.001", "train.validate_steps=0", "train.checkpoint_steps=0"]
+                 "--set", "optimizer.learning_rate=0.001", "validation.steps=0", "checkpoint.steps=0"]
     assert risk.main([*arguments, "train.steps=12"]) == 0
     before, after = weights(place.run), weights(tmp_path)
     assert after["global_step"] == 12
@@ -28,7 +28,7 @@ def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scala
     assert len(losses) == 24 and all(0.0 <= loss <= 1.0 for loss in losses)
     assert np.mean(losses[-6:]) < np.mean(losses[:6])
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
-    assert RunDirectory(tmp_path).settings().train.init_from == str(place.run)
+    assert RunDirectory(tmp_path).settings().init.checkpoint == str(place.run)
 
 
 def test_words_with_factors_are_drawn_for_and_learned_from(factored, tiny, example, scalars, tmp_path):
@@ -36,7 +36,7 @@ def test_words_with_factors_are_drawn_for_and_learned_from(factored, tiny, examp
     assert main(["train", f"--data={factored}", f"--logdir={run}", "--set", *tiny, "train.steps=1"]) == 0
     assert example("minimum_risk_trainer").main([
         f"--model={run}", f"--data={factored}", f"--logdir={tmp_path / 'risk'}", "--samples=2", "--set",
-        "train.steps=1", "train.validate_steps=0"]) == 0
+        "train.steps=1", "validation.steps=0"]) == 0
     (loss,) = scalars(tmp_path / "risk", "loss")
     assert 0.0 <= loss <= 1.0
 

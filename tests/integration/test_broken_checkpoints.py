@@ -38,7 +38,7 @@ def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_
 def test_a_full_disk_ends_training_with_a_sentence_and_leaves_the_earlier_checkpoints(
         corpus, start, arguments, long_run, uninterrupted, assert_same_end, variables, tmp_path, at):
     """Once step 30 is done no file of the process may grow beyond 500 bytes: log, events, checkpoints."""
-    logdir, never = tmp_path / "run", ["train.checkpoint_steps=0", "train.validate_steps=0"]
+    logdir, never = tmp_path / "run", ["checkpoint.steps=0", "validation.steps=0"]
     command = arguments(corpus.prepared, logdir, *long_run)
     process = start(*command, *(never if at == "the end" else []))
     process.wait_for("step 30,")

@@ -18,13 +18,13 @@ from towernmt.run.settings import default_settings
 
 pytestmark = pytest.mark.processes
 
-SILENT = ["train.validate_steps=0"]
-RECORDED = ["train.validate_steps=3", "train.metric=chrf", "train.histograms=4"]
+SILENT = ["validation.steps=0"]
+RECORDED = ["validation.steps=3", "validation.metric=chrf", "log.histograms=4"]
 
 
 def run(corpus: Any, tiny: list[str], logdir: Path, *settings: str) -> Path:
     given = dict(setting.split("=") for setting in [
-        *tiny, "model.residual_dropout=0.1", "train.steps=8", "train.log_steps=2", *settings])
+        *tiny, "model.residual_dropout=0.1", "train.steps=8", "log.steps=2", *settings])
     assert train(apply_overrides(default_settings(), given), PreparedData(corpus.prepared), logdir, towers=2) == 0
     return logdir
 
@@ -75,7 +75,7 @@ def test_samples_settings_and_pictures_are_there_at_each_validation(events):
     assert [event.step for event in samples] == [3, 6, 8]
     texts = [event.tensor_proto.string_val[0].decode() for event in samples]
     assert len(set(texts)) == 3 and all(text.count("| translation ") == 3 for text in texts)
-    assert "| train.metric | chrf |" in events.Tensors("settings")[0].tensor_proto.string_val[0].decode()
+    assert "| validation.metric | chrf |" in events.Tensors("settings")[0].tensor_proto.string_val[0].decode()
     assert "_hparams_/session_start_info" in events.Tags()["tensors"]
     for number in range(2):
         images = events.Images(f"attention/{number}")

@@ -76,7 +76,7 @@ def test_a_run_killed_at_random_moments_equals_the_one_never_stopped(
         corpus, start, arguments, long_run, uninterrupted, assert_same_end, tmp_path: Path):
     """A checkpoint every step, so that most moments lie inside the writing of one."""
     logdir = tmp_path / "run"
-    often = ["train.checkpoint_steps=1", "train.keep_checkpoints=3"]
+    often = ["checkpoint.steps=1", "checkpoint.keep=3"]
     command = arguments(corpus.prepared, logdir, *long_run, *often)
     chance, done = random.Random(8), 0
     while done < 100:

@@ -100,7 +100,7 @@ def test_a_run_goes_on_with_the_same_file_or_by_its_copy(run):
     for extra in (["--model", "gated.py:Gated"], []):
         steps = 41 if extra else 42
         assert main(["train", *extra, "--data", "data", "--logdir", str(run), "--set", f"train.steps={steps}",
-                     "train.validate_steps=0"]) == 0
+                     "validation.steps=0"]) == 0
         assert RunDirectory(run).checkpoint("last").endswith(f"step-{steps}/model")
     assert (run / "code" / "gated.py").read_bytes() == Path("gated.py").read_bytes()
 
@@ -109,7 +109,7 @@ def test_a_file_that_has_changed_is_refused_until_the_copy_is_removed(run, tmp_p
     changed = tmp_path / "gated.py"
     changed.write_text(Path("gated.py").read_text() + "# another\n")
     command = ["train", "--model", f"{changed}:Gated", "--data", "data", "--logdir", str(run), "--set",
-               "train.steps=41", "train.validate_steps=0"]
+               "train.steps=41", "validation.steps=0"]
     assert main(command) == 1
     error = capsys.readouterr().err
     assert f"{changed} has changed since {run} began: leave out --model" in error and f"rm -r {run}/code" in error
@@ -135,7 +135,7 @@ def test_the_checkpoint_of_a_variant_is_not_read_as_its_parents(run, capsys):
                     ["grow", "--vocabulary", "data", "--output", "no"]):
         assert main([*command, "--model", str(run)]) == 1
         assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
-    assert main(["train", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set", f"train.init_from={run}",
+    assert main(["train", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set", f"init.checkpoint={run}",
                  "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
                  "model.decoder_layers=1", "train.steps=1"]) == 1
     assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
@@ -145,7 +145,7 @@ def tiny(steps: int = 3):
     settings = default_settings("gated.py:Gated", "toy")
     sizes = {key: value for key, value in vars(settings.model).items() if key.endswith(("size", "heads", "layers"))}
     settings = apply_overrides(default_settings(), {f"model.{key}": value for key, value in sizes.items()})
-    return apply_overrides(settings, {"train.steps": steps, "train.batch_tokens": 256, "train.validate_steps": 0})
+    return apply_overrides(settings, {"train.steps": steps, "data.batch_tokens": 256, "validation.steps": 0})
 
 
 def test_a_model_of_parts_is_recorded_by_its_class_and_found_by_the_run(done, tmp_path):

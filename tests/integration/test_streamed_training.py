@@ -18,8 +18,8 @@ from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_p
 
 pytestmark = pytest.mark.processes
 
-SETTINGS = ["train.subword_sampling=true", "train.window=60", "train.steps=60", "train.checkpoint_steps=12",
-            "train.validate_steps=0"]
+SETTINGS = ["data.subword_sampling=true", "data.window=60", "train.steps=60", "checkpoint.steps=12",
+            "validation.steps=0"]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_killed_and_resumed_it_equals_the_run_never_stopped(command, start, reco
     first.send(signal.SIGKILL)
     assert first.wait().status == -signal.SIGKILL
     # Another number of feeders makes no difference to the order.
-    result = start(*whole, "train.feeders=3", program=recording(tmp_path / "second")).wait()
+    result = start(*whole, "data.feeders=3", program=recording(tmp_path / "second")).wait()
     assert result.status == 0, result.text
     second = recorded(tmp_path / "second")
     assert list(second) == list(range(25, 61))
@@ -127,7 +127,7 @@ def test_a_source_that_breaks_ends_training_with_its_name_and_a_checkpoint(sourc
     (tmp_path / "corpora.yaml").write_text(yaml.safe_dump({
         **yaml.safe_load((sources / "corpora.yaml").read_text()), "sources": [str(broken)]}))
     arguments = [tmp_path / "corpora.yaml" if part == sources / "corpora.yaml" else part
-                 for part in command(tmp_path / "run", "train.steps=0", "train.window=20")]
+                 for part in command(tmp_path / "run", "train.steps=0", "data.window=20")]
     result = start(*arguments).wait()
     assert result.status == 1
     assert f"{broken} line 101" in result.the_error()

@@ -18,7 +18,7 @@ def learned(corpus, module_start, arguments, tiny, tmp_path_factory):
     logdir = tmp_path_factory.mktemp("learned") / "run"
     result = module_start(*arguments(
         corpus.prepared, logdir, *tiny, "model.residual_dropout=0", "model.embedding_dropout=0",
-        "train.steps=350", "train.validate_steps=0", "train.checkpoint_steps=0", "train.log_steps=50")).wait()
+        "train.steps=350", "validation.steps=0", "checkpoint.steps=0", "log.steps=50")).wait()
     assert result.status == 0, result.text
     return logdir, result
 
@@ -78,7 +78,7 @@ def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus
 @pytest.mark.processes
 def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
     logdir = tmp_path / "run"
-    settings = [*tiny, "train.validate_steps=0", "train.checkpoint_steps=4"]
+    settings = [*tiny, "validation.steps=0", "checkpoint.steps=4"]
     result = start(*arguments(corpus.prepared, logdir, *settings, "train.steps=8"), "--towers", "2").wait()
     assert result.status == 0, result.text
     assert "on 2 CPU towers" in " ".join(result.output.split())
@@ -96,7 +96,7 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
     files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
         f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]
     result = start(*files, "--logdir", "run", "--vocab-size", "80", "--set", *tiny, "train.steps=20",
-                   "train.validate_steps=10", program=[EXAMPLE]).wait()
+                   "validation.steps=10", program=[EXAMPLE]).wait()
     assert result.status == 0, result.text
     assert "Test BLEU" in result.output
     assert "Copying the most similar training pair: BLEU 100.00" in result.output    # test is in train here

@@ -120,7 +120,7 @@ def test_gradients_with_guidance_agree_with_finite_differences_and_ignore_paddin
 @pytest.mark.parametrize("name", FOUR)
 def test_two_passes_are_guided_as_one_is(name):
     losses = []
-    for more in ({}, {"dropout_divergence": 5.0}):
+    for more in ({}, {"r_drop_alpha": 5.0}):
         with tf.Graph().as_default(), tf1.Session() as session:
             fetches = tiny.loss_and_gradients(tiny.make(name, quiet=True, guided_alignment_weight=0.5, **more), INPUTS)
             session.run(tf1.global_variables_initializer())

@@ -56,9 +56,9 @@ def values(again: bool, precision: str = "float32", **settings):
     {"precision": "bfloat16"},
     {"decoder_cell": "ssru", "lhuc": True},
     {"positions": "relative", "norm": "rms", "feed_forward": "swiglu"},
-    {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm", "dropout_divergence": 1.0},
+    {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm", "r_drop_alpha": 1.0},
     {"guided_alignment_weight": 0.5, "attention_dropout": 0.2},
-    {"guided_alignment_weight": 0.5, "guided_alignment_layer": 2, "dropout_divergence": 1.0},
+    {"guided_alignment_weight": 0.5, "guided_alignment_layer": 2, "r_drop_alpha": 1.0},
 ], ids=str)
 def test_loss_and_gradients_are_the_same(settings):
     (loss, gradients), size = values(False, **settings)
@@ -113,12 +113,12 @@ def test_tensorflow_keeps_both_computations_apart_and_needs_less_memory():
 
 def test_models_without_such_layers_refuse_the_setting():
     words = {"source_vocab_size": 9, "target_vocab_size": 9}
-    on, off = TrainSettings(recompute=True), TrainSettings()
+    on, off = TrainSettings(gradient_checkpointing=True), TrainSettings()
     for name in ("seq2seq", "rnnsearch", "convs2s"):
         kind = architecture(name)
         model = kind.model(kind.settings(**words))
         check_recompute(model, off)
-        with pytest.raises(SettingsError, match=rf"train.recompute=true would do nothing here: {kind.model.__name__}"):
+        with pytest.raises(SettingsError, match=f"train.gradient_checkpointing=true would .*: {kind.model.__name__}"):
             check_recompute(model, on)
     check_recompute(Transformer(TransformerSettings(**words)), on)
 

@@ -72,10 +72,10 @@ def loss_and_gradients(**options) -> list[np.ndarray]:
 
 def test_two_passes_cost_more_than_one_by_what_dropout_makes_of_them():
     quiet = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
-    once, twice = loss_and_gradients(**quiet), loss_and_gradients(**quiet, dropout_divergence=5.0)
+    once, twice = loss_and_gradients(**quiet), loss_and_gradients(**quiet, r_drop_alpha=5.0)
     for a, b in zip(once, twice, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    (agreeing, *_), (disagreeing, *_) = (loss_and_gradients(dropout_divergence=w) for w in (1e-6, 5.0))
+    (agreeing, *_), (disagreeing, *_) = (loss_and_gradients(r_drop_alpha=w) for w in (1e-6, 5.0))
     assert disagreeing > agreeing + 0.01
 
 

@@ -81,7 +81,7 @@ def test_padding_with_factors_changes_neither_loss_nor_gradients(graph, name):
 
 @pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
 def test_a_model_with_everything_on_obeys_the_rules_of_tower_functions(name):
-    model = make(name, "concat", lhuc=True, word_dropout=0.1, dropout_divergence=1.0, guided_alignment_weight=0.1)
+    model = make(name, "concat", lhuc=True, word_dropout=0.1, r_drop_alpha=1.0, guided_alignment_weight=0.1)
     assert [str(breach) for breach in check_tower(model)] == []
     shapes = {spec.name: spec.shape.as_list() for spec in model.inputs()}
     assert shapes["source"] == [None, None, 3] and shapes["alignment"] == [None, None, None]
@@ -119,7 +119,7 @@ def test_word_dropout_leaves_factors_as_they_are(graph):
 @pytest.mark.parametrize("name", tiny.MODELS)
 def test_two_passes_over_words_with_factors_cost_what_one_does_where_nothing_is_dropped(name):
     losses = []
-    for more in ({}, {"dropout_divergence": 5.0}):
+    for more in ({}, {"r_drop_alpha": 5.0}):
         with tf.Graph().as_default(), tf1.Session() as session:
             fetches = tiny.loss_and_gradients(make(name, "sum", quiet=True, **more), INPUTS)
             session.run(tf1.global_variables_initializer())
@@ -133,7 +133,7 @@ def test_two_passes_over_words_with_factors_cost_what_one_does_where_nothing_is_
     ({"source_factor_size": 0}, "model.source_factor_size=0"),
     ({"word_dropout": 1.0}, "model.word_dropout=1.0"),
     ({"word_dropout": -0.1}, "model.word_dropout=-0.1"),
-    ({"dropout_divergence": -5.0}, "model.dropout_divergence=-5.0"),
+    ({"r_drop_alpha": -5.0}, "model.r_drop_alpha=-5.0"),
     ({"guided_alignment_weight": float("nan")}, "model.guided_alignment_weight=nan"),
 ])
 @pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])

@@ -21,8 +21,8 @@ from towernmt.run.average import average_checkpoints, best_checkpoints, checkpoi
 from towernmt.run.directory import RunDirectory
 
 SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
-            "model.decoder_layers=1", "train.batch_tokens=100", "train.steps=8", "train.checkpoint_steps=2",
-            "train.validate_steps=4", "train.keep_best=2", "train.keep_checkpoints=3", "search.beam_size=2",
+            "model.decoder_layers=1", "data.batch_tokens=100", "train.steps=8", "checkpoint.steps=2",
+            "validation.steps=4", "checkpoint.keep_best=2", "checkpoint.keep=3", "search.beam_size=2",
             "schedule.warmup_steps=1", "optimizer.ema_decay=0.9", "optimizer.learning_rate=0.05"]
 
 

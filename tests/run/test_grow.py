@@ -127,7 +127,7 @@ def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on
     save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "data" / "vocabulary")
     arguments = ["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary"]
     assert main([*arguments, str(tmp_path / "data")]) == 0
-    assert f"train.init_from={tmp_path / 'grown'}" in capsys.readouterr().out
+    assert f"init.checkpoint={tmp_path / 'grown'}" in capsys.readouterr().out
     assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
 
 

@@ -12,7 +12,7 @@ from towernmt.cli.main import main
 from towernmt.core.terminal.terminal_log import terminal_handlers
 
 SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
-         "model.decoder_layers=1", "train.batch_tokens=100", "train.checkpoint_steps=0"]
+         "model.decoder_layers=1", "data.batch_tokens=100", "checkpoint.steps=0"]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def train(tmp_path, capsys):
 
 def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, train, tmp_path):
     sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
-    first, *_, end, _, command = train(prepare(text, *sides), "train.steps=2", "train.validate_sentences=3")
+    first, *_, end, _, command = train(prepare(text, *sides), "train.steps=2", "validation.sentences=3")
     run = tmp_path / "run"
     for part in ("Training a transformer of ", " parameters on 1 CPU tower", "data4, 50 pairs, in batches of 100",
                  "Validation: 3 sentences every 1,000 updates", "Until update 2.", f"The run is in {run}",

@@ -1,4 +1,4 @@
-"""`train.memory_gb`: the largest batch that fits is found, kept with the run, and not looked for again."""
+"""`data.memory_gb`: the largest batch that fits is found, kept with the run, and not looked for again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from towernmt.run.memory_fit import (
     with_fitting_batch,
     with_found_batch,
 )
-from towernmt.run.settings import TrainSettings, default_settings
+from towernmt.run.settings import DataSettings, default_settings
 
 GIB = 1 << 30
 
@@ -61,30 +61,30 @@ def measured_by(monkeypatch, peak):
     asked = []
 
     def peak_of_step(s, *_):
-        asked.append(s.train.batch_tokens)
-        return peak(s.train.batch_tokens)
+        asked.append(s.data.batch_tokens)
+        return peak(s.data.batch_tokens)
 
     monkeypatch.setattr(memory_fit, "peak_of_step", peak_of_step)
     return asked
 
 
 def with_limit(gib: float):
-    return dataclasses.replace(default_settings(), train=TrainSettings(memory_gb=gib))
+    return dataclasses.replace(default_settings(), data=DataSettings(memory_gb=gib))
 
 
 def test_the_setting_is_what_fits(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: GIB + n * 2 ** 20)
-    assert with_fitting_batch(with_limit(3.0), None, None, 1).train.batch_tokens == 2048 in asked
+    assert with_fitting_batch(with_limit(3.0), None, None, 1).data.batch_tokens == 2048 in asked
 
 
 def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(monkeypatch):
     measured_by(monkeypatch, lambda n: None)
-    with pytest.raises(SettingsError, match=r"train.memory_gb=0.5: not even train.batch_tokens=16 fits .*recompute"):
+    with pytest.raises(SettingsError, match=r"data.memory_gb=0.5: not even data.batch_tokens=16 fits .*checkpointing"):
         with_fitting_batch(with_limit(0.5), None, None, 1)
     with pytest.raises(SettingsError, match="must be 0"):
         with_fitting_batch(with_limit(-1.0), None, None, 1)
     recomputing = with_limit(0.5)
-    recomputing.train.recompute = True
+    recomputing.train.gradient_checkpointing = True
     with pytest.raises(SettingsError, match="give more, or choose"):
         with_fitting_batch(recomputing, None, None, 1)
 
@@ -92,7 +92,7 @@ def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(mo
 def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: 0)
     monkeypatch.setattr(memory_fit, "peak_memory", lambda *_: 0)
-    with pytest.raises(SettingsError, match="train.memory_gb=1: this system does not tell"):
+    with pytest.raises(SettingsError, match="data.memory_gb=1: this system does not tell"):
         with_fitting_batch(with_limit(1.0), None, None, 1)
     assert asked == []
 
@@ -124,7 +124,7 @@ def test_a_program_that_goes_on_with_settings_of_its_own_gets_what_the_run_found
     run = RunDirectory(tmp_path / "run")
     assert with_found_batch(with_limit(2.0), run) == with_limit(2.0)
     run.save_settings(with_batch_tokens(with_limit(2.0), 1664))
-    assert with_found_batch(with_limit(2.0), run).train.batch_tokens == 1664
+    assert with_found_batch(with_limit(2.0), run).data.batch_tokens == 1664
     assert with_found_batch(with_limit(0.0), run) == with_limit(0.0)
     asked = with_batch_tokens(with_limit(2.0), 512)
     assert with_found_batch(asked, run) == asked
@@ -169,17 +169,17 @@ MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.encoder_layers=1
 def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(memory_fit, "LARGEST", 1024)
     command = ["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL, "train.steps=1"]
-    assert main([*command, "train.memory_gb=30"]) == 0
-    assert RunDirectory(tmp_path / "run").settings().train.batch_tokens == 1024
-    assert "train.batch_tokens=1024 is the largest that fits into 30 GiB" in caplog.text
+    assert main([*command, "data.memory_gb=30"]) == 0
+    assert RunDirectory(tmp_path / "run").settings().data.batch_tokens == 1024
+    assert "data.batch_tokens=1024 is the largest that fits into 30 GiB" in caplog.text
     caplog.clear()
     assert main([*command[:-1], "train.steps=2"]) == 0 and "largest" not in caplog.text
 
 
 def test_a_limit_below_what_tensorflow_itself_takes_is_refused(corpus, tmp_path, capfd):
     assert main(["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL,
-                 "train.memory_gb=0.05"]) == 1
-    assert "train.memory_gb=0.05: not even train.batch_tokens=16 fits" in capfd.readouterr().err
+                 "data.memory_gb=0.05"]) == 1
+    assert "data.memory_gb=0.05: not even data.batch_tokens=16 fits" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -190,5 +190,5 @@ def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
     data = open_training_data(corpus, None, None)
     broken = with_vocabulary_sizes(default_settings(), data)
     broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
-    with pytest.raises(TowerNMTError, match="Measuring train.batch_tokens=4096 failed: .*no such variable"):
+    with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: .*no such variable"):
         memory_fit.peak_of_step(broken, data, None, 1, 64 * GIB)

@@ -1,4 +1,4 @@
-"""`train.on_divergence=rollback`: back to the last good checkpoint, with a lower rate, up to a limit."""
+"""`recovery.on_divergence=rollback`: back to the last good checkpoint, with a lower rate, up to a limit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from towernmt.cli.main import main
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.run.directory import RunDirectory
 from towernmt.run.rollback import with_lower_rate, with_rollbacks
-from towernmt.run.settings import Settings, TrainSettings, default_settings
+from towernmt.run.settings import RecoverySettings, Settings, default_settings
 
 
-def settings(**train) -> Settings:
-    return dataclasses.replace(default_settings(), train=TrainSettings(on_divergence="rollback", **train))
+def settings(**recovery) -> Settings:
+    return dataclasses.replace(default_settings(), recovery=RecoverySettings(on_divergence="rollback", **recovery))
 
 
 class Run:
@@ -41,7 +41,7 @@ def test_the_rate_falls_until_training_goes_well(tmp_path):
 
 def test_the_limit_of_rollbacks_ends_it_with_the_error(tmp_path):
     run = Run(tmp_path, highest=0.0)
-    with pytest.raises(DivergenceError, match="step 12. .2 rollbacks were made, as many as train.rollbacks allows"):
+    with pytest.raises(DivergenceError, match="step 12. .2 rollbacks were made, as many as recovery.rollbacks allows"):
         with_rollbacks(settings(rollbacks=2, rollback_rate=0.1), run.run, run)
     assert run.rates == pytest.approx([0.001, 0.0001, 0.00001])
 
@@ -77,17 +77,17 @@ def test_a_run_that_diverges_goes_on_by_itself_from_its_checkpoint(tmp_path, cap
     assert main(["prepare", f"--source={tmp_path}/source", f"--target={tmp_path}/target", "--vocab-kind", "word",
                  f"--output={data}"]) == 0
     tiny = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
-            "model.decoder_layers=1", "train.batch_tokens=40", "train.log_steps=1", "train.deterministic=false",
+            "model.decoder_layers=1", "data.batch_tokens=40", "log.steps=1", "train.deterministic=false",
             "schedule.name=constant", "schedule.warmup_steps=0"]
     arguments = ["train", f"--data={data}", f"--logdir={logdir}", "--set", *tiny]
     assert main([*arguments, "train.steps=3", "optimizer.learning_rate=0.001"]) == 0
-    too_high = ["train.steps=8", "optimizer.learning_rate=1e30", "train.on_divergence=rollback",
-                "train.rollback_rate=1e-33"]
+    too_high = ["train.steps=8", "optimizer.learning_rate=1e30", "recovery.on_divergence=rollback",
+                "recovery.rollback_rate=1e-33"]
     assert main([*arguments, *too_high]) == 0
     run = RunDirectory(logdir)
     assert run.checkpoint("last").endswith("step-8/model")
     assert run.settings().optimizer.learning_rate == pytest.approx(0.001)
     log = "".join(file.read_text() for file in run.log.glob("log.log*"))
     assert f"Rollback 1 of 3: going on from {run.checkpoints / 'step-3'}" in log and "Rollback 2" not in log
-    assert main([*arguments, *too_high, "train.steps=12", "train.rollbacks=0"]) == 1
+    assert main([*arguments, *too_high, "train.steps=12", "recovery.rollbacks=0"]) == 1
     assert "0 rollbacks were made" in capfd.readouterr().err

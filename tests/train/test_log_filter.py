@@ -47,7 +47,7 @@ def test_the_command_line_is_logged_without_passwords(uri: str, begin, tmp_path:
 
 
 @pytest.mark.parametrize("argument", [
-    "train.batch_tokens=4096", "data/de-en", "crawl.{de,en}.gz", "sqlite:///crawl.db?table=pairs&key=id",
+    "data.batch_tokens=4096", "data/de-en", "crawl.{de,en}.gz", "sqlite:///crawl.db?table=pairs&key=id",
     "s3://bucket/part-*.tsv.gz?region=x", "model.tie_embeddings=all"])
 def test_what_is_no_secret_is_logged_as_it_is(argument: str) -> None:
     assert mask_uri(argument) == argument

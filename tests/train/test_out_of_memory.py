@@ -90,7 +90,7 @@ def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
 
 
 def test_one_too_many_ends_training_in_a_sentence(tmp_path):
-    with pytest.raises(SettingsError, match=r"step 2: .* out of memory .*train.skip_out_of_memory=1 allows no more"):
+    with pytest.raises(SettingsError, match=r"step 2: .* out of memory .*recovery.skip_out_of_memory=1 allows no more"):
         train(tmp_path, too_large=[1, 2], limit=1)
     with pytest.raises(SettingsError, match="smaller"):
         train(tmp_path / "none", too_large=[0], limit=0)

@@ -19,7 +19,7 @@ from towernmt.optim.ema import SUFFIX
 
 
 def initial_checkpoint(place: str | Path) -> tuple[SavedRun, str]:
-    """The run and the checkpoint (TensorFlow's prefix) that `train.init_from` names.
+    """The run and the checkpoint (TensorFlow's prefix) that `init.checkpoint` names.
 
     Args:
         place: a run's directory, which stands for its best checkpoint, or its last without validation; or one of the
@@ -34,7 +34,7 @@ def initial_checkpoint(place: str | Path) -> tuple[SavedRun, str]:
         return run, run.checkpoint()
     run = SavedRun(path.parent.parent)
     if not run.exists() or not (path / "model.index").is_file():
-        raise SettingsError(f"train.init_from={place}: expected the --logdir of a run, or one of its checkpoints "
+        raise SettingsError(f"init.checkpoint={place}: expected the --logdir of a run, or one of its checkpoints "
                             "(RUN/checkpoints/step-N).")
     return run, str(path / "model")
 
@@ -68,9 +68,9 @@ class StartFrom(SessionInit):
             self._found(weights, saved), self._found(moving, saved)) if found]
         if not self._savers:
             raise CheckpointError(f"{self.name}: it holds none of the model's variables; name another run in "
-                                  "train.init_from.")
+                                  "init.checkpoint.")
         refuse_unknown(self.held, {v.op.name for v in tf1.global_variables()},
-                       "train that one, or match the name in train.init_left_out to begin without it.", self.left_out)
+                       "train that one, or match the name in init.left_out to begin without it.", self.left_out)
 
     def _found(self, variables: dict[str, Any], saved: dict[str, list[int]]) -> dict[str, Any]:
         """The variables by the name under which the checkpoint has them."""
@@ -84,7 +84,7 @@ class StartFrom(SessionInit):
                 found[key] = variable
             elif not any(re.search(pattern, name) for pattern in self.new):
                 raise CheckpointError(f"{self.name}: variable '{name}' is not in this checkpoint; give this run the "
-                                      "other's settings, or match the name in train.init_new to begin with it anew.")
+                                      "other's settings, or match the name in init.new to begin with it anew.")
         return found
 
     def _run_init(self, sess: Any) -> None:

@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from towernmt.cli.train import with_user_settings
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides, parse_assignments
+from towernmt.core.settings import parse_assignments
 from towernmt.models.registry.model_class import settings_class
 
 
@@ -85,6 +86,6 @@ def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Seque
     """A model from settings, with vocabularies of a few words where the settings have their sizes."""
     from towernmt.run.settings import default_settings
 
-    settings = apply_overrides(default_settings(name, preset), parse_assignments(assignments)).model
+    settings = with_user_settings(default_settings(name, preset), parse_assignments(assignments)).model
     names = {field.name for field in dataclasses.fields(settings)} & {"source_vocab_size", "target_vocab_size"}
     return kind(dataclasses.replace(settings, **{name: 16 for name in names}))

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from towernmt.cli.train import with_user_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, parse_assignments
 
@@ -47,10 +48,10 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
         settings = new.settings()
     else:
         settings = RunDirectory(finished.path).settings()
-        train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0,
-                                    init_from=str(options.model))
-        settings = apply_overrides(dataclasses.replace(settings, train=train), parse_assignments(defaults))
-    return apply_overrides(settings, parse_assignments(options.assignments))
+        train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
+        init = dataclasses.replace(settings.init, checkpoint=str(options.model))
+        settings = apply_overrides(dataclasses.replace(settings, train=train, init=init), parse_assignments(defaults))
+    return with_user_settings(settings, parse_assignments(options.assignments))
 
 
 def data_from_run(options: argparse.Namespace) -> TrainingData:

@@ -34,5 +34,5 @@ def run(args: argparse.Namespace) -> int:
 
     made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
     print(f"{made}: train it on data with the new vocabulary with\n"
-          f"towernmt train --data DATA --logdir NEW --set {quote(f'train.init_from={args.output}')}")
+          f"towernmt train --data DATA --logdir NEW --set {quote(f'init.checkpoint={args.output}')}")
     return 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.help_settings import settings_text
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides, load_yaml, parse_assignments
+from towernmt.core.settings import all_keys, apply_overrides, former_settings, load_yaml, parse_assignments
 from towernmt.models import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     devices.add_argument("--towers", type=int, metavar="N", help="N towers on the CPU")
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings")
     parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-                        help="settings, for example train.batch_tokens=4096; any number, may be repeated")
+                        help="settings, for example data.batch_tokens=4096; any number, may be repeated")
     parser.add_argument("--verbose", action="store_true",
                         help="show all that the run's log file gets: the table of variables, each step of the setup")
     parser.add_argument("--help-settings", nargs="?", const="", metavar="PART",
@@ -102,8 +104,24 @@ def settings_of(options: argparse.Namespace) -> Settings:
     if options.config:
         from towernmt.checkpoint.provenance import without_provenance
 
-        settings = apply_overrides(settings, without_provenance(load_yaml(Path(options.config))), origin=options.config)
-    return apply_overrides(settings, parse_assignments(options.assignments))
+        settings = with_user_settings(settings, without_provenance(load_yaml(Path(options.config))), options.config)
+    return with_user_settings(settings, parse_assignments(options.assignments))
+
+
+def with_user_settings(settings: Settings, values: Mapping[str, Any], origin: str = "--set") -> Settings:
+    """The settings with values that a user gives; a line on standard error tells new names of former keys.
+
+    Args:
+        values: dotted key to value.
+        origin: where they come from.
+    Raises:
+        SettingsError: what `apply_overrides` raises.
+    """
+    changed = apply_overrides(settings, values, origin)
+    note = former_settings(settings).note(values, all_keys(settings))
+    if note:
+        print(f"{origin}: {note}", file=sys.stderr)
+    return changed
 
 
 def _run_of(options: argparse.Namespace) -> RunDirectory | None:

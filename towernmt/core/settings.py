@@ -22,6 +22,7 @@ import yaml
 from towernmt.core.errors import SettingsError
 from towernmt.core.files.atomic_files import write_text
 from towernmt.core.files.strict_yaml import load_strict
+from towernmt.core.former_settings import FormerSettings
 
 T = TypeVar("T")
 
@@ -72,14 +73,24 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
 
     Args:
         settings: a dataclass, possibly of dataclasses.
-        overrides: dotted key to value; a string value is read as the field's type.
+        overrides: dotted key to value; a string value is read as the field's type. Former keys are understood.
         origin: where the values come from, for the error message.
     Raises:
         SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
     """
-    for key, value in overrides.items():
-        settings = _replace(settings, key, key.split("."), value, origin, all_keys(settings))
+    known = all_keys(settings)
+    former = former_settings(settings)
+    spellings = {key: key for key in known} | {old: new for old, new in former.renamed.items()
+                                               if former.new_key(old, known)}
+    for key, value in former.translated(overrides, known, origin).items():
+        settings = _replace(settings, key, key.split("."), value, origin, spellings)
     return settings
+
+
+def former_settings(settings: Any) -> FormerSettings:
+    """The former keys of settings: their class variable `former`, or none."""
+    found = getattr(settings, "former", None)
+    return found if isinstance(found, FormerSettings) else FormerSettings()
 
 
 def _assignment(key: str, value: Any) -> str:
@@ -139,7 +150,7 @@ def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise SettingsError(f"--set {pair}: expected key=value, for example train.batch_tokens=4096.")
+            raise SettingsError(f"--set {pair}: expected key=value, for example data.batch_tokens=4096.")
         result[key.strip()] = value.strip()
     return result
 
@@ -225,23 +236,28 @@ def _dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: str,
-             known: list[str]) -> Any:
+             spellings: Mapping[str, str]) -> Any:
     fields = {field.name: field for field in dataclasses.fields(settings)}
     name = path[0]
     current = getattr(settings, name, None)
     is_group = dataclasses.is_dataclass(current)
     if name not in fields or is_group != (len(path) > 1):
-        raise SettingsError(f"{origin}: there is no setting '{full_key}'.{_nearest(full_key, known)}")
+        raise SettingsError(f"{origin}: there is no setting '{full_key}'.{_nearest(full_key, spellings)}")
     if is_group:
-        new = _replace(current, full_key, path[1:], value, origin, known)
+        new = _replace(current, full_key, path[1:], value, origin, spellings)
     else:
         new = _convert(type(settings), fields[name], full_key, value, origin)
     return dataclasses.replace(settings, **{name: new})
 
 
-def _nearest(key: str, known: list[str]) -> str:
-    last = {k.split(".")[-1]: k for k in known}
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+def _nearest(key: str, spellings: Mapping[str, str]) -> str:
+    """A sentence with the setting whose key, or former key, is most like `key`.
+
+    Args:
+        spellings: each key, and each former one, to the key of today.
+    """
+    last = {spelling.split(".")[-1]: new for spelling, new in reversed(list(spellings.items()))}
+    close = [spellings[spelling] for spelling in difflib.get_close_matches(key, spellings, n=1, cutoff=0.6)]
     if not close:
         close = [last[k] for k in difflib.get_close_matches(key.split(".")[-1], list(last), n=1, cutoff=0.6)]
     return f" Did you mean '{close[0]}'?" if close else " `towernmt train --help-settings` lists them all."

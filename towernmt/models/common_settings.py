@@ -18,7 +18,7 @@ class CommonSettings:
         0.1, "probability spread over the vocabulary in the training loss", at_least=0, below=1)
     word_dropout: float = setting(
         0.0, "share of the words read, of source and target, that become unknown", at_least=0, below=1)
-    dropout_divergence: float = setting(
+    r_drop_alpha: float = setting(
         0.0, "R-Drop: weight of the divergence between two passes with different dropout, which take twice the time; "
              "0 for one pass", at_least=0)
     guided_alignment_weight: float = setting(

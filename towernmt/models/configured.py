@@ -42,7 +42,7 @@ class ConfiguredModel(NMTModel):
 
     @property
     def dropout_divergence(self) -> float:
-        return self._rate("dropout_divergence")
+        return self._rate("r_drop_alpha") or self._rate("dropout_divergence")
 
     @property
     def guided_alignment_weight(self) -> float:

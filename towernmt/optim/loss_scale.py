@@ -43,10 +43,10 @@ class LossScaling:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.least <= self.initial <= _LARGEST:
-            raise SettingsError(f"train.loss_scale={self.initial:g} must be at least "
-                                f"train.least_loss_scale={self.least:g}, which must be above 0.")
+            raise SettingsError(f"train.loss_scale={self.initial:g} must be at least the least loss scale, "
+                                f"{self.least:g}, which must be above 0.")
         if self.growth_updates < 1:
-            raise SettingsError(f"train.loss_scale_growth_steps={self.growth_updates} must be at least 1.")
+            raise SettingsError(f"LossScaling(growth_updates={self.growth_updates}) must be at least 1.")
 
 
 def set_loss_scaling(scaling: LossScaling) -> None:

@@ -7,5 +7,6 @@ from towernmt.core.lazy_exports import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "launch": ["Parts", "train"],
     "directory": ["RunDirectory"],
-    "settings": ["Settings", "TrainSettings", "default_settings", "settings_of_model"],
+    "settings": ["CheckpointSettings", "DataSettings", "InitSettings", "LogSettings", "RecoverySettings", "Settings",
+                 "TrainSettings", "ValidationSettings", "default_settings", "settings_of_model"],
 })

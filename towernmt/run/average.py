@@ -32,7 +32,7 @@ def last_checkpoints(run: RunDirectory, count: int) -> list[Path]:
         CheckpointError: it does not have so many.
     """
     steps = checkpoint_steps(run.checkpoints)
-    _enough(run, "checkpoints", "train.keep_checkpoints", count, len(steps))
+    _enough(run, "checkpoints", "checkpoint.keep", count, len(steps))
     return [checkpoint_path(run.checkpoints, step) for step in steps[-count:]]
 
 
@@ -44,7 +44,7 @@ def best_checkpoints(run: RunDirectory, count: int) -> list[Path]:
         CheckpointError: it does not have so many.
     """
     entries = read_record(run.best)
-    _enough(run, "best checkpoints", "train.keep_best", count, len(entries))
+    _enough(run, "best checkpoints", "checkpoint.keep_best", count, len(entries))
     return [checkpoint_path(run.best, entry.step) for entry in entries[:count]]
 
 

@@ -26,7 +26,7 @@ def check_data(run: RunDirectory, data: TrainingData) -> None:
     if told is not None and now is not None and told != now:
         raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds (their fingerprints "
                             "differ): pass the --data that it was trained on, or train on these in another --logdir "
-                            f"that begins with its parameters (--set train.init_from={run.path}).")
+                            f"that begins with its parameters (--set init.checkpoint={run.path}).")
 
 
 def finished(run: RunDirectory, settings: TrainSettings) -> str:

@@ -40,7 +40,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
 
     The row of a piece that both vocabularies have is kept, wherever it stands; a new piece's is what it would be in
     an untrained model; other weights are kept. Weights with a moving average are written as that. Train it on data
-    with the new vocabulary by `train.init_from=OUTPUT`.
+    with the new vocabulary by `init.checkpoint=OUTPUT`.
 
     Args:
         run: the trained one.
@@ -114,7 +114,7 @@ def _write(settings: Settings, held: HeldCheckpoint, rows: dict[str, np.ndarray]
     """Write the grown model's checkpoint."""
     state: dict[str, Any] = {"format": 1, "step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
     with tf.Graph().as_default(), tf1.Session() as session:
-        set_seed(settings.train.seed)
+        set_seed(settings.data.seed)
         model = model_from_settings(settings)
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])

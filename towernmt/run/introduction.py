@@ -52,18 +52,18 @@ class Introduction(Callback):
         pairs = getattr(self._data, "pairs", None)
         if not isinstance(pairs, int):
             return ", as it is read"
-        s = self._settings.train
+        s = self._settings.data
         return f", {pairs:,} pairs, in batches of {s.batch_tokens:,} {s.batch_type} tokens"
 
     def _validation(self) -> str:
-        s = self._settings.train
+        s = self._settings.validation
         if self._validated:
-            sets = [validation.first(s.validate_sentences) for validation in self._data.validation_sets]
+            sets = [validation.first(s.sentences) for validation in self._data.validation_sets]
             count = sum(len(validation.source) for validation in sets)
-            every = [f"{s.validate_steps:,} updates" if s.validate_steps else "",
-                     f"{s.validate_minutes:g} minutes" if s.validate_minutes else ""]
+            every = [f"{s.steps:,} updates" if s.steps else "",
+                     f"{s.minutes:g} minutes" if s.minutes else ""]
             return f"Validation: {count:,} sentences every {' or '.join(text for text in every if text)}."
-        why = "train.validate_steps=0" if self._data.validation_sets else "The data have no validation text"
+        why = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
         return f"{why}: there will be no BLEU and no best checkpoint."
 
 

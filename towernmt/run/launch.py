@@ -56,7 +56,7 @@ from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found
 from towernmt.run.rollback import with_rollbacks
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_model import model_from_settings, settings_as_made, why_lost
-from towernmt.run.settings import Settings, TrainSettings, model_with_sizes
+from towernmt.run.settings import InitSettings, Settings, TrainSettings, model_with_sizes
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -131,8 +131,8 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
         return 0
     if wants_search(settings, run):
         if (parts.model, parts.trainer) != (model_from_settings, SyncMultiGPUTrainer):
-            raise SettingsError(f"train.memory_gb={settings.train.memory_gb:g} cannot measure a model or trainer of "
-                                "one's own: set train.batch_tokens, and train.memory_gb=0.")
+            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} cannot measure a model or trainer of "
+                                "one's own: set data.batch_tokens, and data.memory_gb=0.")
         settings = with_fitting_batch(settings, data, gpus, towers)
     else:
         settings = with_found_batch(settings, run)
@@ -144,9 +144,10 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
            towers: int | None, parts: Parts) -> int:
     s = settings.train
     trainer = parts.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
-                            trained=TrainedVariables(s.only, s.freeze), skip_out_of_memory=s.skip_out_of_memory)
+                            trained=TrainedVariables(s.only, s.freeze),
+                            skip_out_of_memory=settings.recovery.skip_out_of_memory)
     with tf.Graph().as_default():
-        configure_graph(s)
+        configure_graph(settings)
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
@@ -170,14 +171,14 @@ def _recorded(settings: Settings, parts: Parts) -> Settings:
         return settings_as_made(settings, parts.model(settings))
 
 
-def configure_graph(settings: TrainSettings) -> None:
+def configure_graph(settings: Settings) -> None:
     """Set in the default graph, before it holds anything, what its towers and its optimizer go by."""
-    if settings.deterministic:
+    if settings.train.deterministic:
         make_deterministic()
-    set_seed(settings.seed)
-    set_precision(settings.precision)
-    set_recompute(settings.recompute)
-    set_loss_scaling(LossScaling(settings.loss_scale, settings.loss_scale_growth_steps, settings.least_loss_scale))
+    set_seed(settings.data.seed)
+    set_precision(settings.train.precision)
+    set_recompute(settings.train.gradient_checkpointing)
+    set_loss_scaling(LossScaling(settings.train.loss_scale))
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
@@ -203,7 +204,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 
 FIXED_GROUPS = ("model.",)
-FREE_PARTS = ("dropout", "smoothing", "guided_alignment")     # of the model, but no part of its variables
+FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")     # of the model, but no part of its variables
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
 
@@ -239,7 +240,7 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
                             "files, or pass another --logdir to begin another.")
 
 
-def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | None:
+def first_values(settings: InitSettings, data: TrainingData) -> ChainInit | None:
     """What gives a new run its parameters: another run's, and vectors for its embeddings; None for neither.
 
     Raises:
@@ -248,7 +249,7 @@ def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | Non
     files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
     given = {side: file for side, file in files.items() if file}
     inits: list[SessionInit] = []
-    if settings.init_from:
+    if settings.checkpoint:
         inits.append(_start_from(settings, data))
     if given:
         vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
@@ -256,9 +257,9 @@ def first_values(settings: TrainSettings, data: TrainingData) -> ChainInit | Non
     return ChainInit(inits) if inits else None
 
 
-def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
+def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
     def opened() -> tuple[SavedRun, HeldCheckpoint]:
-        run, prefix = initial_checkpoint(settings.init_from)
+        run, prefix = initial_checkpoint(settings.checkpoint)
         return run, HeldCheckpoint(prefix)
 
     run, held = again_if_gone(opened)
@@ -266,27 +267,27 @@ def _start_from(settings: TrainSettings, data: TrainingData) -> StartFrom:
     check_vocabulary_of(held, run.vocabulary)
     other = differing_vocabulary(run.vocabulary, data)
     if other:
-        raise SettingsError(f"train.init_from={settings.init_from}: that run has another vocabulary than "
+        raise SettingsError(f"init.checkpoint={settings.checkpoint}: that run has another vocabulary than "
                             f"{data.directory} ({other} differs): prepare the data with the files in "
                             f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
-    return StartFrom(held, settings.init_new, settings.init_left_out)
+    return StartFrom(held, settings.new, settings.left_out)
 
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
                 parts: Parts) -> tuple[TrainConfig, StopOnSignal]:
     """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
-    s = settings.train
+    s = settings.data
     model = parts.model(settings)
     hand_optimizer(model, settings)
-    check_recompute(model, s)
+    check_recompute(model, settings.train)
     # Of prepared data the introduction says it; a stream tells of its epochs as it goes.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
-    batches = make_batches(data, s, s.epochs or None, report, alignments=_wants_alignments(model, settings))
+    batches = make_batches(data, s, settings.train.epochs or None, report, _wants_alignments(model, settings))
     source = parts.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
-    first = first_values(s, data) if latest_checkpoint(run.checkpoints) is None else None
+    first = first_values(settings.init, data) if latest_checkpoint(run.checkpoints) is None else None
     config = TrainConfig(
-        model=model, data=source, update_cycle=s.update_cycle,
+        model=model, data=source, update_cycle=settings.train.update_cycle,
         callbacks=[*parts.callbacks(), *make_callbacks(settings, data, run, model, source), stop],
         monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)],
         **({"session_init": first} if first else {}))
@@ -301,14 +302,14 @@ def hand_optimizer(model: Any, settings: Settings) -> None:
 
 
 def check_recompute(model: Any, settings: TrainSettings) -> None:
-    """Refuse `train.recompute` for a model on which it has no effect.
+    """Refuse `train.gradient_checkpointing` for a model on which it has no effect.
 
     Raises:
         SettingsError: the model has no layers that could be computed again.
     """
-    if settings.recompute and not getattr(model, "recomputes", True):
-        raise SettingsError(f"train.recompute=true would do nothing here: {type(model).__name__} has no layers that "
-                            "are computed again, as the Transformer has; set it to false.")
+    if settings.gradient_checkpointing and not getattr(model, "recomputes", True):
+        raise SettingsError(f"train.gradient_checkpointing=true would do nothing here: {type(model).__name__} has no "
+                            "layers that are computed again, as the Transformer has; set it to false.")
 
 
 def _wants_alignments(model: Any, settings: Settings) -> bool:
@@ -335,15 +336,15 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
     """The validation of a run on the data's validation sets.
 
     Raises:
-        SettingsError: `train.metric` cannot be had.
+        SettingsError: `validation.metric` cannot be had.
     """
-    s = settings.train
-    first, *others = [validation.first(s.validate_sentences) for validation in data.validation_sets]
+    s = settings.validation
+    first, *others = [validation.first(s.sentences) for validation in data.validation_sets]
     return BleuValidator(
-        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.validate_steps,
-        settings.search, loss=_takes_batches(model), every_minutes=s.validate_minutes,
-        more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set, seed=s.seed,
-        name=first.name)
+        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.steps,
+        settings.search, loss=_takes_batches(model), every_minutes=s.minutes,
+        more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set,
+        seed=settings.data.seed, name=first.name)
 
 
 def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
@@ -360,38 +361,37 @@ def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
         raise SettingsError(f"schedule.metric={metric} is no score of this run's validation, and the learning rate "
                             f"would never fall: take {', '.join(scores)}." if scores else
                             f"schedule.name=plateau watches {metric}, but there is no validation in this run: give "
-                            "validation text (and train.validate_steps), or take another schedule.")
+                            "validation text (and validation.steps), or take another schedule.")
 
 
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any,
                    source: GeneralQueueInput) -> list[Any]:
     """The callbacks of a run, in the order in which they act after a step."""
-    s = settings.train
+    s, log, kept = settings.train, settings.log, settings.checkpoint
     metric: str | None = None       # the scalar that the best checkpoints and early stopping go by
     scores: list[str] = []
     callbacks: list[Any] = [NaNGuard(), *([LossScaleMonitor()] if s.precision == "float16" else [])]
-    if data.validation_sets and (s.validate_steps or s.validate_minutes):
+    if data.validation_sets and (settings.validation.steps or settings.validation.minutes):
         validator = make_validator(settings, data, model)
         callbacks.append(validator)
         metric, scores = validator.metric, validator.scalars
-        if s.attention_pictures:
+        if log.attention_pictures:
             callbacks.append(AttentionPictures(
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
-                s.attention_pictures, settings.search.averaged))
+                log.attention_pictures, settings.search.averaged))
     check_plateau(settings, scores)
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), s.steps, limit))
     if metric and s.stop_patience:
         callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
-    if metric and s.keep_best:
-        callbacks.append(BestCheckpoints(run.best, s.keep_best, metric, mode_of(metric)))
-    saver = CheckpointSaver(run.checkpoints, s.checkpoint_steps, s.checkpoint_minutes, s.keep_checkpoints, source,
-                            fingerprints(data))
-    if s.histograms:
-        callbacks.append(Histograms(s.histograms))
-    callbacks += [Introduction(settings, data, run, metric is not None), saver, Progress(s.log_steps),
-                  QueueMonitor(source, s.log_steps)]
+    if metric and kept.keep_best:
+        callbacks.append(BestCheckpoints(run.best, kept.keep_best, metric, mode_of(metric)))
+    saver = CheckpointSaver(run.checkpoints, kept.steps, kept.minutes, kept.keep, source, fingerprints(data))
+    if log.histograms:
+        callbacks.append(Histograms(log.histograms))
+    callbacks += [Introduction(settings, data, run, metric is not None), saver, Progress(log.steps),
+                  QueueMonitor(source, log.steps)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if limit is not None:

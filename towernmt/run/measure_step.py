@@ -54,9 +54,10 @@ def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
         SettingsError: the GPU's memory is too small.
     """
     run = RunDirectory(directory)
-    s = run.settings().train
+    settings = run.settings()
+    s = settings.train
     with tf.Graph().as_default():
-        configure_graph(s)
+        configure_graph(settings)
         source = GeneralQueueInput(Given(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
         config = TrainConfig(model=run.load_model(), data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
                              update_cycle=s.update_cycle, max_epoch=1)

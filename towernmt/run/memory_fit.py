@@ -22,12 +22,12 @@ from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.models import architecture
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import Settings, TrainSettings
+from towernmt.run.settings import DataSettings, Settings
 
 LOOKED_AT = 300
 """Batches among which the largest are looked for."""
 LARGEST = 1 << 20
-"""No larger train.batch_tokens is tried."""
+"""No larger data.batch_tokens is tried."""
 BATCHES, PEAK = "batches.npz", "peak.json"
 """In the directory of a measurement, beside settings.yaml: what to train on, and the bytes it took."""
 OUT_OF_MEMORY = 3
@@ -36,10 +36,10 @@ GIB = 1 << 30
 
 
 def wants_search(settings: Settings, run: RunDirectory) -> bool:
-    """Whether `train.batch_tokens` is still to be found: there is a limit, and no run here that has found its own."""
-    if not settings.train.memory_gb:
+    """Whether `data.batch_tokens` is still to be found: there is a limit, and no run here that has found its own."""
+    if not settings.data.memory_gb:
         return False
-    return not run.exists() or run.settings_like(settings).train.memory_gb != settings.train.memory_gb
+    return not run.exists() or run.settings_like(settings).data.memory_gb != settings.data.memory_gb
 
 
 def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
@@ -47,52 +47,53 @@ def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
 
     The command line takes what it does not set from the run; a program may make its settings anew.
     """
-    if not settings.train.memory_gb or not run.exists():
+    if not settings.data.memory_gb or not run.exists():
         return settings
-    found = run.settings_like(settings).train.batch_tokens
-    if settings.train.batch_tokens != TrainSettings().batch_tokens or found == settings.train.batch_tokens:
+    found = run.settings_like(settings).data.batch_tokens
+    if settings.data.batch_tokens != DataSettings().batch_tokens or found == settings.data.batch_tokens:
         return settings
-    logger.info(f"train.batch_tokens={found}: the run has found it for train.memory_gb={settings.train.memory_gb:g}.")
+    logger.info(f"data.batch_tokens={found}: the run has found it for data.memory_gb={settings.data.memory_gb:g}.")
     return with_batch_tokens(settings, found)
 
 
 def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[int] | None,
                        towers: int | None) -> Settings:
-    """The settings with the largest `train.batch_tokens` whose step takes no more than `train.memory_gb`.
+    """The settings with the largest `data.batch_tokens` whose step takes no more than `data.memory_gb`.
 
     Raises:
         SettingsError: the limit is negative, the system tells no process's memory, or even the smallest batch takes
             more.
     """
-    limit = settings.train.memory_gb
+    limit = settings.data.memory_gb
     if limit < 0:
-        raise SettingsError(f"train.memory_gb={limit:g} must be 0 (take train.batch_tokens) or a limit in GiB.")
+        raise SettingsError(f"data.memory_gb={limit:g} must be 0 (take data.batch_tokens) or a limit in GiB.")
     if gpus is None and not peak_memory():
-        raise SettingsError(f"train.memory_gb={limit:g}: this system does not tell how much memory a process takes (it "
-                            "has no /proc/self/status): set train.memory_gb=0, and train.batch_tokens.")
-    logger.info(f"Looking for the largest train.batch_tokens whose step fits into train.memory_gb={limit:g} ...")
+        raise SettingsError(f"data.memory_gb={limit:g}: this system does not tell how much memory a process takes (it "
+                            "has no /proc/self/status): set data.memory_gb=0, and data.batch_tokens.")
+    logger.info(f"Looking for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
     used: dict[int, int | None] = {}
 
     def measured(tokens: int) -> int | None:
         used[tokens] = peak_of_step(with_batch_tokens(settings, tokens), data, gpus, towers, int(limit * GIB))
-        logger.info(f"train.batch_tokens={tokens}: " + (
+        logger.info(f"data.batch_tokens={tokens}: " + (
             "does not fit." if used[tokens] is None else f"{(used[tokens] or 0) / GIB:.2f} GiB."))
         return used[tokens]
 
-    first = 64 if settings.train.batch_type == "sentences" else 1024
+    first = 64 if settings.data.batch_type == "sentences" else 1024
     found = largest_that_fits(measured, int(limit * GIB), first)
     if found is None:
-        can_recompute = architecture(settings.architecture).model.recomputes and not settings.train.recompute
-        raise SettingsError(f"train.memory_gb={limit:g}: not even train.batch_tokens={min(used)} fits (it takes more "
-                            f"than {limit:g} GiB); give more, {'set train.recompute=true, ' if can_recompute else ''}"
-                            "or choose a smaller model.")
-    logger.info(f"train.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
+        checkpointed = settings.train.gradient_checkpointing
+        can = architecture(settings.architecture).model.recomputes and not checkpointed
+        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it takes more "
+                            f"than {limit:g} GiB); give more, "
+                            f"{'set train.gradient_checkpointing=true, ' if can else ''}or choose a smaller model.")
+    logger.info(f"data.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
     return with_batch_tokens(settings, found)
 
 
 def with_batch_tokens(settings: Settings, tokens: int) -> Settings:
     """The settings with another size of the batch."""
-    return dataclasses.replace(settings, train=dataclasses.replace(settings.train, batch_tokens=tokens))
+    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, batch_tokens=tokens))
 
 
 def grid(index: int) -> int:
@@ -174,7 +175,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
             output.seek(0)
             last = (output.read().strip().splitlines() or ["it said nothing"])[-1]
         if process.returncode:
-            raise TowerNMTError(f"Measuring train.batch_tokens={settings.train.batch_tokens} failed: {last}")
+            raise TowerNMTError(f"Measuring data.batch_tokens={settings.data.batch_tokens} failed: {last}")
         peak = int(json.loads((Path(place) / PEAK).read_text(encoding="utf-8")))
         return peak if peak <= limit else None
 
@@ -195,7 +196,7 @@ def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
         DataError: there is none.
     """
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
-    stream = make_batches(data, settings.train, 1, alignments=weight > 0).read()
+    stream = make_batches(data, settings.data, 1, alignments=weight > 0).read()
     batches = [batch for _, batch in itertools.islice(stream, LOOKED_AT)]
     if isinstance(stream, Generator):
         stream.close()

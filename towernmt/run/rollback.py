@@ -14,7 +14,7 @@ from towernmt.run.settings import Settings
 
 
 def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Settings], int]) -> int:
-    """Train, and where `train.on_divergence=rollback` says so, again from the last checkpoint after a divergence.
+    """Train, and where `recovery.on_divergence=rollback` says so, again from the last checkpoint after a divergence.
 
     Nothing that diverged is ever saved, so the last checkpoint is a good one, and going on from it is what a resumed
     run does. The lower rate is saved with the run's settings.
@@ -24,27 +24,27 @@ def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Set
     Returns:
         what `attempt` returns.
     Raises:
-        DivergenceError: once more after `train.rollbacks` rollbacks, or before there was a checkpoint.
-        SettingsError: `train.rollback_rate` is not between 0 and 1.
+        DivergenceError: once more after `recovery.rollbacks` rollbacks, or before there was a checkpoint.
+        SettingsError: `recovery.rollback_rate` is not between 0 and 1.
     """
-    factor = settings.train.rollback_rate
+    factor = settings.recovery.rollback_rate
     if not 0.0 < factor < 1.0:
-        raise SettingsError(f"train.rollback_rate={factor} must be between 0 and 1.")
+        raise SettingsError(f"recovery.rollback_rate={factor} must be between 0 and 1.")
     made = 0
     while True:
         try:
             return attempt(settings)
         except DivergenceError as error:
             checkpoint = latest_checkpoint(run.checkpoints)
-            if settings.train.on_divergence != "rollback" or checkpoint is None:
+            if settings.recovery.on_divergence != "rollback" or checkpoint is None:
                 raise
-            if made >= settings.train.rollbacks:
-                raise DivergenceError(f"{error} ({made} rollbacks were made, as many as train.rollbacks "
+            if made >= settings.recovery.rollbacks:
+                raise DivergenceError(f"{error} ({made} rollbacks were made, as many as recovery.rollbacks "
                                       "allows.)") from error
             made += 1
             settings = with_lower_rate(settings, factor)
             logger.warning(f"{error}")
-            logger.warning(f"Rollback {made} of {settings.train.rollbacks}: going on from {checkpoint} with "
+            logger.warning(f"Rollback {made} of {settings.recovery.rollbacks}: going on from {checkpoint} with "
                            f"optimizer.learning_rate={settings.optimizer.learning_rate:.6g}.")
 
 

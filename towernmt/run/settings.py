@@ -1,79 +1,114 @@
-"""All settings of a run, in groups: `model`, `train`, `optimizer`, `schedule`, `search`."""
+"""All settings of a run, in groups: what is trained on what, how, and what is kept of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from towernmt.callbacks.schedules.schedules import ScheduleSettings
 from towernmt.callbacks.validation.metrics import METRICS
 from towernmt.core.errors import SettingsError
+from towernmt.core.former_settings import FormerSettings
 from towernmt.core.settings import setting
 from towernmt.dataflow.order.batch_settings import StreamBatchSettings
 from towernmt.models import name_of_model, settings_and_presets
 from towernmt.models.choices import PRECISIONS
 from towernmt.optim.settings import OptimizerSettings
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.run.former_settings import FORMER
 
 
 @dataclass
-class TrainSettings(StreamBatchSettings):
-    """How long to train, on what batches, and what happens on the way."""
+class DataSettings(StreamBatchSettings):
+    """How the data become batches, and reach the towers."""
+
+    memory_gb: float = setting(
+        0.0, "find the largest batch_tokens whose step takes so many GiB at most, when the run begins; 0: take "
+             "batch_tokens", at_least=0)
+    feeders: int = setting(2, "threads that fill the input queue", at_least=1, at_most=1000)
+    queue_capacity: int = setting(32, "batches the input queue holds", at_least=1, at_most=1_000_000)
+
+
+@dataclass
+class TrainSettings:
+    """How long to train, how an update is made, and of which variables."""
 
     steps: int = setting(0, "stop after so many updates; 0 for no limit", at_least=0)
     epochs: int = setting(0, "stop after so many passes over the data; 0 for no limit", at_least=0)
     minutes: float = setting(
         0.0, "stop after so many minutes of training, resumes included; 0 for no limit", at_least=0)
+    stop_patience: int = setting(
+        0, "stop after so many validations without a better validation.metric; 0 for never", at_least=0)
     update_cycle: int = setting(1, "batches an update (gradient accumulation)", at_least=1)
+    clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping", at_least=0)
     precision: str = setting(
         "float32", "of matrix products; bfloat16 is faster on a GPU or on a CPU with AVX512_BF16 or AMX; float16 is "
         "for GPUs without bfloat16", choices=PRECISIONS)
     loss_scale: float = setting(
-        32768.0, "float16: what the loss is multiplied with at first; an overflow halves it", above=0)
-    loss_scale_growth_steps: int = setting(
-        2000, "float16: so many updates in a row without an overflow double it", at_least=1)
-    least_loss_scale: float = setting(1.0, "float16: an overflow at this loss scale ends training", above=0)
-    memory_gb: float = setting(
-        0.0, "find the largest batch_tokens whose step takes so many GiB at most, when the run begins; 0: take "
-             "batch_tokens", at_least=0)
-    recompute: bool = setting(
+        32768.0, "float16: what the loss is multiplied with at first; an overflow halves it", at_least=1)
+    gradient_checkpointing: bool = setting(
         False, "compute each layer again in the backward pass instead of keeping what it computed: less memory, more "
                "time")
-    clip_norm: float = setting(0.0, "clip gradients to this global norm; 0 for no clipping", at_least=0)
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
-    feeders: int = setting(2, "threads that fill the input queue", at_least=1, at_most=1000)
-    queue_capacity: int = setting(32, "batches the input queue holds", at_least=1, at_most=1_000_000)
-    checkpoint_steps: int = setting(1000, "save a checkpoint every so many updates; 0 for none", at_least=0)
-    checkpoint_minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none", at_least=0)
-    keep_checkpoints: int = setting(5, "how many of the last checkpoints stay", at_least=1)
-    validate_steps: int = setting(
+    only: list[str] = setting([], "regular expressions on names: train only the variables that one of them matches")
+    freeze: list[str] = setting([], "regular expressions on names: variables that are not trained")
+
+
+@dataclass
+class InitSettings:
+    """What a new run begins with, instead of random values."""
+
+    checkpoint: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
+    new: list[str] = setting(
+        ["/lhuc$"], "regular expressions on names: variables that init.checkpoint may lack, and that begin anew")
+    left_out: list[str] = setting(
+        [], "regular expressions on names: variables of init.checkpoint that this model lacks, and that are left out")
+    source_embeddings: str = setting("", "begin with these vectors of the source pieces: word2vec's text, or .npy")
+    target_embeddings: str = setting("", "the same of the target pieces")
+
+
+@dataclass
+class ValidationSettings:
+    """When and on what the model is validated, and by which score."""
+
+    steps: int = setting(
         1000, "translate the validation sets and score them every so many updates; 0 for not by updates", at_least=0)
-    validate_minutes: float = setting(
+    minutes: float = setting(
         0.0, "the same every so many minutes; with 0 for both there is no validation", at_least=0)
-    validate_sentences: int = setting(0, "use the first so many sentences of each set; 0 for all", at_least=0)
+    sentences: int = setting(0, "use the first so many sentences of each set; 0 for all", at_least=0)
     metric: str = setting(
         "bleu", "what best checkpoints and early stopping go by; loss is of a target token (nats), without smoothing",
         choices=tuple(METRICS))
     metric_set: str = setting("", "the name of the validation set whose metric that is; empty: the first")
+
+
+@dataclass
+class CheckpointSettings:
+    """When checkpoints are written, and which of them stay."""
+
+    steps: int = setting(1000, "save a checkpoint every so many updates; 0 for none", at_least=0)
+    minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none", at_least=0)
+    keep: int = setting(5, "how many of the last checkpoints stay", at_least=1)
+    keep_best: int = setting(1, "how many of the best checkpoints by validation.metric are kept apart", at_least=0)
+
+
+@dataclass
+class LogSettings:
+    """What the log and TensorBoard get."""
+
+    steps: int = setting(50, "a progress line every so many updates", at_least=1)
     attention_pictures: int = setting(
         2, "so many validation sentences have their attention drawn for TensorBoard at each validation; 0 for none",
         at_least=0, at_most=100)
     histograms: int = setting(
         0, "histograms of parameters and gradients for TensorBoard every so many updates; 0 for none", at_least=0)
-    keep_best: int = setting(1, "how many of the best checkpoints by train.metric are kept apart", at_least=0)
-    stop_patience: int = setting(
-        0, "stop after so many validations without a better train.metric; 0 for never", at_least=0)
-    log_steps: int = setting(50, "a progress line every so many updates", at_least=1)
-    init_from: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
-    init_new: list[str] = setting(
-        ["/lhuc$"], "regular expressions on names: variables that init_from may lack, and that begin anew")
-    init_left_out: list[str] = setting(
-        [], "regular expressions on names: variables of init_from that this model lacks, and that are left out")
-    source_embeddings: str = setting("", "begin with these vectors of the source pieces: word2vec's text, or .npy")
-    target_embeddings: str = setting("", "the same of the target pieces")
-    only: list[str] = setting([], "regular expressions on names: train only the variables that one of them matches")
-    freeze: list[str] = setting([], "regular expressions on names: variables that are not trained")
+
+
+@dataclass
+class RecoverySettings:
+    """What happens when training diverges, or a batch does not fit into memory."""
+
     on_divergence: str = setting(
         "stop", "what a loss or gradient that is not finite does: stop, or rollback to the last checkpoint and go on "
         "with a lower rate", choices=("stop", "rollback"))
@@ -89,10 +124,17 @@ class Settings:
 
     architecture: str = setting("transformer", "set by --model: one of those here, or FILE.py:CLASS, or MODULE:CLASS")
     model: Any = None
+    data: DataSettings = field(default_factory=DataSettings)
+    init: InitSettings = field(default_factory=InitSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
     search: SearchSettings = field(default_factory=SearchSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    former: ClassVar[FormerSettings] = FORMER
 
 
 def settings_of_model(model: Any) -> Settings:

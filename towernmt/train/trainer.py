@@ -213,8 +213,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         what = (f"step {self.loop.global_step + 1}: batch {self._lost[1]} behind {position} ran out of memory "
                 f"({_telling_line(str(error.message))})")
         if self.skipped_batches > self.skip_out_of_memory:
-            raise SettingsError(f"{what}, and train.skip_out_of_memory={self.skip_out_of_memory} allows no more: make "
-                                "train.batch_tokens smaller (and train.update_cycle larger).") from error
+            raise SettingsError(f"{what}, and recovery.skip_out_of_memory={self.skip_out_of_memory} allows no more: "
+                                "make data.batch_tokens smaller (and train.update_cycle larger).") from error
         logger.warning(f"{what}; it is skipped, number {self.skipped_batches} of {self.skip_out_of_memory} at most.")
         self.monitors.put_scalar("skipped_batches", self.skipped_batches)
         if isinstance(self._input, GeneralQueueInput):

@@ -24,8 +24,8 @@ from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
 
 PAIRS = 300
 WORDS = [f"p{number}" for number in range(PAIRS)]
-SMALL = ["train.batch_tokens=40", "train.window=25", "train.queue_capacity=2", "train.checkpoint_steps=4",
-         "train.keep_checkpoints=2", "train.validate_steps=0", "train.log_steps=10"]
+SMALL = ["data.batch_tokens=40", "data.window=25", "data.queue_capacity=2", "checkpoint.steps=4",
+         "checkpoint.keep=2", "validation.steps=0", "log.steps=10"]
 """About eight pairs a batch and 38 batches an epoch; the input is at most 70 pairs or so ahead of training."""
 
 

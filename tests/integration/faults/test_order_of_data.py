@@ -34,7 +34,7 @@ def test_feeders_and_towers_do_not_change_the_order(request: pytest.FixtureReque
 
     def order(feeders: int, towers: int) -> list[list[bytes]]:
         noted: list[list[bytes]] = []
-        ended = train(data, "train.epochs=2", f"train.feeders={feeders}", towers=towers, prepared=kind == "shards",
+        ended = train(data, "train.epochs=2", f"data.feeders={feeders}", towers=towers, prepared=kind == "shards",
                       logdir=f"run-{feeders}-{towers}", more_callbacks=lambda source: [GlobalBatches(source, noted)])
         assert ended.status == 0, ended.errors
         numbered.assert_counted_once(ended.counts, epochs=2)

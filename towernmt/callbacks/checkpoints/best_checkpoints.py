@@ -54,7 +54,7 @@ class BestCheckpoints(ScoreWatcher):
         """
         super().__init__(metric)
         if keep < 1:
-            raise SettingsError(f"train.keep_best={keep} must be at least 1, or leave BestCheckpoints out.")
+            raise SettingsError(f"checkpoint.keep_best={keep} must be at least 1, or leave BestCheckpoints out.")
         if mode not in ("max", "min"):
             raise SettingsError(f"mode={mode} is not one of max, min.")
         self.directory, self._keep, self._saver = Path(directory), keep, saver

@@ -54,7 +54,7 @@ class CheckpointSaver(Callback):
     def __init__(self, directory: str | Path, every_steps: int = 1000, every_minutes: float = 0.0, keep: int = 5,
                  data: Any = None, made_from: Mapping[str, str] | None = None) -> None:
         if keep < 1:
-            raise SettingsError(f"train.keep_checkpoints={keep} must be at least 1.")
+            raise SettingsError(f"checkpoint.keep={keep} must be at least 1.")
         self.directory = Path(directory)
         self.keep, self.data = keep, data
         self.made_from = dict(made_from or {})

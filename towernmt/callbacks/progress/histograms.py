@@ -27,7 +27,7 @@ class Histograms(Callback):
             SettingsError: below 1.
         """
         if every_steps < 1:
-            raise SettingsError(f"train.histograms={every_steps} must be at least 1, or leave Histograms out.")
+            raise SettingsError(f"log.histograms={every_steps} must be at least 1, or leave Histograms out.")
         self._every_steps = every_steps
 
     def _setup_graph(self) -> None:

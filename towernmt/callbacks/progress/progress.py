@@ -54,7 +54,7 @@ class Progress(Callback):
             SettingsError: `log_steps` is below 1.
         """
         if log_steps < 1:
-            raise SettingsError(f"train.log_steps={log_steps} must be at least 1.")
+            raise SettingsError(f"log.steps={log_steps} must be at least 1.")
         self._log_steps, self._clock = log_steps, clock
         self._status = status if status is not None else StatusLine()
 

@@ -127,7 +127,7 @@ def _is_cost(output: Any) -> bool:
     return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
 
 
-_LEAST_SCALE = ("the loss scale has fallen to train.least_loss_scale, and float16 is too narrow for this model as it "
+_LEAST_SCALE = ("the loss scale has fallen to its least value, and float16 is too narrow for this model as it "
                 "is: take train.precision=bfloat16 or float32, or ")
 
 

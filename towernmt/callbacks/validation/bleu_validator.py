@@ -82,7 +82,7 @@ class BleuValidator(StatefulCallback):
         self._sets = [ValidationSet(name, source_lines, [reference_lines, *more_references]), *more_sets]
         self._tags = ["", *(validation.name for validation in more_sets)]
         if every_steps < 0 or not every_minutes >= 0:
-            raise SettingsError(f"train.validate_steps={every_steps} and train.validate_minutes={every_minutes:g} must "
+            raise SettingsError(f"validation.steps={every_steps} and validation.minutes={every_minutes:g} must "
                                 "be 0 (only at the end) or more.")
         self.metric = _scalar(metric, metric_set, self._sets, loss)
         self._metric = METRICS[metric]
@@ -202,14 +202,14 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
     if len(set(names)) < len(names):
         raise SettingsError(f"Two validation sets are called '{max(names, key=names.count)}': give each its own name.")
     if metric not in METRICS:
-        raise SettingsError(f"train.metric={metric} is not one of {', '.join(METRICS)}.")
+        raise SettingsError(f"validation.metric={metric} is not one of {', '.join(METRICS)}.")
     if set_name and set_name not in names:
         others = ", ".join(filter(None, names))
-        raise SettingsError(f"train.metric_set={set_name}: there is no such validation set; leave it empty for the "
-                            "first one" + (f", or take one of {others}." if others else "."))
+        raise SettingsError(f"validation.metric_set={set_name}: there is no such validation set; leave it empty for "
+                            "the first one" + (f", or take one of {others}." if others else "."))
     if not loss and metric in OF_LOSS:
-        raise SettingsError(f"train.metric={metric} needs the loss of the validation set, which is not computed for "
-                            "this model: take bleu or chrf.")
+        raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
+                            "for this model: take bleu or chrf.")
     return METRICS[metric].scalar("" if set_name == names[0] else set_name)
 
 

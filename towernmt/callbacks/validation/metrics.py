@@ -31,7 +31,7 @@ class Metric:
     """One figure of an outcome.
 
     Attributes:
-        name: in `train.metric`.
+        name: in `validation.metric`.
         label: in reports.
         mode: 'max' if higher is better, 'min' if lower is.
         digits: behind the point, in reports.

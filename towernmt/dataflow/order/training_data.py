@@ -97,7 +97,7 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
             report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
         return stream
     if settings.subword_sampling:
-        raise SettingsError(f"train.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
+        raise SettingsError(f"data.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
                             "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
     blocks = cast("BlockSource", data)
     batches = Batches(blocks, settings, epochs, alignments)

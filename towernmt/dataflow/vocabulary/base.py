@@ -118,7 +118,7 @@ class Vocabulary(ABC):
         return self.size
 
     def _one_segmentation(self) -> SettingsError:
-        return SettingsError(f"train.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
+        return SettingsError(f"data.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
                              "vocabulary has only one segmentation of a text: leave it false.")
 
     @staticmethod

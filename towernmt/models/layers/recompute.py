@@ -54,8 +54,9 @@ def recompute(layer: Callable[[Any], Any], x: Any) -> Any:
     def passed(y: Any, x: Any, *others: Any) -> Any:
         def gradient(dy: Any) -> list[Any]:
             if get_current_tower_context() is not context:
-                raise TowerRuleError(f"train.recompute: the gradient of a layer in '{scope.name}' is asked for outside "
-                                     "of the tower that built it; ask for it inside, or switch train.recompute off.")
+                raise TowerRuleError(f"train.gradient_checkpointing: the gradient of a layer in '{scope.name}' is "
+                                     "asked for outside of the tower that built it; ask for it inside, or switch "
+                                     "train.gradient_checkpointing off.")
             given = dict(zip(variables, values, strict=True))
             dy = tf.convert_to_tensor(dy)
             with tf1.control_dependencies([dy]):
@@ -92,9 +93,9 @@ def _captured(operations: list[Any], x: Any, variables: dict[str, Any]) -> list[
             if tensor.op.name in inside or tensor is x:
                 continue
             if tensor.dtype == tf.resource and tensor.name not in handles:
-                raise TowerRuleError(f"train.recompute: '{operation.name}' reads the variable '{tensor.op.name}', "
-                                     "which its layer did not get by get_variable; ask for it inside of the layer, or "
-                                     "switch train.recompute off.")
+                raise TowerRuleError(f"train.gradient_checkpointing: '{operation.name}' reads the variable "
+                                     f"'{tensor.op.name}', which its layer did not get by get_variable; "
+                                     "ask for it inside of the layer, or switch train.gradient_checkpointing off.")
             if tensor.dtype.is_floating:
                 found[tensor.name] = tensor
     return list(found.values())

@@ -32,14 +32,14 @@ class PieceModel:
         parsed = sentencepiece_model_pb2.ModelProto.FromString(model)
         kind = parsed.trainer_spec.model_type
         if kind not in (_UNIGRAM, _BPE):
-            raise SettingsError("train.subword_sampling=true needs a unigram or BPE model, but this SentencePiece "
+            raise SettingsError("data.subword_sampling=true needs a unigram or BPE model, but this SentencePiece "
                                 "model is one of words or characters, with one segmentation of a text: leave it false.")
         self.is_bpe = kind == _BPE
         by_type: dict[int, list[tuple[str, int]]] = {}
         for id, piece in enumerate(parsed.pieces):
             by_type.setdefault(piece.type, []).append((piece.piece, id))
         if self.is_bpe and _UNUSED in by_type:
-            raise SettingsError("train.subword_sampling=true cannot draw from a BPE model with unused pieces: leave it "
+            raise SettingsError("data.subword_sampling=true cannot draw from a BPE model with unused pieces: leave it "
                                 "false, or use a vocabulary without them.")
         self.scores = {piece: float(parsed.pieces[id].score) for piece, id in by_type.get(_NORMAL, [])}
         self.unknown_score = min(self.scores.values(), default=0.0) - _UNKNOWN_PENALTY
