@@ -1,4 +1,4 @@
-"""The page on models of one's own, done from its first line to its last; and what a run does by another model."""
+"""The pages on models of one's own, done from the first line to the last; and what a run does by another model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from towernmt.run.launch import Parts, train
 
 pytestmark = pytest.mark.processes
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend" / "architecture.md"
+EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
+PAGES = "".join((EXTEND / page).read_text(encoding="utf-8") for page in ("architecture.md", "own-model.md"))
 LINES = ["ba be bi bo", "da de di"]
 
 
@@ -39,12 +40,12 @@ class Variant(Transformer):
 
 @pytest.fixture(scope="module")
 def place(corpus, tmp_path_factory) -> Path:
-    """The page's files beside data and a test set, in a directory of its own."""
+    """The pages' files beside data and a test set, in a directory of its own."""
     place = tmp_path_factory.mktemp("own")
     (place / "data").symlink_to(corpus.prepared)
     for side in ("source", "target"):
         shutil.copy(corpus.file(f"valid.{side}"), place / f"test.{side}")
-    for name, code in re.findall(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+    for name, code in re.findall(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", PAGES, re.M | re.S):
         (place / name).write_text(code)
     return place
 
@@ -58,12 +59,12 @@ def there(place, monkeypatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def done(place) -> dict[str, str]:
-    """The page's commands in their order, with what each wrote. Before the last block the runs move, without the files.
+    """The pages' commands in their order, with what each wrote. Before the last block the runs move, without the files.
     """
     written: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        for block in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.M | re.S):
+        for block in re.findall(r"^```sh\n(.*?)^```", PAGES, re.M | re.S):
             if "elsewhere" in block:
                 shutil.copytree("runs", "before")
                 Path("runs").rename("elsewhere")
@@ -86,9 +87,9 @@ def run(done, place, tmp_path) -> Path:
     return Path(shutil.copytree(place / "before" / "gated", tmp_path / "run"))
 
 
-def test_the_page_holds_a_variant_and_an_architecture_whose_runs_translate_elsewhere_as_they_did_here(done):
+def test_the_pages_hold_a_variant_and_an_architecture_whose_runs_translate_elsewhere_as_they_did_here(done):
     translated = {line: text for line, text in done.items() if " translate " in line}
-    here, _, there = (text for text in translated.values())
+    _, here, there = (text for text in translated.values())
     assert here == there and here.count("\n") == 12
     assert RunDirectory("elsewhere/gated").load_model().settings.gate == 0.5
     assert type(RunDirectory("elsewhere/averaging").load_model()).__name__ == "Averaging"

@@ -1,0 +1,80 @@
+"""A hook of MkDocs: the pages of the Python reference list the public names of a package as it is now.
+
+A line `[[public names of towernmt.models]]` in a page becomes one mkdocstrings block a name. Most packages export their
+names lazily, which a reader of sources cannot follow, so each name is looked up in the module that defines it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = re.compile(r"^\[\[public names of ([\w.]+)\]\]$", re.M)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The page with each mark replaced by the blocks of its package or module."""
+    return MARK.sub(lambda mark: "\n\n".join(f"::: {name}" for name in public_names(mark[1])), markdown)
+
+
+def public_names(package: str) -> list[str]:
+    """Full names of what a package exports, each by the module that defines it.
+
+    Args:
+        package: a package with `__all__`; or a package or module without, whose public classes and functions are taken.
+    """
+    path = ROOT / package.replace(".", "/")
+    exported = _exported(package, path)
+    modules = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    homes = {name: _dotted(module) for module in modules for name in _defined(module)} | _lazy_homes(package)
+    if exported is None:
+        return [f"{_dotted(module)}.{name}" for module in modules for name in _defined(module)]
+    return [f"{homes.get(name, package)}.{name}" for name in exported]
+
+
+def _exported(package: str, path: Path) -> list[str] | None:
+    """The names in `__all__`; None without."""
+    if not path.is_dir():
+        return None
+    tree = ast.parse((path / "__init__.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["__all__"]:
+            return [str(name) for name in ast.literal_eval(node.value)]
+    exported = getattr(importlib.import_module(package), "__all__", None)      # lazy: this does not load TensorFlow
+    return None if exported is None else sorted(exported)
+
+
+def _lazy_homes(package: str) -> dict[str, str]:
+    """For each name that a package exports lazily, the module that defines it; see `towernmt.core.lazy_exports`."""
+    lookup = getattr(sys.modules.get(package), "__getattr__", None)
+    homes = inspect.getclosurevars(lookup).nonlocals.get("home", {}) if lookup else {}
+    return {name: f"{package}.{module}" for name, module in homes.items()}
+
+
+@cache
+def _defined(module: Path) -> tuple[str, ...]:
+    """Public classes, functions and constants with a docstring that a module defines, in their order."""
+    body = ast.parse(module.read_text(encoding="utf-8")).body
+    names = []
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names.append(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and _is_text(following):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+def _is_text(node: ast.stmt | None) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _dotted(module: Path) -> str:
+    return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -1,0 +1,91 @@
+"""The manual's pages: what they link to is there, what they name exists, and nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from towernmt.cli.main import COMMANDS
+from towernmt.core.settings import all_keys
+from towernmt.models import ARCHITECTURES
+from towernmt.run import default_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+GROUPS = sorted({key.partition(".")[0] for key in all_keys(default_settings())})
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as MkDocs makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.M)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+
+def test_every_link_and_anchor_leads_somewhere() -> None:
+    lost = []
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", prose_of(page)):
+            if "://" in target:
+                continue
+            place = (page.parent / target).resolve() if target else page
+            if not place.exists() or anchor and place.suffix == ".md" and anchor not in anchors(place):
+                lost.append(f"{page.relative_to(DOCS)}: {target}#{anchor}")
+    assert not lost, lost
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        entries = entry.values() if isinstance(entry, dict) else entry
+        return [page for item in entries for page in pages(item)]       # type: ignore[attr-defined]
+
+    site = yaml.load(text_of(ROOT / "mkdocs.yml"), yaml.BaseLoader)
+    assert sorted(pages(site["nav"])) == [str(page.relative_to(DOCS)) for page in PAGES]
+
+
+def test_every_page_begins_with_a_title_and_a_sentence() -> None:
+    for page in PAGES:
+        title, empty, first = text_of(page).splitlines()[:3]
+        assert re.match("# [A-Z`t]", title) and not empty, page
+        assert re.match(r"[\w`*\[]", first), f"{page.relative_to(DOCS)}: says what it is for below its title"
+
+
+def test_every_command_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        for command in re.findall(r"`towernmt ([a-z-]+)[^`]*`", text_of(page)):
+            assert command in COMMANDS, f"{page.relative_to(DOCS)}: towernmt {command}"
+
+
+def test_every_setting_that_a_page_names_exists() -> None:
+    known = {key for name in ARCHITECTURES for key in all_keys(default_settings(name))}
+    known |= {"model.gate"}         # of the tutorial's model
+    known |= {"model.index", "model.data", "train.de", "train.en", "train.pos", "train.lemma", "train.py"}      # files
+    wrong = []
+    for page in PAGES:
+        for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
+            for key in re.findall(rf"(?<![\w./])((?:{'|'.join(GROUPS)})\.[a-z_]+)(?![\w.(/])", code):
+                if key not in known:
+                    wrong.append(f"{page.relative_to(DOCS)}: {key}")
+    assert not wrong, wrong
+
+
+def test_the_site_fetches_nothing_from_outside() -> None:
+    site = yaml.load(text_of(ROOT / "mkdocs.yml"), yaml.BaseLoader)
+    assert site["theme"]["font"] == "false"
+    assert "http" not in text_of(ROOT / "mkdocs.yml") + text_of(DOCS / "assets" / "extra.css")
+    for page in PAGES:
+        assert not re.search(r"(?:src|href)=\"https?:", text_of(page)), page

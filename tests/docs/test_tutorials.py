@@ -1,0 +1,91 @@
+"""The tutorials in docs/extend, done as they are written: files made, commands run, and what comes out compared.
+
+`own-model.md` and `architecture.md` are run by tests/integration/test_own_model.py.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.tf_compat import tf
+
+EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (EXTEND / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+def write_files(page: str, place: Path) -> None:
+    """The files that a page has its reader make."""
+    named = re.compile(r"[Ii]n `(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", re.M | re.S)
+    for name, text in named.findall((EXTEND / page).read_text(encoding="utf-8")):
+        (place / name).write_text(text, encoding="utf-8")
+
+
+def run_command(line: str) -> None:
+    """A command of a page, in this process."""
+    words = shlex.split(line)
+    with tf.Graph().as_default():       # nothing of one program's is in the graph of another
+        if words[0] == "python":
+            runpy.run_path(words[1], run_name="__main__")
+        else:
+            assert words[0] == "towernmt" and main(words[1:]) == 0, line
+
+
+def commands(page: str) -> list[str]:
+    """The commands of a page, one a line."""
+    return [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with the toy data, made by the first two commands of the index; programs are run there."""
+    place = tmp_path_factory.mktemp("tutorials")
+    write_files("index.md", place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for line in commands("index.md")[:2]:
+            run_command(line)
+        yield place
+
+
+@pytest.fixture
+def output_of(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """Does a page, and gives the lines on standard output."""
+    def done(page: str) -> list[str]:
+        write_files(page, place)
+        for line in commands(page):
+            run_command(line)
+        return capsys.readouterr().out.splitlines()
+
+    return done
+
+
+def test_the_callback_ends_the_run_at_the_first_validation_that_is_good_enough(output_of) -> None:
+    lines = [line for line in output_of("callback.md") if line.startswith("step ")]
+    scores = [float(line.rpartition(" ")[2]) for line in lines]
+    assert scores and scores[-1] >= 90 > max(scores[:-1], default=0)
+    assert len(lines) == len(blocks("callback.md", "text")[0].splitlines())
+
+
+def test_the_source_can_be_sought_in_and_trained_on(output_of) -> None:
+    assert output_of("source.md")[-1:] == blocks("source.md", "text")[0].splitlines()
+
+
+def test_the_trainer_of_ones_own_learns_the_toy_language(output_of) -> None:
+    assert output_of("trainer.md")[-1:] == blocks("trainer.md", "text")[0].splitlines()
+
+
+def test_every_tutorial_is_run() -> None:
+    elsewhere = {"own-model.md", "architecture.md", "tower-rules.md", "index.md"}
+    run = set(re.findall(r'output_of\("([\w-]+\.md)"\)', Path(__file__).read_text(encoding="utf-8")))
+    assert run | elsewhere == {page.name for page in EXTEND.glob("*.md")}
