@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from towernmt.models.convs2s.convs2s import convolutions
+from towernmt.models.convs2s.model import convolutions
 
 LENGTH = 24.0
 """Tokens of a sentence of the usual workload, EOS counted: how many positions attention looks at."""

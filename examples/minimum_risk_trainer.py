@@ -33,7 +33,7 @@ from towernmt.dataflow.vocabulary.base import PAD, Vocabulary
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.models.layers.randomness import start_clock
-from towernmt.models.likelihood import sentence_log_probabilities
+from towernmt.models.losses.likelihood import sentence_log_probabilities
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
 from towernmt.run.launch import Parts, train
 from towernmt.run.settings import Settings

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "towernmt"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 420
-PACKAGES = ("callbacks", "check", "dataflow", "input_source", "models", "optim", "predict", "run", "train")
+PACKAGES = ("callbacks", "check", "dataflow", "input_source", "models", "models.convs2s", "models.layers",
+            "models.recurrent", "models.transformer", "optim", "predict", "run", "train")
 """Those that export names."""
 
 

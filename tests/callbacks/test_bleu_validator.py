@@ -30,7 +30,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.loss import Projection
+from towernmt.models.layers.projections import Projection
 from towernmt.predict.decoding.search import SearchSettings
 
 V = 12

@@ -23,8 +23,9 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import NMTModel
-from towernmt.models.layers.randomness import StatelessNormal, set_seed
-from towernmt.models.loss import Projection
+from towernmt.models.layers.initializers import StatelessNormal
+from towernmt.models.layers.projections import Projection
+from towernmt.models.layers.randomness import set_seed
 from towernmt.train import SyncMultiGPUTrainer
 
 SOURCE = np.array([[5, 9, 7, 2], [4, 11, 2, 0]], np.int32)

@@ -16,7 +16,7 @@ from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow import PreparedData
 from towernmt.models import Transformer
-from towernmt.models.loss import Projection
+from towernmt.models.layers.projections import Projection
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run import RunDirectory, default_settings, settings_of_model

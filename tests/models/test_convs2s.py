@@ -12,7 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.convs2s.convs2s import PRESETS, Convolution, ConvS2S, ConvS2SSettings, convolutions
+from towernmt.models.convs2s.model import PRESETS, Convolution, ConvS2S, ConvS2SSettings, convolutions
 from towernmt.models.interface import shift_right
 from towernmt.models.kernels.precision import set_precision
 

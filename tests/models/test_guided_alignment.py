@@ -10,7 +10,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.layers.guided_alignment import guided_alignment_loss
+from towernmt.models.losses.guided_alignment import guided_alignment_loss
 
 INPUTS = [*tiny.INPUTS, tiny.ALIGNMENT]
 FOUR = ("transformer", "seq2seq", "rnnsearch", "convs2s")

@@ -8,7 +8,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import affine, is_slow_on_cpu, matmul, relu, set_precision
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 
 INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
           np.array([[8, 6, 2], [10, 3, 2]], np.int32), np.array([3, 3], np.int32), np.float32(6)]

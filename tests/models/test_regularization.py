@@ -7,10 +7,11 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.layers.dropout import drop_words
+from towernmt.models.layers.projections import Projection
 from towernmt.models.layers.randomness import start_clock
-from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words
-from towernmt.models.loss import Projection
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.losses.r_drop import r_drop_cross_entropy
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 
 INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
           np.array([[8, 6, 2], [10, 2, 0]], np.int32), np.array([3, 2], np.int32), np.float32(5)]
@@ -43,7 +44,7 @@ def test_disagreement_of_two_passes_costs_what_the_formula_says(graph):
     length, target = np.array([3, 2]), np.array([[4, 7, 2], [5, 2, 0]])
     both = [np.concatenate([x, x]).astype(np.int32) for x in (target, length)]
     projection = Projection(*(tf.constant(x, tf.float32) for x in (kernel, bias)))
-    losses = agreeing_cross_entropy(tf.constant(hidden, tf.float32), projection, *map(tf.constant, both), 0.1, 5.0)
+    losses = r_drop_cross_entropy(tf.constant(hidden, tf.float32), projection, *map(tf.constant, both), 0.1, 5.0)
     with tf1.Session() as session:
         got = session.run(losses)
     logits = hidden @ kernel.T + bias

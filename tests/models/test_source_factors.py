@@ -11,8 +11,8 @@ from towernmt.check import check_tower
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
+from towernmt.models.layers.dropout import drop_words
 from towernmt.models.layers.randomness import start_clock
-from towernmt.models.layers.regularization import drop_words
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 
 SOURCE = tiny.FACTORED_SOURCE

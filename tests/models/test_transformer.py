@@ -12,7 +12,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.transformer import PRESETS, Transformer, TransformerSettings
+from towernmt.models.transformer.model import PRESETS, Transformer, TransformerSettings
 
 SIZES = {"hidden_size": 16, "filter_size": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
          "source_vocab_size": 19, "target_vocab_size": 19}

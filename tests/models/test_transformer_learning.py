@@ -7,7 +7,7 @@ import towernmt_overfitting as overfitting
 import towernmt_tiny_models as tiny
 
 from towernmt.core.tf_compat import tf1
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 
 STYLES = {
     "pre-norm": {},

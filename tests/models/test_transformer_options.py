@@ -15,10 +15,10 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.kernels.precision import set_precision
-from towernmt.models.layers.layers import rms_norm
+from towernmt.models.layers.normalization import rms_norm
 from towernmt.models.layers.positions import RelativePositions, RotaryPositions
+from towernmt.models.transformer.model import PRESETS, Transformer, TransformerSettings
 from towernmt.models.transformer.ssru import weighted_sums
-from towernmt.models.transformer.transformer import PRESETS, Transformer, TransformerSettings
 from towernmt.predict.decoding.search import SearchSettings, beam_search
 
 _SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))

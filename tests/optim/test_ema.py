@@ -10,7 +10,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from towernmt.checkpoint.restore import RestoreAverages
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.ema import averaged_weights, averages
 from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor

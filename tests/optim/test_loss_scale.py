@@ -22,7 +22,7 @@ from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.loss_scale import LossScaleOptimizer, LossScaling, set_loss_scaling
 from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig

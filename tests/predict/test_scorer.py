@@ -16,7 +16,7 @@ from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict.scorer import Scorer
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import settings_of_model

@@ -19,7 +19,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.interface import shift_right
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
 from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.translator import Translator

@@ -17,7 +17,7 @@ from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer

@@ -14,7 +14,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 

@@ -22,7 +22,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 

@@ -11,7 +11,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.models.kernels.precision import set_precision
-from towernmt.models.layers.recompute import set_recompute
+from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
 from towernmt.train.memory_estimate import MemoryEstimate, estimate_memory
 from towernmt.train.placement import without_gpu_kernel
 
@@ -20,7 +20,7 @@ def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: 
                **sizes: int) -> list[Any]:
     """Forward pass, backward pass and update in the default graph; returns what a step fetches."""
     set_precision(precision)
-    set_recompute(again)
+    set_gradient_checkpointing(again)
     model = Transformer(TransformerSettings(**{  # type: ignore[arg-type]
         "hidden_size": 16, "filter_size": 32, "heads": 2, "source_vocab_size": 30, "target_vocab_size": 30, **sizes},
         encoder_layers=encoder, decoder_layers=decoder, residual_dropout=dropout, embedding_dropout=dropout))

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
 
 _CLASSES = {
-    "transformer": ("transformer.transformer", "transformer.settings", "Transformer"),
+    "transformer": ("transformer.model", "transformer.settings", "Transformer"),
     "seq2seq": ("recurrent.seq2seq", "recurrent.seq2seq_settings", "Seq2Seq"),
     "rnnsearch": ("recurrent.rnnsearch", "recurrent.rnnsearch_settings", "RNNSearch"),
-    "convs2s": ("convs2s.convs2s", "convs2s.settings", "ConvS2S"),
+    "convs2s": ("convs2s.model", "convs2s.settings", "ConvS2S"),
 }
 """For each name of an architecture: its module, that of its `<class>Settings`, and its class."""
 ARCHITECTURES = tuple(_CLASSES)

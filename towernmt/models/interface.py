@@ -19,10 +19,12 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
-from towernmt.models.layers.guided_alignment import guided_alignment_loss
+from towernmt.models.layers.dropout import drop_words
+from towernmt.models.layers.projections import Projection
 from towernmt.models.layers.randomness import start_clock
-from towernmt.models.layers.regularization import agreeing_cross_entropy, drop_words
-from towernmt.models.loss import Projection, smoothed_cross_entropy
+from towernmt.models.losses.cross_entropy import smoothed_cross_entropy
+from towernmt.models.losses.guided_alignment import guided_alignment_loss
+from towernmt.models.losses.r_drop import r_drop_cross_entropy
 
 ALIGNMENT = "alignment"
 """The name of the input that only training towers with guided alignment read."""
@@ -217,7 +219,7 @@ class NMTModel(ModelDesc):
         if not context.is_training:
             tf.identity(projection.logits(hidden), name="logits")
         if divergence:
-            loss_sum, nll_sum = agreeing_cross_entropy(
+            loss_sum, nll_sum = r_drop_cross_entropy(
                 hidden, projection, target, target_length, smoothing, divergence)
         else:
             loss_sum, nll_sum = smoothed_cross_entropy(

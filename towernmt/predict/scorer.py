@@ -21,7 +21,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.vocabulary.factored import FactorError
 from towernmt.models.interface import NMTModel
-from towernmt.models.likelihood import sentence_log_probabilities
+from towernmt.models.losses.likelihood import sentence_log_probabilities
 from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
 
 WINDOW = 10_000

@@ -45,8 +45,8 @@ from towernmt.dataflow.vocabulary.factored import factors_of
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.models.kernels.precision import is_slow_on_cpu, set_precision
+from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.layers.recompute import set_recompute
 from towernmt.optim.freeze import TrainedVariables
 from towernmt.optim.loss_scale import LossScaling, set_loss_scaling
 from towernmt.run.directory import RunDirectory, differing_vocabulary
@@ -177,7 +177,7 @@ def configure_graph(settings: Settings) -> None:
         make_deterministic()
     set_seed(settings.data.seed)
     set_precision(settings.train.precision)
-    set_recompute(settings.train.gradient_checkpointing)
+    set_gradient_checkpointing(settings.train.gradient_checkpointing)
     set_loss_scaling(LossScaling(settings.train.loss_scale))
 
 

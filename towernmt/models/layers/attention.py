@@ -10,10 +10,10 @@ from typing import Any
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import matmul, to_float32
-from towernmt.models.layers.initialization import PLAIN, Gains
-from towernmt.models.layers.layers import linear
+from towernmt.models.layers.dropout import dropout
+from towernmt.models.layers.gains import PLAIN, Gains
 from towernmt.models.layers.positions import Distances, PairPositions
-from towernmt.models.layers.randomness import dropout
+from towernmt.models.layers.projections import linear
 
 MASKED = -1e9
 """Added to the logits of places that must not be attended to."""

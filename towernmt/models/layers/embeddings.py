@@ -6,8 +6,13 @@ from typing import Any
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import to_float32
-from towernmt.models.layers.layers import embedding_table, linear
-from towernmt.models.layers.randomness import StatelessNormal
+from towernmt.models.layers.initializers import StatelessNormal
+from towernmt.models.layers.projections import linear
+
+
+def embedding_table(vocabulary: int, depth: int, name: str) -> Any:
+    """A variable float32 `[vocabulary, depth]`, normal with deviation 1/sqrt(depth) at first."""
+    return tf1.get_variable(name, [vocabulary, depth], initializer=StatelessNormal(depth ** -0.5, name))
 
 
 def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Any:

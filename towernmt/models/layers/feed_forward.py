@@ -7,9 +7,9 @@ from typing import Any
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import relu, to_float32
-from towernmt.models.layers.initialization import PLAIN, Gains
-from towernmt.models.layers.layers import linear
-from towernmt.models.layers.randomness import dropout
+from towernmt.models.layers.dropout import dropout
+from towernmt.models.layers.gains import PLAIN, Gains
+from towernmt.models.layers.projections import linear
 
 GATES: dict[str, Callable[[Any], Any]] = {
     "glu": tf.sigmoid,

@@ -1,4 +1,4 @@
-"""Positions that self-attention sees in pairs of words, instead of a signal added to the embeddings.
+"""Positions: a signal that is added to the embeddings, or what self-attention sees of pairs of words.
 
 Attention asks a `PairPositions` twice: to `turn` queries and keys by their positions, and for what stands `between`
 two positions.
@@ -13,7 +13,21 @@ import numpy as np
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import matmul, to_float32
-from towernmt.models.layers.randomness import StatelessUniform
+from towernmt.models.layers.initializers import StatelessUniform
+
+
+def sinusoids(positions: Any, depth: int) -> Any:
+    """Sinusoidal position signals (Vaswani et al. 2017): sines, then cosines.
+
+    Args:
+        positions: int32 or float32 `[length]`.
+        depth: even.
+    Returns:
+        float32 `[length, depth]`, wavelengths from 2 pi to 10000 * 2 pi.
+    """
+    rates = np.exp(-math.log(10000.0) * np.arange(depth // 2) / max(1, depth // 2 - 1)).astype(np.float32)
+    angles = tf.cast(positions, tf.float32)[:, None] * rates[None, :]
+    return tf.concat([tf.sin(angles), tf.cos(angles)], 1)
 
 
 class PairPositions(Protocol):

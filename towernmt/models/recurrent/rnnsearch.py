@@ -12,20 +12,20 @@ from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import to_float32
+from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.embeddings import by_time, embed_source, look_up, shared_table
-from towernmt.models.layers.layers import linear
-from towernmt.models.layers.randomness import dropout
-from towernmt.models.loss import Projection
-from towernmt.models.recurrent.recurrence import Cell, run_both_ways, sequence_dropout
-from towernmt.models.recurrent.recurrent_attention import (
+from towernmt.models.layers.projections import Projection, linear
+from towernmt.models.recurrent.cell import Cell
+from towernmt.models.recurrent.rnnsearch_settings import PRESETS, RNNSearchSettings
+from towernmt.models.recurrent.scan import Step, scan
+from towernmt.models.recurrent.sequences import run_both_ways, sequence_dropout
+from towernmt.models.recurrent.single_head_attention import (
     Attention,
     AttentionMemory,
     attention_memory,
     by_hypothesis,
     by_sentence,
 )
-from towernmt.models.recurrent.rnnsearch_settings import PRESETS, RNNSearchSettings
-from towernmt.models.recurrent.scan import Step, scan
 
 __all__ = ["PRESETS", "RNNSearch", "RNNSearchMemory", "RNNSearchSettings"]
 

@@ -14,27 +14,22 @@ from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import matmul, to_float32
+from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.embeddings import by_time, embed_source, look_up, shared_table
-from towernmt.models.layers.layers import linear
+from towernmt.models.layers.initializers import StatelessUniform
 from towernmt.models.layers.lhuc import lhuc_scale
-from towernmt.models.layers.randomness import StatelessUniform, dropout
-from towernmt.models.loss import Projection
-from towernmt.models.recurrent.recurrence import (
-    Cell,
-    at_end,
-    reverse,
-    sequence_dropout,
-    sequence_mask,
-)
-from towernmt.models.recurrent.recurrent_attention import (
+from towernmt.models.layers.projections import Projection, linear
+from towernmt.models.recurrent.cell import Cell
+from towernmt.models.recurrent.scan import Step, scan
+from towernmt.models.recurrent.seq2seq_settings import PRESETS, Seq2SeqSettings
+from towernmt.models.recurrent.sequences import at_end, reverse, sequence_dropout, sequence_mask
+from towernmt.models.recurrent.single_head_attention import (
     Attention,
     AttentionMemory,
     attention_memory,
     by_hypothesis,
     by_sentence,
 )
-from towernmt.models.recurrent.scan import Step, scan
-from towernmt.models.recurrent.seq2seq_settings import PRESETS, Seq2SeqSettings
 
 __all__ = ["PRESETS", "Seq2Seq", "Seq2SeqMemory", "Seq2SeqSettings"]
 

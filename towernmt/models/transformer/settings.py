@@ -9,7 +9,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
 from towernmt.models.choices import FEED_FORWARDS
 from towernmt.models.common_settings import CommonSettings, check_common
-from towernmt.models.layers.initialization import INITIALIZATIONS
+from towernmt.models.layers.gains import INITIALIZATIONS
 
 POSITIONS = ("sinusoidal", "learned", "relative", "rotary")
 DECODER_CELLS = ("attention", "ssru")

@@ -14,8 +14,8 @@ from typing import Any
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import to_float32
-from towernmt.models.layers.initialization import PLAIN, Gains
-from towernmt.models.layers.layers import linear
+from towernmt.models.layers.gains import PLAIN, Gains
+from towernmt.models.layers.projections import linear
 from towernmt.models.recurrent.scan import loop_over_time
 
 

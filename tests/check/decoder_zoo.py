@@ -8,7 +8,7 @@ from typing import Any
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.loss import Projection
+from towernmt.models.layers.projections import Projection
 
 DEPTH = 8
 

@@ -10,9 +10,9 @@ from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import architecture
 from towernmt.models.kernels.precision import set_precision
+from towernmt.models.layers.gradient_checkpointing import checkpointed, set_gradient_checkpointing
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.layers.recompute import recompute, set_recompute
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.run.launch import check_recompute
 from towernmt.run.settings import TrainSettings
 
@@ -30,7 +30,7 @@ def build(again: bool, precision: str = "float32", **settings):
     """The loss and its gradients, in the default graph."""
     set_seed(4)
     set_precision(precision)
-    set_recompute(again)
+    set_gradient_checkpointing(again)
     model = Transformer(TransformerSettings(**{
         "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2,
         "source_vocab_size": 20, "target_vocab_size": 20, **settings}))
@@ -80,10 +80,10 @@ def test_each_layer_is_built_once_more_in_training_towers_alone():
             counts[again] = sum(op.type == "Softmax" for op in graph.get_operations())
     assert counts == {False: 2 + 4 + 1, True: 2 * (2 + 4) + 1}
     with tf.Graph().as_default() as graph:
-        set_recompute(True)
+        set_gradient_checkpointing(True)
         with TrainTowerContext(""):
-            assert recompute(lambda x: x + 1.0, tf.constant(1.0)).op.type == "IdentityN"
-        assert recompute(lambda x: x + 1.0, tf.constant(1.0)).op.type == "AddV2"
+            assert checkpointed(lambda x: x + 1.0, tf.constant(1.0)).op.type == "IdentityN"
+        assert checkpointed(lambda x: x + 1.0, tf.constant(1.0)).op.type == "AddV2"
 
 
 def traced(again: bool) -> tuple[int, int]:
@@ -124,26 +124,26 @@ def test_models_without_such_layers_refuse_the_setting():
 
 
 def test_a_variable_from_elsewhere_is_refused_by_name(graph):
-    set_recompute(True)
+    set_gradient_checkpointing(True)
     w = tf1.get_variable("elsewhere", [])
     with TrainTowerContext(""), pytest.raises(TowerRuleError, match="reads the variable 'elsewhere'"):
-        recompute(lambda x: x * w, tf.constant(1.0))
+        checkpointed(lambda x: x * w, tf.constant(1.0))
 
 
 def test_a_gradient_outside_of_the_tower_is_refused(graph):
-    set_recompute(True)
+    set_gradient_checkpointing(True)
     x = tf.constant(1.0)
     with TrainTowerContext(""), tf1.variable_scope("layer"):
-        y = recompute(lambda x: x * tf1.get_variable("w", []), x)
+        y = checkpointed(lambda x: x * tf1.get_variable("w", []), x)
     with pytest.raises(TowerRuleError, match="'layer'"):
         tf1.gradients(y, x)
 
 
 def test_what_a_layer_takes_from_elsewhere_counts_once(graph):
-    set_recompute(True)
+    set_gradient_checkpointing(True)
     a = tf.constant(3.0)
     b = a * a
     with TrainTowerContext(""):
-        dx, da = tf1.gradients(recompute(lambda x: x * a * b, a + 1.0), [a, b])
+        dx, da = tf1.gradients(checkpointed(lambda x: x * a * b, a + 1.0), [a, b])
         with tf1.Session() as session:
             assert session.run([dx, da]) == [3 ** 3 + 4 * 3 * 3 ** 2, 4 * 3]

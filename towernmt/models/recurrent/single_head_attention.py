@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import matmul, to_float32
-from towernmt.models.layers.layers import linear
-from towernmt.models.layers.randomness import StatelessUniform
+from towernmt.models.layers.initializers import StatelessUniform
+from towernmt.models.layers.projections import linear
 from towernmt.models.recurrent.scan import Operation, apply_now
 
 MAX_FERTILITY = 2.0

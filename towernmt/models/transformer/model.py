@@ -24,14 +24,14 @@ from towernmt.models.layers.attention import (
     source_attention,
     source_attention_with_weights,
 )
-from towernmt.models.layers.embeddings import embed_source, look_up, shared_table
+from towernmt.models.layers.dropout import dropout
+from towernmt.models.layers.embeddings import embed_source, embedding_table, look_up, shared_table
 from towernmt.models.layers.feed_forward import feed_forward
-from towernmt.models.layers.initialization import Gains, layer_gains
-from towernmt.models.layers.layers import embedding_table, layer_norm, rms_norm, sinusoids
-from towernmt.models.layers.positions import PairPositions, RelativePositions, RotaryPositions
-from towernmt.models.layers.randomness import dropout
-from towernmt.models.layers.recompute import recompute
-from towernmt.models.loss import Projection
+from towernmt.models.layers.gains import Gains, layer_gains
+from towernmt.models.layers.gradient_checkpointing import checkpointed
+from towernmt.models.layers.normalization import layer_norm, rms_norm
+from towernmt.models.layers.positions import PairPositions, RelativePositions, RotaryPositions, sinusoids
+from towernmt.models.layers.projections import Projection
 from towernmt.models.transformer.settings import PRESETS, TransformerSettings, check_settings
 from towernmt.models.transformer.ssru import ssru, ssru_step
 
@@ -78,7 +78,7 @@ class Transformer(ConfiguredModel):
                 x = self._embed(x, tf.range(tf.shape(source)[1]))               # [batch, source length, depth]
                 for layer in range(s.encoder_layers):
                     with tf1.variable_scope(f"layer_{layer}"):
-                        x = recompute(partial(self._encoder_layer, bias=bias, layer=layer), x)
+                        x = checkpointed(partial(self._encoder_layer, bias=bias, layer=layer), x)
                 x = self._final_norm(x)
             with tf1.variable_scope("decoder"):
                 keys_values = []
@@ -179,7 +179,7 @@ class Transformer(ConfiguredModel):
         s = self.settings
         for layer in range(s.decoder_layers):
             with tf1.variable_scope(f"layer_{layer}"):
-                x = recompute(partial(self._decoder_layer, before=before, source=source, layer=layer), x)
+                x = checkpointed(partial(self._decoder_layer, before=before, source=source, layer=layer), x)
         return self._final_norm(x)
 
     def _encoder_layer(self, x: Any, bias: Any, layer: int) -> Any:

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from towernmt.core.tf_compat import tf
-from towernmt.models.kernels.precision import affine, matmul, to_float32
+from towernmt.models.kernels.precision import matmul, to_float32
 from towernmt.models.kernels.products import on_gpu, product_over_rows
-
-
-class Projection(NamedTuple):
-    """The affine map from the last hidden layer to the logits.
-
-    Attributes:
-        kernel: float32 `[target vocabulary, depth]`, the layout of an embedding, so that it can be one.
-        bias: float32 `[target vocabulary]`.
-    """
-
-    kernel: Any
-    bias: Any
-
-    def logits(self, hidden: Any) -> Any:
-        """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
-        shape = tf.shape(hidden)
-        logits = to_float32(self.flat_logits(tf.reshape(hidden, [-1, self.kernel.shape[1]])))
-        return tf.reshape(logits, tf.concat([shape[:-1], [self.kernel.shape[0]]], 0))
-
-    def flat_logits(self, tokens: Any) -> Any:
-        """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""
-        return affine(tokens, self.kernel, self.bias, transpose_kernel=True)
+from towernmt.models.layers.projections import Projection
 
 
 def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, target_length: Any,

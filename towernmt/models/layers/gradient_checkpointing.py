@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass, instead of keeping what they computed (Chen et al. 2016).
+"""Gradient checkpointing: layers are computed again in the backward pass, and keep nothing (Chen et al. 2016).
 
 Between the passes only the inputs and outputs of such a layer are in memory; the price is one more forward pass.
 """
@@ -16,13 +16,13 @@ from towernmt.core.tf_compat import tf, tf1
 _RECOMPUTE = "towernmt/recompute"
 
 
-def set_recompute(on: bool) -> None:
+def set_gradient_checkpointing(on: bool) -> None:
     """Whether the layers of the default graph's training towers are computed again; off unless this was called."""
     tf1.get_collection_ref(_RECOMPUTE)[:] = [on]
 
 
-def recompute(layer: Callable[[Any], Any], x: Any) -> Any:
-    """`layer(x)`, computed again for its gradient where `set_recompute` says so; in training towers only.
+def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
+    """`layer(x)`, computed again for its gradient where `set_gradient_checkpointing` says so; in training towers only.
 
     The layer is built twice by calling it twice, the second time while the gradient is built and in the same variable
     scope. So it must be a function of `x`, of tensors made before and of variables that it asks `get_variable` for;
@@ -99,4 +99,3 @@ def _captured(operations: list[Any], x: Any, variables: dict[str, Any]) -> list[
             if tensor.dtype.is_floating:
                 found[tensor.name] = tensor
     return list(found.values())
-

@@ -23,9 +23,10 @@ from towernmt.models.convs2s.settings import PRESETS, ConvS2SSettings
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.layers.attention import MASKED
+from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.embeddings import embed_source, look_up
-from towernmt.models.layers.randomness import StatelessNormal, dropout
-from towernmt.models.loss import Projection
+from towernmt.models.layers.initializers import StatelessNormal
+from towernmt.models.layers.projections import Projection
 
 __all__ = ["PRESETS", "ConvS2S", "ConvS2SMemory", "ConvS2SSettings"]
 

@@ -13,7 +13,7 @@ from towernmt.check import RULES, check_tower, check_tower_function
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import ARCHITECTURES, architecture
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 
 _SPEC = importlib.util.spec_from_file_location("tower_zoo", Path(__file__).with_name("tower_zoo.py"))
 tower_zoo = importlib.util.module_from_spec(_SPEC)

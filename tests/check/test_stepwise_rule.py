@@ -11,7 +11,7 @@ import pytest
 
 from towernmt.check import DECODER_RULES, check_tower
 from towernmt.core.tf_compat import tf
-from towernmt.models.transformer.transformer import Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 
 _SPEC = importlib.util.spec_from_file_location("decoder_zoo", Path(__file__).with_name("decoder_zoo.py"))
 decoder_zoo = importlib.util.module_from_spec(_SPEC)
