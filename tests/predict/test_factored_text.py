@@ -20,11 +20,11 @@ SOURCE = FactoredVocabulary(WORDS, [TAGS])
 BOTH = WordVocabulary([*SPECIAL_PIECES, *(f"{word}/{tag}" for word in "abc.,。" for tag in ("x", "y", "P."))])
 
 
-def spell(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spell(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The translation of each piece is the piece with its factor."""
     assert source.dtype == np.int32 and source.ndim == 3 and source.shape[2] == 2
     tokens = np.full((len(source), 1, source.shape[1]), PAD)
-    for row, pieces, count in zip(tokens, source, length, strict=True):
+    for row, pieces, count in zip(tokens, source, source_length, strict=True):
         assert (pieces[count - 1] == EOS).all() and (pieces[count:] == PAD).all()
         row[0, :count - 1] = [BOTH.piece_to_id(f"{WORDS.id_to_piece(piece)}/{TAGS.id_to_piece(tag)}")
                               for piece, tag in pieces[:count - 1]]

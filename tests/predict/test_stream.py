@@ -59,16 +59,16 @@ class Echo:
         self.n_best = n_best
         self.batches: list[list[int]] = []
 
-    def __call__(self, source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        assert source.dtype == length.dtype == np.int32
-        for row, n in zip(source, length, strict=True):
+    def __call__(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert source.dtype == source_length.dtype == np.int32
+        for row, n in zip(source, source_length, strict=True):
             assert row[n - 1] == EOS and (row[n:] == PAD).all()
-        self.batches.append(length.tolist())
+        self.batches.append(source_length.tolist())
         tokens = np.repeat(source[:, None], self.n_best, axis=1)
-        for row, n in zip(tokens, length, strict=True):
+        for row, n in zip(tokens, source_length, strict=True):
             for k in range(self.n_best):
                 row[k, max(n - 1 - k, 0):] = PAD
-        scores = -np.arange(self.n_best, dtype=np.float32) - length[:, None].astype(np.float32)
+        scores = -np.arange(self.n_best, dtype=np.float32) - source_length[:, None].astype(np.float32)
         return tokens, scores
 
 
@@ -162,7 +162,7 @@ def test_n_best_lists_come_with_scores_and_blank_lines_with_one_empty_text() -> 
 def test_places_without_a_hypothesis_are_left_out() -> None:
     words = Words()
 
-    def one_of_two(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def one_of_two(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.stack([source, source * 0], axis=1), np.array([[-1.0, -np.inf]], np.float32)
     stream = translate_stream(one_of_two, words, words, ["a"], StreamSettings())
     assert list(stream) == [[Hypothesis("a", -1.0)]]
@@ -171,7 +171,7 @@ def test_places_without_a_hypothesis_are_left_out() -> None:
 def test_a_diverged_model_is_an_error() -> None:
     words = Words()
 
-    def diverged(source: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def diverged(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return source[:, None], np.full([len(source), 1], np.nan, np.float32)
     with pytest.raises(DivergenceError, match="NaN"):
         translate_lines(diverged, words, words, ["a"])

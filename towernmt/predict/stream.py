@@ -1,32 +1,33 @@
 """Lines -> batches -> lines: what `Translator` and the validation callback share.
 
-A predictor is anything that maps (source int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`,
-source_length int32 `[batch]`) to (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing
-here knows of TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
+A predictor is any function of the inputs of a batch by name (`predictor(source=..., source_length=...)`;
+see `batch_inputs`) and gives (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here
+knows of TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
 (the same sentence once), and given back in the order they came in.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.core.errors import DivergenceError
-from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.text.cleaning import one_line
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.factored import FactorError
+from towernmt.predict.batch_inputs import LineInputs, Piece, batch_inputs, inputs_of_lines, piece_of
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.text_io import clean_lines
 
 log = logging.getLogger(__name__)
 
-Predictor = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Predictor = Callable[..., tuple[np.ndarray, np.ndarray]]
+S = TypeVar("S", bound=Sized)
 
 
 class Hypothesis(NamedTuple):
@@ -62,8 +63,8 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
 
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
-                     lines: Iterable[str | bytes], settings: StreamSettings,
-                     name: str = "input") -> Iterator[list[Hypothesis]]:
+                     lines: Iterable[str | bytes], settings: StreamSettings, name: str = "input",
+                     inputs: Iterable[LineInputs] | None = None) -> Iterator[list[Hypothesis]]:
     """The translations of every line, best first, in the order of the lines.
 
     At most `settings.window` lines are read ahead. A line has one translation or more (up to the
@@ -72,15 +73,18 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
 
     Args:
         name: where the lines come from, for warnings and errors.
+        inputs: for each line, what the predictor reads beyond `source` and `source_length`, by name. All pieces of a
+            long line have those of the line.
     Raises:
-        DataError: a word lacks its factors.
+        DataError: a word lacks its factors, or there are not as many inputs as lines.
         DivergenceError: the model's output is not a number.
     """
-    rest = enumerate(clean_lines(lines, name), start=1)
+    rest = inputs_of_lines(enumerate(clean_lines(lines, name), start=1), inputs, name)
     while window := list(islice(rest, settings.window)):
         pieces = _encode(window, name, source_vocabulary, settings.max_source_length)
-        unique = sorted({piece for line in pieces for piece in line}, key=lambda ids: (len(ids), ids))
-        translated: dict[tuple[int, ...], list[Hypothesis]] = {}
+        unique = sorted({piece for line in pieces for piece in line},
+                        key=lambda piece: (len(piece), piece.ids, piece.key))
+        translated: dict[Piece, list[Hypothesis]] = {}
         for batch in plan_batches(unique, settings.batch_tokens, settings.batch_sentences):
             translated.update(zip(batch, _translate_batch(
                 predictor, target_vocabulary, batch, source_vocabulary.streams), strict=True))
@@ -88,10 +92,9 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             yield _join([translated[piece] for piece in line])
 
 
-def plan_batches(pieces: list[tuple[int, ...]], batch_tokens: int,
-                 batch_sentences: int) -> Iterator[list[tuple[int, ...]]]:
+def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -> Iterator[list[S]]:
     """Cut pieces, shortest first, into batches; the tokens of a batch count EOS and padding."""
-    batch: list[tuple[int, ...]] = []
+    batch: list[S] = []
     for piece in pieces:
         if batch and (len(batch) == batch_sentences or (len(batch) + 1) * (len(piece) + 1) > batch_tokens):
             yield batch
@@ -101,27 +104,26 @@ def plan_batches(pieces: list[tuple[int, ...]], batch_tokens: int,
         yield batch
 
 
-def _encode(window: list[tuple[int, str]], name: str, vocabulary: Vocabulary,
-            limit: int) -> list[list[tuple[int, ...]]]:
-    """The pieces of each (line number, text); a blank line has none, most lines have one."""
+def _encode(window: list[tuple[int, str, LineInputs]], name: str, vocabulary: Vocabulary,
+            limit: int) -> list[list[Piece]]:
+    """The pieces of each (line number, text, further inputs); a blank line has none, most lines have one."""
     try:
-        encoded = vocabulary.encode_batch([text for _, text in window])
+        encoded = vocabulary.encode_batch([text for _, text, _ in window])
     except FactorError as error:
         raise error.at(name, window[error.index][0]) from None
     result = []
-    for (number, text), ids in zip(window, encoded, strict=True):
+    for (number, text, inputs), ids in zip(window, encoded, strict=True):
         pieces = cut_line(text, ids, vocabulary, limit) if text.strip() else []
         if len(pieces) > 1:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(pieces))
-        result.append([tuple(piece) for piece in pieces])
+        result.append([piece_of(piece, inputs) for piece in pieces])
     return result
 
 
-def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: list[tuple[int, ...]],
+def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: Sequence[Piece],
                      streams: int) -> list[list[Hypothesis]]:
-    source, length = pad_sentences(batch, streams)  # [batch, source length(, streams)], [batch]
-    tokens, scores = predictor(source, length)  # [batch, n_best, length], [batch, n_best]
+    tokens, scores = predictor(**batch_inputs(batch, streams))  # [batch, n_best, length], [batch, n_best]
     if not np.isfinite(scores[:, 0]).all():
         raise DivergenceError("The model's output is not a number (NaN), so nothing can be translated: "
                               "training has diverged. Take an earlier checkpoint.")

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,6 +23,9 @@ from towernmt.core.session import SessionCreator, refuse_forked
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf
+from towernmt.predict.batch_inputs import LineInputs
+from towernmt.predict.decoding.inputs import by_name
+from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.search import OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
@@ -35,7 +38,7 @@ class Translator:
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         predictor: tensorpack's `OfflinePredictor`: (source int32 `[batch, source length]`, source_length
             int32 `[batch]`) to tokens int32 `[batch, n_best, length]` and scores float32
-            `[batch, n_best]`.
+            `[batch, n_best]`. What the model or the processors declare beyond these two comes behind them.
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
@@ -43,7 +46,8 @@ class Translator:
                  checkpoint: str | None = None, device: str | None = None,
                  batch_tokens: int = StreamSettings.batch_tokens,
                  batch_sentences: int = StreamSettings.batch_sentences,
-                 stream: StreamSettings | None = None, model: Any = None, **search: Any) -> None:
+                 stream: StreamSettings | None = None, model: Any = None,
+                 processors: Sequence[LogitsProcessor] = (), **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
@@ -57,6 +61,7 @@ class Translator:
             batch_sentences: sentences in a batch, at most.
             stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
             model: the `NMTModel` of the run, or its class, where the run does not hold its code.
+            processors: what else the search asks of a translation, by logits processors of one's own.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -71,55 +76,72 @@ class Translator:
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         check_vocabulary_of(held, run.vocabulary)
         model = run.load_model(model)
-        tower, signature = search_tower(model, self.search, device_name(device)), search_signature(model, self.search)
+        tower = search_tower(model, self.search, device_name(device), processors)
+        signature = search_signature(model, self.search, processors)
+        self._inputs = [spec.name for spec in signature]
         self.predictor = make_predictor(PredictConfig(
-            tower_func=tower, input_signature=signature, input_names=[spec.name for spec in signature],
+            tower_func=tower, input_signature=signature, input_names=self._inputs,
             output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
             session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(held)))
         self._process = os.getpid()
 
     @overload
-    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]
+    def translate(self, lines: str, inputs: LineInputs | None = None) -> str: ...  # type: ignore[overload-overlap]
 
     @overload
-    def translate(self, lines: Iterable[str]) -> list[str]: ...
+    def translate(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None) -> list[str]: ...
 
-    def translate(self, lines: str | Iterable[str]) -> str | list[str]:
-        """The best translation of each line, or of one sentence; a blank line gives an empty one."""
+    def translate(self, lines: str | Iterable[str], inputs: Any = None) -> str | list[str]:
+        """The best translation of each line, or of one sentence; a blank line gives an empty one.
+
+        Args:
+            inputs: for each line (of one sentence: for that one), by name what the model or the processors declare
+                beyond `source` and `source_length`.
+        """
         if isinstance(lines, str):
-            return self.translate_nbest(lines)[0].text
-        return [hypotheses[0].text for hypotheses in self.translate_nbest(lines)]
+            return self.translate_nbest(lines, inputs)[0].text
+        return [hypotheses[0].text for hypotheses in self.translate_nbest(lines, inputs)]
 
     @overload
-    def translate_nbest(self, lines: str) -> list[Hypothesis]: ...  # type: ignore[overload-overlap]
+    def translate_nbest(self, lines: str, inputs: LineInputs | None = None) -> list[Hypothesis]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def translate_nbest(self, lines: Iterable[str]) -> list[list[Hypothesis]]: ...
+    def translate_nbest(self, lines: Iterable[str],
+                        inputs: Iterable[LineInputs] | None = None) -> list[list[Hypothesis]]: ...
 
-    def translate_nbest(self, lines: str | Iterable[str]) -> list[Hypothesis] | list[list[Hypothesis]]:
-        """Up to n_best translations of each line, or of one sentence, with their scores, best first."""
+    def translate_nbest(self, lines: str | Iterable[str],
+                        inputs: Any = None) -> list[Hypothesis] | list[list[Hypothesis]]:
+        """Up to n_best translations of each line, or of one sentence, with their scores, best first.
+
+        Args:
+            inputs: as for `translate`.
+        """
         if isinstance(lines, str):
-            return next(self.translate_stream([lines]))
-        return list(self.translate_stream(lines))
+            return next(self.translate_stream([lines], inputs=None if inputs is None else [inputs]))
+        return list(self.translate_stream(lines, inputs=inputs))
 
-    def translate_stream(self, lines: Iterable[str | bytes],
-                         name: str = "input") -> Iterator[list[Hypothesis]]:
+    def translate_stream(self, lines: Iterable[str | bytes], name: str = "input",
+                         inputs: Iterable[LineInputs] | None = None) -> Iterator[list[Hypothesis]]:
         """As `translate_nbest`, for any number of lines: at most `stream.window` of them are read ahead.
 
         Args:
             lines: text, or bytes to be read as UTF-8 (what is broken becomes U+FFFD, with a warning).
             name: where the lines come from, for the warnings.
+            inputs: for each line, by name what the model or the processors declare beyond `source` and
+                `source_length`: arrays without the batch's dimension. Those of a batch are padded with 0.
         Raises:
-            SettingsError: a text in place of lines, or the process was forked from that of the translator.
+            DataError: there are not as many inputs as lines.
+            SettingsError: an input is missing or not declared; a text in place of lines; or the process was forked
+                from that of the translator.
         """
         if isinstance(lines, (str, bytes)):
             raise SettingsError("translate_stream takes lines, not one text: pass [text], or use translate(text).")
         return translate_stream(self._predict, self.source_vocabulary, self.target_vocabulary, lines,
-                                self.stream, name)
+                                self.stream, name, inputs)
 
-    def _predict(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         refuse_forked(self._process)
-        tokens, scores = self.predictor(source, source_length)
+        tokens, scores = self.predictor(*by_name(self._inputs, (), inputs))
         return tokens, scores
 
 

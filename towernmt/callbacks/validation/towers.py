@@ -68,9 +68,9 @@ class ValidationTowers:
         nll = None if self._loss is None else self._mean_nll(validation)
         return Outcome(translations, corpus_scores(translations, *validation.references), nll)
 
-    def _translate(self, source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _translate(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self._between()
-        return self._predictor(source, source_length)
+        return self._predictor(**inputs)
 
     def _mean_nll(self, validation: ValidationSet) -> float:
         """Negative log-likelihood of a token of the first reference, EOS included, in nats."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
@@ -42,7 +43,12 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     Args:
         model: its variables are created here or, under reuse, found.
         inputs: the tensors of `decoding_signature(model, decoding)` by name.
+    Raises:
+        SettingsError: attention is to be collected of a model that gives none.
     """
+    if decoding.attention and not model.gives_step_attention:
+        raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
+                            "decode_with_attention and decode_step(..., attention), or decode without attention.")
     memory = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs()))
     loop = _Loop(model, memory, inputs, decoding)
     start = loop.start()
@@ -75,7 +81,7 @@ class _Loop:
     def start(self) -> _LoopState:
         width = self._strategy.width
         state = self._model.start_state(self._memory, width)
-        empty = History(tf.zeros([self._batch, width, 0], tf.int32))
+        empty = History(tf.zeros([self._batch, width, 0], tf.int32), self._no_attention())
         return _LoopState(
             step=tf.convert_to_tensor(state.step), token=tf.fill([self._batch * width], BOS), history=empty,
             strategy=self._strategy.start(empty, self._inputs), cache=state.cache)
@@ -84,8 +90,9 @@ class _Loop:
         return tf.logical_not(tf.reduce_all(self._strategy.is_done(state.strategy)))
 
     def step(self, state: _LoopState) -> _LoopState:
-        logits, decoder = self._model.decode_step(state.token, DecoderState(self._memory, state.cache, state.step))
-        context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=(),
+        logits, decoder, attention = self._decode(
+            state.token, DecoderState(self._memory, state.cache, state.step))
+        context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=attention,
                               inputs=self._inputs, vocabulary_size=self._model.target_vocab_size)
         choice = self._strategy.choose(
             Candidates(logits, self._decoding.processors, context), context, state.strategy)
@@ -93,6 +100,22 @@ class _Loop:
             step=state.step + 1, token=tf.reshape(choice.token, [-1]),
             history=context.grown(choice.parent, choice.token), strategy=choice.state,
             cache=decoder.cache if choice.parent is None else self._reordered(decoder.cache, choice.parent))
+
+    def _decode(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, Tensor]:
+        """Logits, new state and attention (see `StepContext`)."""
+        if not self._decoding.attention:
+            logits, state = self._model.decode_step(token, state)
+            return logits, state, ()
+        logits, state, attention = self._model.decode_step(token, state, attention=True)
+        length = tf.shape(self._inputs["source"])[1]
+        attention = tf.reshape(tf.cast(attention, tf.float32), [self._batch, self._strategy.width, length])
+        return logits, state, attention
+
+    def _no_attention(self) -> Tensor:
+        """That of no steps."""
+        if not self._decoding.attention:
+            return ()
+        return tf.zeros([self._batch, self._strategy.width, 0, tf.shape(self._inputs["source"])[1]])
 
     def _reordered(self, cache: Any, parent: Tensor) -> Any:
         """Each live hypothesis takes over its parent's rows of the cache; `parent` is `[batch, width]`."""
