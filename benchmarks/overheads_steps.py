@@ -12,13 +12,13 @@ from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
 from towernmt.callbacks.surroundings import find_saver
+from towernmt.core.graph_state import graph_state
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.batch import Batch
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.optim.gradient_health import GRADIENTS
 from towernmt.run.settings import CheckpointSettings
 
 TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}
@@ -76,7 +76,7 @@ def optimizer_gradients(graph: Any) -> list[Any]:
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
         if "var" in names and "grad" in names:
             found.append(operation.inputs[names.index("grad")])
-    return found or [gradient for gradient, _ in graph.get_collection(GRADIENTS)]
+    return found or [gradient for gradient, _ in graph_state(graph).watched_gradients]
 
 
 def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: Sequence[int],

@@ -11,10 +11,10 @@ from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
 
-_SHARING = "towernmt/towers_that_share"
-"""Graph collection: the names of the training towers that have a share of a global batch."""
 TOKENS = "target_tokens"
 """The name of the input that counts the target tokens of the batch."""
 
@@ -25,7 +25,7 @@ def share_batch() -> None:
     """
     context = get_current_tower_context()
     if context is not None and context.is_training:
-        tf1.add_to_collection(_SHARING, context.ns_name)
+        graph_state().sharing_towers.add(context.ns_name)
 
 
 def towers_of_batch() -> int:
@@ -36,18 +36,18 @@ def towers_of_batch() -> int:
     it) the mean of the means of the towers' own batches.
     """
     context = get_current_tower_context()
-    if context is None or not context.is_training or context.ns_name not in tf1.get_collection(_SHARING):
+    if context is None or not context.is_training or context.ns_name not in graph_state().sharing_towers:
         return 1
     return int(context.total)
 
 
-def target_tokens_of_step(towers: list[Any]) -> Any:
+def target_tokens_of_step(towers: list[Any]) -> Tensor:
     """float32 `[]`: the target tokens of a step.
 
     Args:
         towers: the handles of its training towers, which have the input `target_tokens`.
     """
     tokens = [tower.get_tensor(TOKENS) for tower in towers]
-    if len(tokens) == 1 or towers[0].ns_name in tf1.get_collection(_SHARING):
+    if len(tokens) == 1 or towers[0].ns_name in graph_state().sharing_towers:
         return tokens[0]
     return tf.add_n(tokens)

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
-GRADIENTS = "towernmt/gradients"
-"""Graph collection of (gradient, variable) pairs as they are before clipping; see `watch_gradients`."""
-FORGIVEN = "towernmt/forgiven"
-"""Graph collection of what `forgive` was given; the first is that of the train step."""
 
-
-def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
+def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None:
     """Let the guard look at these gradients, to be called where they are at hand (before they are clipped).
 
     Clipping by the global norm spreads one bad value over all of them. The guard finds the inputs of the
@@ -25,30 +22,35 @@ def watch_gradients(gradients: Sequence[tuple[Any, Any]]) -> None:
     Args:
         gradients: (gradient, variable) pairs; a variable that is watched already is left as it is.
     """
-    known = {variable.name for _, variable in tf1.get_collection(GRADIENTS)}
+    watched = graph_state().watched_gradients
+    known = {variable.name for _, variable in watched}
     for gradient, variable in gradients:
         if gradient is not None and variable.name not in known:
-            tf1.add_to_collection(GRADIENTS, (gradient, variable))
+            watched.append((gradient, variable))
 
 
-def forgive(skipped: Any) -> None:
+def forgive(skipped: Tensor) -> None:
     """Let the guard pass over a step whose update was not made.
+
+    The first call in a graph is that of the train step; the others are of updates at the end of the data.
 
     Args:
         skipped: bool `[]`, computed with each step: its update was skipped, and that is no divergence.
     """
-    tf1.add_to_collection(FORGIVEN, skipped)
+    state = graph_state()
+    if state.update_skipped is None:
+        state.update_skipped = skipped
 
 
-def named_gradients(graph: Any) -> list[tuple[str, Any]]:
+def named_gradients(graph: Any) -> list[tuple[str, Tensor]]:
     """(variable's name, gradient): those that are watched, else the inputs of the optimizer's operations."""
-    watched = [(variable.op.name, gradient) for gradient, variable in graph.get_collection(GRADIENTS)]
+    watched = [(variable.op.name, gradient) for gradient, variable in graph_state(graph).watched_gradients]
     return watched or _optimizer_inputs(graph)
 
 
-def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:
+def _optimizer_inputs(graph: Any) -> list[tuple[str, Tensor]]:
     """(variable, gradient) of every optimizer operation: those with inputs `var` and `grad` or `delta`."""
-    found: dict[str, Any] = {}
+    found: dict[str, Tensor] = {}
     for operation in graph.get_operations():
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
         gradient = next((name for name in ("grad", "delta") if name in names), None)
@@ -58,7 +60,7 @@ def _optimizer_inputs(graph: Any) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
-def all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
     """bool `[tensors]`: whether each tensor holds finite values only."""
     with tf1.name_scope("finite"):
         values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]

@@ -8,73 +8,24 @@ NVIDIA's Apex do it).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, LossScaling, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import forgive
 from towernmt.optim.gradients import scaled
 
 SCOPE = "loss_scale"
 """Variable scope of the state, which is saved with the model."""
-_SCALING = "towernmt/loss_scaling"
-_WATCHED = "towernmt/loss_scale_watched"
-_LARGEST = 2.0 ** 60
-
-
-@dataclass(frozen=True)
-class LossScaling:
-    """How the scale begins and moves.
-
-    Args:
-        initial: the first scale; powers of two lose no bit.
-        growth_updates: good updates in a row before the scale doubles.
-        least: an overflow at this scale or below it is a divergence.
-    Raises:
-        SettingsError: values that cannot work.
-    """
-
-    initial: float = 32768.0
-    growth_updates: int = 2000
-    least: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.least <= self.initial <= _LARGEST:
-            raise SettingsError(f"train.loss_scale={self.initial:g} must be at least the least loss scale, "
-                                f"{self.least:g}, which must be above 0.")
-        if self.growth_updates < 1:
-            raise SettingsError(f"LossScaling(growth_updates={self.growth_updates}) must be at least 1.")
 
 
 def set_loss_scaling(scaling: LossScaling) -> None:
     """Set how losses are scaled in the default graph, where its precision is float16."""
-    tf1.get_collection_ref(_SCALING)[:] = [scaling]
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What a callback may fetch with a step.
-
-    Attributes:
-        finite: bool `[]`, whether the update was made.
-        scale: float32 `[]`, of the step's loss.
-        skipped: int64 `[]`, updates skipped before this one.
-        next_scale: float32 `[]`, of the next step's.
-    """
-
-    finite: Any
-    scale: Any
-    skipped: Any
-    next_scale: Any
-
-
-def watched_scale() -> Watched | None:
-    """Of the default graph's train step; None where losses are not scaled."""
-    found = tf1.get_collection(_WATCHED)
-    return found[0] if found else None
+    state = graph_state()
+    state.settings = replace(state.settings, loss_scaling=scaling)
 
 
 class LossScaleOptimizer(ProxyOptimizer):
@@ -90,8 +41,7 @@ class LossScaleOptimizer(ProxyOptimizer):
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__(optimizer, "LossScaleOptimizer")
-        given = tf1.get_collection(_SCALING)
-        self._scaling: LossScaling = given[0] if given else LossScaling()
+        self._scaling = graph_state().settings.loss_scaling
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.variable_scope(SCOPE):
             self._scale = _state("scale", tf.float32, self._scaling.initial)
             self._good = _state("good_updates", tf.int64, 0)
@@ -124,9 +74,11 @@ class LossScaleOptimizer(ProxyOptimizer):
         """The operation that changes the state after an update that was made or skipped."""
         skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
         grown = good >= self._scaling.growth_updates
-        scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, _LARGEST), self._now),
+        scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, LARGEST_LOSS_SCALE), self._now),
                          tf.maximum(self._now * 0.5, self._scaling.least))
-        tf1.add_to_collection(_WATCHED, Watched(finite, self._now, skipped, scale))
+        state = graph_state()
+        if state.loss_scale is None:        # of the train step, and not of an update at the end of the data
+            state.loss_scale = LossScaleOfStep(finite, self._now, skipped, scale)
         with tf1.control_dependencies([skipped]):
             count = self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64), read_value=False)
         return tf.group(count, self._scale.assign(scale, read_value=False),

@@ -35,7 +35,7 @@ from towernmt.checkpoint.provenance import check_vocabulary_of, fingerprints, ve
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.start_from import StartFrom, initial_checkpoint
 from towernmt.core.errors import SettingsError
-from towernmt.core.session import make_deterministic
+from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.settings import check_ranges, flatten
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
@@ -44,11 +44,8 @@ from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.dataflow.vocabulary.factored import factors_of
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
-from towernmt.models.kernels.precision import is_slow_on_cpu, set_precision
-from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
-from towernmt.models.layers.randomness import set_seed
+from towernmt.models.kernels.precision import is_slow_on_cpu
 from towernmt.optim.freeze import TrainedVariables
-from towernmt.optim.loss_scale import LossScaling, set_loss_scaling
 from towernmt.run.directory import RunDirectory, differing_vocabulary
 from towernmt.run.going_on import check_data, finished
 from towernmt.run.introduction import Introduction
@@ -147,7 +144,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
                             trained=TrainedVariables(s.only, s.freeze),
                             skip_out_of_memory=settings.recovery.skip_out_of_memory)
     with tf.Graph().as_default():
-        configure_graph(settings)
+        configure_graph(graph_settings(settings))
         config, stop = make_config(settings, data, run, parts)
         trainer.model = config.model
         # Only now: settings that cannot work must not be the saved ones of the next start.
@@ -171,14 +168,11 @@ def _recorded(settings: Settings, parts: Parts) -> Settings:
         return settings_as_made(settings, parts.model(settings))
 
 
-def configure_graph(settings: Settings) -> None:
-    """Set in the default graph, before it holds anything, what its towers and its optimizer go by."""
-    if settings.train.deterministic:
-        make_deterministic()
-    set_seed(settings.data.seed)
-    set_precision(settings.train.precision)
-    set_gradient_checkpointing(settings.train.gradient_checkpointing)
-    set_loss_scaling(LossScaling(settings.train.loss_scale))
+def graph_settings(settings: Settings) -> GraphSettings:
+    """How the towers and the optimizer of a run are built."""
+    s = settings.train
+    return GraphSettings(settings.data.seed, s.precision, s.gradient_checkpointing, LossScaling(s.loss_scale),
+                         s.deterministic)
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:

@@ -13,6 +13,7 @@ from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import configure_graph
 from towernmt.core.machine.peak_memory import peak_memory
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.order.batch import Batch
@@ -20,7 +21,7 @@ from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.freeze import TrainedVariables
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import configure_graph
+from towernmt.run.launch import graph_settings
 from towernmt.run.memory_fit import BATCHES, OUT_OF_MEMORY, PEAK, load_batches
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -57,7 +58,7 @@ def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
     settings = run.settings()
     s = settings.train
     with tf.Graph().as_default():
-        configure_graph(settings)
+        configure_graph(graph_settings(settings))
         source = GeneralQueueInput(Given(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
         config = TrainConfig(model=run.load_model(), data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
                              update_cycle=s.update_cycle, max_epoch=1)

@@ -15,6 +15,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.hooks.run_hooks import session_for
 from towernmt.check.watch import TowerWatch
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.loop import ResumableLoop
 from towernmt.core.machine.gpus import why_missing
 from towernmt.core.runs import Run, belong_to
@@ -24,7 +25,6 @@ from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import DETAIL, mend_terminal
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.layers.randomness import CLOCK_ADVANCE
 from towernmt.optim.freeze import TrainedVariables
 from towernmt.optim.gradients import Accumulator, sum_over_towers
 from towernmt.train.callback_group import CallbackGroup
@@ -101,9 +101,10 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             self.train_op = optimizer.apply_gradients(gradients, name="train_op")
             return []
         accumulator = Accumulator(gradients, _weight(self.tower_func))
-        clock = tf1.get_collection(CLOCK_ADVANCE)
-        self._collect_first = tf.group(accumulator.assign, *clock)
-        self._collect_next = tf.group(accumulator.add, *clock)
+        clock = graph_state().clock
+        advance = [] if clock is None else [clock.advance]
+        self._collect_first = tf.group(accumulator.assign, *advance)
+        self._collect_next = tf.group(accumulator.add, *advance)
         self.train_op = optimizer.apply_gradients(accumulator.with_current(), name="train_op")
         self._flush_op = tf.group(
             optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),

@@ -7,7 +7,7 @@ from typing import Any
 from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
-from towernmt.optim.loss_scale import watched_scale
+from towernmt.core.graph_state import graph_state
 
 
 class LossScaleMonitor(Callback):
@@ -17,7 +17,7 @@ class LossScaleMonitor(Callback):
     """
 
     def _setup_graph(self) -> None:
-        self._watched = watched_scale()
+        self._watched = graph_state().loss_scale
         self._values: Any = None
 
     def _before_run(self, _: Any) -> list[Any]:

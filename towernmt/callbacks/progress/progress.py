@@ -15,10 +15,10 @@ from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.callbacks.validation.metrics import perplexity
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.peak_memory import peak_memory
 from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.gradient_health import FORGIVEN
 
 
 class Progress(Callback):
@@ -216,7 +216,8 @@ def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
         if operation.name.split("/")[-1] == "gradient_norm" and operation.outputs:
             found["gradient_norm"] = operation.outputs[0]
             break
-    for skipped in graph.get_collection(FORGIVEN)[:1]:
+    skipped = graph_state(graph).update_skipped
+    if skipped is not None:
         found["skipped"] = skipped
     return found
 

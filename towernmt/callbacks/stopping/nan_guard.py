@@ -10,8 +10,9 @@ from tensorpack.callbacks import Callback
 
 from towernmt.callbacks.surroundings import find_saver, training_towers
 from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.gradient_health import FORGIVEN, all_finite, named_gradients, watch_gradients
+from towernmt.optim.gradient_health import all_finite, named_gradients, watch_gradients
 
 __all__ = ["NaNGuard", "watch_gradients"]
 
@@ -46,10 +47,11 @@ class NaNGuard(Callback):
         watched = self._tower_tensors() + _gradients(self.graph)
         self._watched = [name for name, _ in watched]
         self._flags = all_finite([tensor for _, tensor in watched])
-        forgiven = self.graph.get_collection(FORGIVEN)
-        if forgiven:
-            self._flags |= forgiven[0]
-        self._hint = _LEAST_SCALE if forgiven else ""
+        state = graph_state(self.graph)
+        self._hint = ""
+        if state.update_skipped is not None:
+            self._flags |= state.update_skipped
+            self._hint = _TOO_NARROW.format(state.settings.loss_scaling.least)
         variables = tf1.trainable_variables()
         self._variables = [f"variable {v.op.name}" for v in variables]
         with tf1.name_scope("variables"):
@@ -127,8 +129,8 @@ def _is_cost(output: Any) -> bool:
     return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
 
 
-_LEAST_SCALE = ("the loss scale has fallen to its least value, and float16 is too narrow for this model as it "
-                "is: take train.precision=bfloat16 or float32, or ")
+_TOO_NARROW = ("the loss scale has fallen to {:g}, its least, and float16 is too narrow for this model as it is: take "
+               "train.precision=bfloat16 or float32, or ")
 
 
 def _gradients(graph: Any) -> list[tuple[str, Any]]:

@@ -9,18 +9,19 @@ Kalamkar et al. 2019; float16 gets it, see `towernmt.optim.loss_scale`, and its 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.products import gradients_over_rows, on_gpu
-
-_PRECISION = "towernmt/precision"
 
 
 def set_precision(name: str) -> None:
     """Set the precision of the default graph's matrix products: one of `PRECISIONS`."""
-    tf1.get_collection_ref(_PRECISION)[:] = [name]
+    state = graph_state()
+    state.settings = replace(state.settings, precision=name)
 
 
 def is_slow_on_cpu(name: str) -> bool:
@@ -30,8 +31,7 @@ def is_slow_on_cpu(name: str) -> bool:
 
 def compute_dtype() -> Any:
     """The dtype that factors of products have in the default graph; float32 unless `set_precision` was called."""
-    names = tf1.get_collection(_PRECISION)
-    return tf.as_dtype(names[0]) if names else tf.float32
+    return tf.as_dtype(graph_state().settings.precision)
 
 
 def matmul(a: Any, b: Any, transpose_b: bool = False) -> Any:

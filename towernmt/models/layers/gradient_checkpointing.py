@@ -6,19 +6,20 @@ Between the passes only the inputs and outputs of such a layer are in memory; th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.errors import TowerRuleError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tf_compat import tf, tf1
-
-_RECOMPUTE = "towernmt/recompute"
 
 
 def set_gradient_checkpointing(on: bool) -> None:
     """Whether the layers of the default graph's training towers are computed again; off unless this was called."""
-    tf1.get_collection_ref(_RECOMPUTE)[:] = [on]
+    state = graph_state()
+    state.settings = replace(state.settings, gradient_checkpointing=on)
 
 
 def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
@@ -41,7 +42,7 @@ def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
             outside of the tower.
     """
     context = get_current_tower_context()
-    if not (tf1.get_collection(_RECOMPUTE) or [False])[0] or context is None or not context.is_training:
+    if not graph_state().settings.gradient_checkpointing or context is None or not context.is_training:
         return layer(x)
     graph, scope = tf1.get_default_graph(), tf1.get_variable_scope()
     before = len(graph.get_operations())

@@ -8,16 +8,13 @@ the batches that training towers have seen.
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.graph_state import Clock, configure_graph, graph_state
 from towernmt.core.tf_compat import tf, tf1
-
-CLOCK_ADVANCE = "towernmt/random_clock_advance"
-"""Graph collection: the operation that advances the clock by one batch."""
-_CLOCK = "towernmt/random_clock"
-_SEED = "towernmt/random_seed"
 
 
 def set_seed(seed: int) -> None:
@@ -26,14 +23,12 @@ def set_seed(seed: int) -> None:
     TensorFlow's own random operations, which a model of yours may use, get it too: under op determinism they
     refuse to be without one.
     """
-    tf1.get_collection_ref(_SEED)[:] = [int(seed)]
-    tf1.set_random_seed(int(seed))
+    configure_graph(replace(graph_state().settings, seed=int(seed)))
 
 
 def graph_seed() -> int:
     """The seed of the default graph (0 unless `set_seed` was called)."""
-    seeds = tf1.get_collection(_SEED)
-    return int(seeds[0]) if seeds else 0
+    return graph_state().settings.seed
 
 
 def start_clock(batch_tensor: Any) -> None:
@@ -45,7 +40,8 @@ def start_clock(batch_tensor: Any) -> None:
     Args:
         batch_tensor: any tensor that cannot be computed before the batch is there.
     """
-    if tf1.get_collection(_CLOCK):
+    state = graph_state()
+    if state.clock is not None:
         return
     with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.device("/cpu:0"):
         variable = tf1.get_variable("random_clock", [], tf.int64, initializer=tf1.zeros_initializer(),
@@ -53,16 +49,15 @@ def start_clock(batch_tensor: Any) -> None:
         now = tf.identity(variable.read_value(), name="random_clock_now")
         with tf1.control_dependencies([now, batch_tensor]):
             advance = variable.assign_add(1, read_value=False, name="random_clock_advance")
-    tf1.add_to_collection(_CLOCK, now)
-    for collection in (CLOCK_ADVANCE, tf1.GraphKeys.UPDATE_OPS):
-        tf1.add_to_collection(collection, advance)
+    state.clock = Clock(now, advance)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
 def seed_of_place(name: str) -> Any:
     """int64 `[2]`: which place (variable scope, name, tower) and which batch."""
     context = get_current_tower_context()
-    clock = tf1.get_collection(_CLOCK)
-    if not clock:
+    clock = graph_state().clock
+    if clock is None:
         raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
     place = f"{tf1.get_variable_scope().name}/{name}/{getattr(context, 'index', 0)}/{graph_seed()}"
-    return tf.stack([tf.constant(zlib.crc32(place.encode()), tf.int64), clock[0]])
+    return tf.stack([tf.constant(zlib.crc32(place.encode()), tf.int64), clock.now])
