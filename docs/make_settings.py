@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from towernmt.checkpoint.former_settings import FORMER
 from towernmt.core.settings import describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
-from towernmt.run.former_settings import FORMER
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 GROUPS = {

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
+from towernmt.checkpoint.average import best_checkpoints
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.run.average import best_checkpoints
 from towernmt.run.directory import RunDirectory
 
 

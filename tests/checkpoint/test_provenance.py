@@ -15,6 +15,7 @@ import tensorflow
 import yaml
 
 import towernmt
+from towernmt.checkpoint.average import average_checkpoints, last_checkpoints
 from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
@@ -24,10 +25,9 @@ from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run import launch
-from towernmt.run.average import average_checkpoints, last_checkpoints
 from towernmt.run.directory import RunDirectory
 from towernmt.run.going_on import finished
-from towernmt.run.grow import grow_vocabulary
+from towernmt.run.grown_run import grow_vocabulary
 
 TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
         "model.decoder_layers=1", "data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2",

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from towernmt.checkpoint.average import average_checkpoints
 from towernmt.checkpoint.held import HeldCheckpoint
-from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
+from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.start_from import StartFrom
 from towernmt.checkpoint.weights import judged_by_names, weights_of_checkpoint, weights_of_graph
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.run.average import average_checkpoints
 
 OPTIMIZERS = {
     "adam": lambda: tf1.train.AdamOptimizer(0.1), "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
@@ -57,7 +58,7 @@ def test_the_weights_of_a_checkpoint_without_slots_are_all_but_the_bookkeeping()
 
 
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("restore", [RestoreCheckpoint, RestoreAverages, StartFrom])
+@pytest.mark.parametrize("restore", [RestoreCheckpoint, partial(RestoreCheckpoint, averaged=True), StartFrom])
 def test_a_checkpoint_with_weights_that_the_model_lacks_is_refused(tmp_path, graph, restore, told):
     prefix = save(tmp_path / "step-1", ["a", "extra"], "adam", told)
     build(["a"])
@@ -73,9 +74,9 @@ def test_variables_that_the_settings_leave_out_may_be_lacking_when_a_run_starts_
 
 
 def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
-    run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary")
+    run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary", load_model=lambda: None)
     save(tmp_path / "step-1", ["a", "extra"], "adam")
-    monkeypatch.setattr("towernmt.run.average._weights", lambda run: ["a"])
+    monkeypatch.setattr("towernmt.checkpoint.average.weights_of_model", lambda model: ["a"])
     with pytest.raises(CheckpointError, match="'extra', which the model does not have"):
         average_checkpoints(run, [tmp_path / "step-1"], tmp_path / "mean")
     made = save(tmp_path / "step-2", ["a"], "adam")

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from towernmt.checkpoint import former_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.former_settings import FormerSettings, Removed
 from towernmt.core.settings import all_keys, apply_overrides, flatten, setting
-from towernmt.run import former_settings
 from towernmt.run.settings import default_settings
 
 

@@ -7,7 +7,7 @@ import pytest
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.checkpoint.restore import RestoreAverages
+from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.transformer.model import Transformer, TransformerSettings
@@ -78,7 +78,7 @@ def test_restoring_takes_the_average_where_there_is_one(tmp_path, averaged):
     saved = save(tmp_path, averaged)
     with tf.Graph().as_default(), tf1.variable_scope("scope"):
         weight = tf1.get_variable("weight", [2])
-        init = RestoreAverages(tmp_path / "model")
+        init = RestoreCheckpoint(tmp_path / "model", averaged=True)
         init._setup_graph()
         with tf1.Session() as session:
             init._run_init(session)
@@ -92,7 +92,7 @@ def test_a_variable_that_the_checkpoint_lacks_is_an_error_all_the_same(tmp_path,
     with graph.as_default():
         tf1.get_variable("another", [2])
         with pytest.raises(CheckpointError, match="another"):
-            RestoreAverages(tmp_path / "model")._setup_graph()
+            RestoreCheckpoint(tmp_path / "model", averaged=True)._setup_graph()
 
 
 def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set(graph):

@@ -14,6 +14,7 @@ import pytest
 from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
@@ -22,8 +23,8 @@ from towernmt.models.interface import shift_right
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.trained_model import make_predictor
 from towernmt.predict.translator import Translator
-from towernmt.run.settings import Settings
 
 WORDS = [f"w{i}" for i in range(16)]
 
@@ -35,18 +36,13 @@ def make_model(**settings: Any) -> Transformer:
         "source_vocab_size": size, "target_vocab_size": size, **settings}))
 
 
-class Run:
-    """Stands in for a `RunDirectory` with one checkpoint."""
+class Run(SavedRun):
+    """A run with one checkpoint, and without settings.yaml."""
 
     model = make_model()
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.vocabulary = path, path / "vocabulary"
-
-    def settings(self, model: Any = None) -> Settings:
-        settings = Settings()
-        settings.search = SearchSettings(beam_size=2, length_penalty=0.3)
-        return settings
+    def group(self, name: str, defaults: Any) -> Any:
+        return SearchSettings(beam_size=2, length_penalty=0.3)
 
     def load_model(self, model: Any = None) -> Transformer:
         return self.model
@@ -79,7 +75,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fake_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(translator_module, "RunDirectory", Run)
+    monkeypatch.setattr(translator_module, "SavedRun", Run)
     yield
 
 
@@ -193,7 +189,7 @@ def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path) -> N
 
 def test_predictors_are_built_in_several_threads() -> None:
     def build(number: int) -> float:
-        predictor = translator_module.make_predictor(PredictConfig(
+        predictor = make_predictor(PredictConfig(
             tower_func=lambda x: tf.identity(x + number, name="y"),
             input_signature=[tf.TensorSpec([], tf.float32, "x")], input_names=["x"], output_names=["y"]))
         return float(predictor(1.0)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
-from towernmt.checkpoint.weights import refuse_unknown
+from towernmt.checkpoint.weights import refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError
+from towernmt.core.tensors import Variable
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
-from towernmt.optim.ema import SUFFIX
 from towernmt.optim.loss_scale import SCOPE as LOSS_SCALE
 
 _MEND = "use the settings it was trained with, or another run."
@@ -28,23 +29,25 @@ class RestoreCheckpoint(SessionInit):
     and weights are refused: they are another model's.
 
     Args:
-        checkpoint: held already, or the prefix of TensorFlow's files, such as
-            "runs/de-en/checkpoints/step-1000/model". It is let go when the values are there.
+        checkpoint: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model"; or held already,
+            and then whoever holds it closes it.
+        averaged: a weight gets its moving average, where the checkpoint has one.
     Raises:
         CheckpointError: unreadable, or a variable of the graph is missing or has another shape, or the graph lacks a
             trained one of the checkpoint.
     """
 
-    def __init__(self, checkpoint: str | Path | HeldCheckpoint) -> None:
-        self.held = held_checkpoint(checkpoint)
-        self.name = self.held.name
+    def __init__(self, checkpoint: str | Path | HeldCheckpoint, averaged: bool = False) -> None:
+        self.held, self._is_ours = held_checkpoint(checkpoint), not isinstance(checkpoint, HeldCheckpoint)
+        self.name, self.averaged = self.held.name, averaged
 
     def _setup_graph(self) -> None:
-        self._saver = tf1.train.Saver(self._check(tf1.global_variables()))
-
-    def _check(self, variables: list[Any]) -> list[Any]:
-        """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
         saved = self.held.shapes()
+        variables = self._check(tf1.global_variables(), saved)
+        self._saver = tf1.train.Saver({saved_name(v.op.name, saved, self.averaged): v for v in variables})
+
+    def _check(self, variables: Sequence[Variable], saved: Mapping[str, list[int]]) -> list[Variable]:
+        """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
         variables = [v for v in variables if v.op.name in saved or not v.op.name.startswith(f"{LOSS_SCALE}/")]
         for variable in variables:
             name, shape = variable.op.name, variable.shape.as_list()
@@ -60,23 +63,5 @@ class RestoreCheckpoint(SessionInit):
     def _run_init(self, sess: Any) -> None:
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)
         self.held.restore(self._saver, sess)
-        self.held.close()
-
-
-class RestoreAverages(RestoreCheckpoint):
-    """As `RestoreCheckpoint`, but a trainable variable gets its average, where the checkpoint has one.
-
-    Args:
-        checkpoint: as of `RestoreCheckpoint`.
-    Raises:
-        CheckpointError: unreadable, or a variable of the graph is missing or has another shape.
-    """
-
-    def _setup_graph(self) -> None:
-        variables = tf1.global_variables()
-        self._check(variables)
-        saved = self.held.shapes()
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        names = [v.op.name + SUFFIX if v.op.name in trainable and v.op.name + SUFFIX in saved else v.op.name
-                 for v in variables]
-        self._saver = tf1.train.Saver(dict(zip(names, variables, strict=True)))
+        if self._is_ours:
+            self.held.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.checkpoint.best_record import read_record
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
+from towernmt.checkpoint.former_settings import FORMER
 from towernmt.checkpoint.provenance import recorded_fingerprints, vocabulary_fingerprint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides, load_yaml
@@ -75,8 +76,9 @@ class SavedRun:
         Raises:
             SettingsError: there is no run here, or the group holds what `defaults` do not know.
         """
-        groups = dataclasses.make_dataclass("Groups", [(name, Any)])(defaults)
-        saved = {key: value for key, value in self.saved_settings().items() if key.startswith(f"{name}.")}
+        groups = dataclasses.make_dataclass("Groups", [(name, Any)], namespace={"former": FORMER})(defaults)
+        saved = {key: value for key, value in self.saved_settings().items()
+                 if FORMER.renamed.get(key, key).startswith(f"{name}.")}
         found: T = getattr(apply_overrides(groups, saved, origin=str(self.settings_file)), name)
         return found
 

@@ -12,7 +12,7 @@ from tensorpack.utils import logger
 
 from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.checkpoint.weights import refuse_unknown
+from towernmt.checkpoint.weights import refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.optim.ema import SUFFIX
@@ -76,7 +76,7 @@ class StartFrom(SessionInit):
         """The variables by the name under which the checkpoint has them."""
         found = {}
         for name, variable in variables.items():
-            key = name + SUFFIX if name + SUFFIX in saved else name
+            key = saved_name(name, saved)
             if key in saved:
                 if saved[key] != variable.shape.as_list():
                     raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[key]} there and "

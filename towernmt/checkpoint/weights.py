@@ -1,4 +1,4 @@
-"""Which variables of a checkpoint are a model's weights, and not what training keeps beside them.
+"""Which variables of a checkpoint are a model's weights, and which value of a weight counts.
 
 A checkpoint tells it itself: `weights` in its `state.json`. Of one that does not (written before that was kept, or by
 another program) it is judged by names, since TensorFlow calls an optimizer's slots `VARIABLE/SLOT`.
@@ -7,11 +7,17 @@ another program) it is judged by names, since TensorFlow calls an optimizer's sl
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
+
+import numpy as np
+from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.core.errors import CheckpointError
-from towernmt.core.tf_compat import tf1
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.interface import NMTModel
+from towernmt.models.losses.likelihood import sentence_log_probabilities
+from towernmt.optim.ema import SUFFIX
 
 KEY = "weights"
 """In `state.json`: the names of the weights."""
@@ -23,6 +29,35 @@ _BOOKKEEPING = re.compile(
 def weights_of_graph() -> list[str]:
     """The names of the weights in the default graph: what is trained, and what is in MODEL_VARIABLES."""
     return sorted({v.op.name for v in [*tf1.trainable_variables(), *tf1.model_variables()]})
+
+
+def weights_of_model(model: NMTModel) -> list[str]:
+    """The names of the variables that a model predicts with."""
+    with tf.Graph().as_default(), PredictTowerContext(""):
+        source, source_length, target, target_length = (
+            tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()[:4])
+        sentence_log_probabilities(model, model.encode(source, source_length), target, target_length)
+        return [variable.op.name for variable in tf1.global_variables()]
+
+
+def saved_name(weight: str, saved: Container[str], averaged: bool = True) -> str:
+    """The name of a weight's value in a checkpoint: that of its moving average if there is one, else its own.
+
+    Args:
+        weight: the name of the variable.
+        saved: the names in the checkpoint.
+        averaged: False for the weight itself in any case.
+    """
+    return weight + SUFFIX if averaged and weight + SUFFIX in saved else weight
+
+
+def read_weight(held: HeldCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:
+    """The value of a weight in a checkpoint, by the rule of `saved_name`.
+
+    Raises:
+        CheckpointError: it is not there, or the checkpoint is damaged.
+    """
+    return held.value(saved_name(weight, held.shapes(), averaged))
 
 
 def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:

@@ -24,12 +24,12 @@ def run(args: argparse.Namespace) -> int:
     """Average, and print how to translate with the result; returns the exit status."""
     span = _span(args.steps) if args.steps is not None else None
 
+    from towernmt.checkpoint import average  # imports TensorFlow
     from towernmt.checkpoint.held import again_if_gone
-    from towernmt.run import average  # imports TensorFlow
-    from towernmt.run.directory import RunDirectory
+    from towernmt.checkpoint.saved_run import SavedRun
 
-    directory = RunDirectory(args.model)
-    directory.settings()        # refuses a directory that holds no run
+    directory = SavedRun(args.model)
+    directory.saved_settings()  # refuses a directory that holds no run
     name = (f"steps-{span[0]}-{span[1]}" if span else f"last-{args.last}" if args.last is not None
             else f"best-{args.best}")
     output = Path(args.output) if args.output else directory.path / "averages" / name

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
                             "new vocabulary.")
 
     from towernmt.run.directory import RunDirectory
-    from towernmt.run.grow import grow_vocabulary  # imports TensorFlow
+    from towernmt.run.grown_run import grow_vocabulary  # imports TensorFlow
 
     made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
     print(f"{made}: train it on data with the new vocabulary with\n"

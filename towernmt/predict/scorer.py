@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
-from tensorpack.predict import PredictConfig
 
-from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
-from towernmt.checkpoint.provenance import check_vocabulary_of
-from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
-from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DivergenceError, SettingsError
-from towernmt.core.session import SessionCreator, refuse_forked
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.vocabulary.factored import FactorError
 from towernmt.models.interface import NMTModel
 from towernmt.models.losses.likelihood import sentence_log_probabilities
-from towernmt.predict.translator import checkpoint_path, device_name, make_predictor
+from towernmt.predict.trained_model import TrainedModel
 
 WINDOW = 10_000
 """Pairs that are read ahead and sorted by length."""
@@ -70,19 +64,12 @@ class Scorer:
         """
         if batch_tokens < 1:
             raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
-        run = SavedRun(Path(run_dir))
-        model = run.load_model(model)
-        held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
-        self.checkpoint = held.original
-        self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        check_vocabulary_of(held, run.vocabulary)
         self._batch_tokens = batch_tokens
-        self._predictor = make_predictor(PredictConfig(
-            tower_func=_scoring_tower(model, device_name(device)), input_signature=model.inputs()[:4],
-            input_names=[spec.name for spec in model.inputs()[:4]], output_names=["log_prob"],
-            session_creator=SessionCreator(),
-            session_init=(RestoreAverages if averaged else RestoreCheckpoint)(held)))
-        self._process = os.getpid()
+        with TrainedModel(run_dir, checkpoint, device=device, averaged=averaged, model=model) as trained:
+            self.checkpoint = trained.checkpoint
+            self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
+            self._predictor = trained.predictor(
+                _scoring_tower(trained.model), trained.model.inputs()[:4], ["log_prob"])
 
     @overload
     def score(self, pairs: tuple[str, str]) -> PairScore: ...
@@ -123,7 +110,6 @@ class Scorer:
                               self._batch_tokens):
             arrays = [*pad_sentences([sources[i] for i in batch], self.source_vocabulary.streams),
                       *pad_sentences([targets[i] for i in batch])]
-            refuse_forked(self._process)
             log_probs[batch] = self._predictor(*arrays)[0]
         if not np.isfinite(log_probs).all():
             raise DivergenceError(f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be "
@@ -137,12 +123,11 @@ def _check_pairs(pairs: Sequence[Any]) -> None:
             raise SettingsError(f"{pair!r} is no pair: score takes pairs (source, target).")
 
 
-def _scoring_tower(model: NMTModel, device: str | None) -> Any:
-    def tower(source: Any, source_length: Any, target: Any, target_length: Any) -> Any:
-        with tf1.device(device):
-            memory = model.encode(source, source_length)
-            log_prob = sentence_log_probabilities(model, memory, target, target_length)
-            return tf.identity(log_prob, name="log_prob")
+def _scoring_tower(model: NMTModel) -> Callable[..., Tensor]:
+    def tower(source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor) -> Tensor:
+        memory = model.encode(source, source_length)
+        log_prob = sentence_log_probabilities(model, memory, target, target_length)
+        return tf.identity(log_prob, name="log_prob")
     return tower
 
 

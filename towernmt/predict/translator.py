@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from tensorpack.predict import OfflinePredictor, PredictConfig
 
-from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
-from towernmt.checkpoint.provenance import check_vocabulary_of
-from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
-from towernmt.core.machine.gpus import why_missing
-from towernmt.core.session import SessionCreator, refuse_forked
-from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.core.terminal.terminal_log import mend_terminal
-from towernmt.core.tf_compat import tf
 from towernmt.predict.batch_inputs import LineInputs
 from towernmt.predict.decoding.inputs import by_name
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.search import OUTPUT_NAMES, search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Hypothesis, translate_stream
+from towernmt.predict.trained_model import TrainedModel
 
 
 class Translator:
@@ -68,22 +57,16 @@ class Translator:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
             SettingsError: a value that cannot work, no run, or a GPU that is not there.
         """
-        run = SavedRun(Path(run_dir))
+        run = SavedRun(run_dir)
         self.search = _search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
-        held = again_if_gone(lambda: HeldCheckpoint(checkpoint_path(run, checkpoint)))
-        self.checkpoint = held.original
-        self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        check_vocabulary_of(held, run.vocabulary)
-        model = run.load_model(model)
-        tower = search_tower(model, self.search, device_name(device), processors)
-        signature = search_signature(model, self.search, processors)
-        self._inputs = [spec.name for spec in signature]
-        self.predictor = make_predictor(PredictConfig(
-            tower_func=tower, input_signature=signature, input_names=self._inputs,
-            output_names=OUTPUT_NAMES, session_creator=SessionCreator(),
-            session_init=(RestoreAverages if self.search.averaged else RestoreCheckpoint)(held)))
-        self._process = os.getpid()
+        with TrainedModel(run, checkpoint, device=device, averaged=self.search.averaged, model=model) as trained:
+            self.checkpoint = trained.checkpoint
+            self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
+            signature = search_signature(trained.model, self.search, processors)
+            self._inputs = [spec.name for spec in signature]
+            self.predictor = trained.predictor(
+                search_tower(trained.model, self.search, processors=processors), signature, OUTPUT_NAMES)
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None) -> str: ...  # type: ignore[overload-overlap]
@@ -140,7 +123,6 @@ class Translator:
                                 self.stream, name, inputs)
 
     def _predict(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        refuse_forked(self._process)
         tokens, scores = self.predictor(*by_name(self._inputs, (), inputs))
         return tokens, scores
 
@@ -150,43 +132,3 @@ def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int |
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
-
-
-_BUILDING = threading.Lock()
-
-
-def make_predictor(config: PredictConfig) -> OfflinePredictor:
-    """tensorpack's predictor, without TensorFlow's noise and tensorpack's own steps on the terminal.
-
-    One thread at a time builds one, since tensorpack has one tower context a process.
-    """
-    mend_terminal()
-    with _BUILDING, without_noise():
-        return OfflinePredictor(config)
-
-
-def checkpoint_path(run: SavedRun, which: str | None) -> str:
-    """The prefix of a checkpoint's files: `which` itself if it is one, else what the run calls so."""
-    if which is not None and Path(which + ".index").is_file():
-        return which
-    return run.checkpoint(which)
-
-
-def device_name(device: str | None) -> str | None:
-    """TensorFlow's name of a device.
-
-    Raises:
-        SettingsError: not a device's name, or there is no such GPU.
-    """
-    if device is None:
-        return None
-    match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
-    if match is None:
-        raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
-    kind, index = match[1], int(match[2] or 0)
-    found = len(tf.config.list_physical_devices("GPU"))
-    if kind == "gpu" and index >= found:
-        why = "" if found else f": {why_missing()}"
-        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine{why}. "
-                            "Leave the device out to translate on the CPU.")
-    return f"/{kind}:{index}"

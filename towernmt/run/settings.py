@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from towernmt.callbacks.schedules.schedules import ScheduleSettings
 from towernmt.callbacks.validation.metrics import METRICS
+from towernmt.checkpoint.former_settings import FORMER
 from towernmt.core.errors import SettingsError
 from towernmt.core.former_settings import FormerSettings
 from towernmt.core.settings import setting
@@ -16,7 +17,6 @@ from towernmt.models import name_of_model, settings_and_presets
 from towernmt.models.choices import PRECISIONS
 from towernmt.optim.settings import OptimizerSettings
 from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.run.former_settings import FORMER
 
 
 @dataclass

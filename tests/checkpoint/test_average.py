@@ -11,13 +11,13 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.callbacks.validation.batches import teacher_forced_batches
-from towernmt.checkpoint.restore import RestoreAverages, RestoreCheckpoint
+from towernmt.checkpoint.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
+from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.translator import Translator
-from towernmt.run.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
 from towernmt.run.directory import RunDirectory
 
 SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
@@ -109,7 +109,7 @@ def test_a_translator_uses_the_moving_average_unless_told_otherwise(logdir):
         assert np.array_equal(found, saved[f"transformer/embedding{suffix}"])
 
 
-def loss_on_validation_set(logdir: Path, restore: type[RestoreCheckpoint]) -> float:
+def loss_on_validation_set(logdir: Path, averaged: bool) -> float:
     """Negative log-likelihood of a target token, with the last checkpoint's weights or their averages."""
     run = RunDirectory(logdir)
     sides = [(logdir.parent / f"valid.{side}").read_text().splitlines() for side in ("source", "target")]
@@ -117,7 +117,7 @@ def loss_on_validation_set(logdir: Path, restore: type[RestoreCheckpoint]) -> fl
     with tf.Graph().as_default(), tf1.Session() as session:
         with PredictTowerContext(""):
             run.load_model().build_graph(*map(tf.constant, batch))
-        init = restore(run.checkpoint("last"))
+        init = RestoreCheckpoint(run.checkpoint("last"), averaged)
         init._setup_graph()
         init._run_init(session)
         return float(session.run("nll:0"))
@@ -126,8 +126,8 @@ def loss_on_validation_set(logdir: Path, restore: type[RestoreCheckpoint]) -> fl
 def test_the_validation_uses_the_moving_average(logdir):
     lines = map(json.loads, (logdir / "log" / "stats.jsonl").read_text().splitlines())
     logged = [line["validation_loss"] for line in lines if "validation_loss" in line][-1]
-    assert logged == pytest.approx(loss_on_validation_set(logdir, RestoreAverages), rel=1e-5)
-    assert logged != pytest.approx(loss_on_validation_set(logdir, RestoreCheckpoint), rel=1e-3)
+    assert logged == pytest.approx(loss_on_validation_set(logdir, averaged=True), rel=1e-5)
+    assert logged != pytest.approx(loss_on_validation_set(logdir, averaged=False), rel=1e-3)
 
 
 def test_a_run_does_not_go_on_with_another_average(logdir, capsys):

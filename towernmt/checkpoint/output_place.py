@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.state import read_state
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.prepared.manifest import FORMAT, MANIFEST
-from towernmt.run.directory import RunDirectory
 
 
 def check_average_output(output: Path, step: int) -> None:
@@ -23,7 +23,7 @@ def check_average_output(output: Path, step: int) -> None:
     """
     _refuse_prepared_data(output)
     place = output.resolve()
-    run = RunDirectory(place.parent)
+    run = SavedRun(place.parent)
     if run.exists() and place.name in (run.checkpoints.name, run.best.name):
         raise SettingsError(f"{output} holds the steps of a run, which goes on from them: leave --output out, or name "
                             "another directory.")
@@ -40,7 +40,7 @@ def check_run_output(output: Path) -> None:
         SettingsError: there is.
     """
     _refuse_prepared_data(output)
-    run = RunDirectory(output)
+    run = SavedRun(output)
     if run.exists():
         raise SettingsError(f"{output} holds a run already: name another directory for the grown one.")
     for place in (run.checkpoints, run.vocabulary, run.best):

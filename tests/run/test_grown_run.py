@@ -19,7 +19,7 @@ from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.run.directory import RunDirectory
-from towernmt.run.grow import grow_vocabulary
+from towernmt.run.grown_run import grow_vocabulary
 from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import default_settings
 

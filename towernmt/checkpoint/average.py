@@ -7,24 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.best_record import read_record
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, write_checkpoint
 from towernmt.checkpoint.held import HeldCheckpoint
+from towernmt.checkpoint.output_place import check_average_output
 from towernmt.checkpoint.provenance import MADE_FROM, check_vocabulary_of, vocabulary_fingerprint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import KEY as WEIGHTS
-from towernmt.checkpoint.weights import refuse_unknown
+from towernmt.checkpoint.weights import refuse_unknown, weights_of_model
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.ema import SUFFIX
-from towernmt.predict.decoding.search import SearchSettings, search_signature, search_tower
-from towernmt.run.directory import RunDirectory
-from towernmt.run.output_place import check_average_output
 
 
-def last_checkpoints(run: RunDirectory, count: int) -> list[Path]:
+def last_checkpoints(run: SavedRun, count: int) -> list[Path]:
     """The last `count` checkpoints of a run.
 
     Raises:
@@ -36,7 +34,7 @@ def last_checkpoints(run: RunDirectory, count: int) -> list[Path]:
     return [checkpoint_path(run.checkpoints, step) for step in steps[-count:]]
 
 
-def best_checkpoints(run: RunDirectory, count: int) -> list[Path]:
+def best_checkpoints(run: SavedRun, count: int) -> list[Path]:
     """The best `count` checkpoints of a run by validation, the best first.
 
     Raises:
@@ -48,7 +46,7 @@ def best_checkpoints(run: RunDirectory, count: int) -> list[Path]:
     return [checkpoint_path(run.best, entry.step) for entry in entries[:count]]
 
 
-def checkpoints_between(run: RunDirectory, first: int, last: int) -> list[Path]:
+def checkpoints_between(run: SavedRun, first: int, last: int) -> list[Path]:
     """The checkpoints of a run from step `first` to step `last`, those by validation among them.
 
     Raises:
@@ -63,7 +61,7 @@ def checkpoints_between(run: RunDirectory, first: int, last: int) -> list[Path]:
     return [found[step] for step in sorted(found)]
 
 
-def _enough(run: RunDirectory, what: str, setting: str, count: int, found: int) -> None:
+def _enough(run: SavedRun, what: str, setting: str, count: int, found: int) -> None:
     if count < 1:
         raise SettingsError(f"{count} {what} cannot be averaged: ask for 1 or more.")
     if found < count:
@@ -71,7 +69,7 @@ def _enough(run: RunDirectory, what: str, setting: str, count: int, found: int) 
                               f"larger {setting}.")
 
 
-def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: Path) -> Path:
+def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path) -> Path:
     """Write a checkpoint with the mean weights of several.
 
     It holds what translating needs, the weights (and their moving averages where all have them), and no
@@ -96,7 +94,7 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
         check_vocabulary_of(one, run.vocabulary)
     shapes = [one.shapes() for one in held]
     values: dict[str, np.ndarray] = {}
-    weights = _weights(run)
+    weights = weights_of_model(run.load_model())
     for one in held:
         refuse_unknown(one, weights, "average checkpoints of one model.")
     for name in weights:
@@ -108,16 +106,6 @@ def average_checkpoints(run: RunDirectory, checkpoints: Sequence[Path], output: 
                              MADE_FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
     with DirectoryLock(output, "towernmt average"), tf.Graph().as_default(), tf1.Session() as session:
         return write_checkpoint(_Values(values), session, output, max(steps), state)
-
-
-def _weights(run: RunDirectory) -> list[str]:
-    """The names of the variables that translating needs."""
-    with tf.Graph().as_default():
-        model = run.load_model()
-        inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in search_signature(model)]
-        with PredictTowerContext(""):
-            search_tower(model, SearchSettings(beam_size=1))(*inputs)
-        return [variable.op.name for variable in tf1.global_variables()]
 
 
 def _mean(checkpoints: Sequence[HeldCheckpoint], name: str) -> np.ndarray:

@@ -1,0 +1,160 @@
+"""A trained model: a run's architecture, with the values of one of its checkpoints.
+
+`Translator` and `Scorer` build their predictors with it; an export takes its weights, settings and vocabularies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorpack.predict import OfflinePredictor, PredictConfig
+
+from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.provenance import check_vocabulary_of
+from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.weights import read_weight, weights_of_model
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine.gpus import why_missing
+from towernmt.core.session import SessionCreator, refuse_forked
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.interface import NMTModel
+
+
+class TrainedModel:
+    """A model and a checkpoint of it, whose files are held open until `close`.
+
+    As a context manager it closes itself. Predictors that it made work on after that.
+
+    Attributes:
+        run: where the model comes from.
+        model: untrained: a tower function.
+        checkpoint: the checkpoint in use (TensorFlow's prefix).
+        averaged: whether the moving averages of the weights take their place, where the checkpoint has them.
+        source_vocabulary, target_vocabulary: the run's vocabularies.
+    """
+
+    def __init__(self, run: SavedRun | str | Path, checkpoint: str | None = None, *, device: str | None = None,
+                 averaged: bool = True, model: NMTModel | type | None = None) -> None:
+        """
+        Args:
+            run: the training run, or its directory (its --logdir).
+            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
+                BLEU, or the last of a run without validation.
+            device: "cpu", "gpu" or "gpu:N", where predictors compute; by default a GPU if there is one.
+            averaged: with the moving averages of the weights, where the run keeps them.
+            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
+        Raises:
+            CheckpointError: there is no such checkpoint.
+            SettingsError: no run, a vocabulary that is not the run's, or a GPU that is not there.
+        """
+        self.run = run if isinstance(run, SavedRun) else SavedRun(run)
+        self.averaged = averaged
+        self.model = self.run.load_model(model)
+        self._held = again_if_gone(lambda: HeldCheckpoint(_checkpoint_prefix(self.run, checkpoint)))
+        self.checkpoint = self._held.original
+        self.source_vocabulary, self.target_vocabulary = self.run.vocabularies()
+        check_vocabulary_of(self._held, self.run.vocabulary)
+        self._device = device_name(device)
+
+    def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
+                  outputs: Sequence[str]) -> OfflinePredictor:
+        """A function from arrays to arrays: a tower with the checkpoint's values, in a session of its own.
+
+        Args:
+            tower: builds its variables by `model`, from a tensor for each input.
+            signature: the inputs.
+            outputs: names of tensors that the tower makes.
+        Raises:
+            CheckpointError: the checkpoint is damaged, or does not fit the model.
+            SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
+        """
+        def placed(*inputs: Tensor) -> Any:
+            with tf1.device(self._device) if self._device else nullcontext():
+                return tower(*inputs)
+
+        return make_predictor(PredictConfig(
+            tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
+            output_names=list(outputs), session_creator=SessionCreator(),
+            session_init=RestoreCheckpoint(self._held, averaged=self.averaged)))
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The value of every variable that predicting needs, by name; its moving average, where `averaged` says so.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, or lacks one of them.
+        """
+        return {name: read_weight(self._held, name, self.averaged) for name in weights_of_model(self.model)}
+
+    def close(self) -> None:
+        """Let the checkpoint's files go."""
+        self._held.close()
+
+    def __enter__(self) -> TrainedModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Predictor(OfflinePredictor):
+    """tensorpack's, which refuses to be called in a process that was forked from its own."""
+
+    def __init__(self, config: PredictConfig) -> None:
+        super().__init__(config)
+        self._process = os.getpid()
+
+    def _do_call(self, dp: Sequence[np.ndarray]) -> list[np.ndarray]:
+        refuse_forked(self._process)
+        outputs: list[np.ndarray] = super()._do_call(dp)
+        return outputs
+
+
+_BUILDING = threading.Lock()
+
+
+def make_predictor(config: PredictConfig) -> OfflinePredictor:
+    """tensorpack's predictor, without TensorFlow's noise and tensorpack's own steps on the terminal.
+
+    One thread at a time builds one, since tensorpack has one tower context a process.
+    """
+    mend_terminal()
+    with _BUILDING, without_noise():
+        return _Predictor(config)
+
+
+def _checkpoint_prefix(run: SavedRun, which: str | None) -> str:
+    """The prefix of a checkpoint's files: `which` itself if it is one, else what the run calls so."""
+    if which is not None and Path(which + ".index").is_file():
+        return which
+    return run.checkpoint(which)
+
+
+def device_name(device: str | None) -> str | None:
+    """TensorFlow's name of a device.
+
+    Raises:
+        SettingsError: not a device's name, or there is no such GPU.
+    """
+    if device is None:
+        return None
+    match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
+    if match is None:
+        raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
+    kind, index = match[1], int(match[2] or 0)
+    found = len(tf.config.list_physical_devices("GPU"))
+    if kind == "gpu" and index >= found:
+        why = "" if found else f": {why_missing()}"
+        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine{why}. "
+                            "Leave the device out to translate on the CPU.")
+    return f"/{kind}:{index}"

@@ -1,0 +1,82 @@
+"""A run with another vocabulary, made from a trained one: see `checkpoint.grow`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from tensorpack.utils import logger
+
+from towernmt.checkpoint.grow import common_rows, grow_checkpoint
+from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.output_place import check_run_output
+from towernmt.checkpoint.provenance import check_vocabulary_of, provenance, vocabulary_fingerprint
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.factored import factors_of
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
+from towernmt.run.directory import RunDirectory
+from towernmt.run.run_model import model_from_settings
+from towernmt.run.settings import model_with_sizes
+
+
+def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,
+                    checkpoint: str | None = None) -> Path:
+    """Write a run with another vocabulary and the weights of a trained one.
+
+    The row of a piece that both vocabularies have is kept, wherever it stands; a new piece's is what it would be in
+    an untrained model; other weights are kept. Weights with a moving average are written as that. Train it on data
+    with the new vocabulary by `init.checkpoint=OUTPUT`.
+
+    Args:
+        run: the trained one.
+        vocabulary: a directory with the new vocabularies: `vocabulary/` of a run, or of prepared data.
+        output: the new run's directory: settings, vocabularies, and one checkpoint.
+        checkpoint: which one, as `towernmt translate --checkpoint` takes it; None for the best.
+    Returns:
+        the new checkpoint.
+    Raises:
+        SettingsError: there is a run in `output`, or the vocabularies do not suit the model.
+        CheckpointError: the checkpoint is not there or damaged.
+    """
+    grown = RunDirectory(output)
+    check_run_output(grown.path)
+    source, target, shared = load_vocabularies(vocabulary)
+    settings = run.settings()
+    if getattr(settings.model, "tie_embeddings", "none") == "all" and not shared:
+        raise SettingsError(f"{vocabulary}: source and target have vocabularies of their own, but the run has "
+                            "model.tie_embeddings=all: prepare the data with --shared-vocab.")
+    old, new = _by_name(*run.vocabularies()), _by_name(source, target)
+    if len(old) != len(new):
+        raise SettingsError(f"{vocabulary} has {len(new) - 2} source factors and the run has {len(old) - 2}: prepare "
+                            "the data with as many.")
+    factors = [factor.size for factor in factors_of(source)]
+    model = model_with_sizes(settings, source.size, target.size)
+    if factors:
+        model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
+    settings = dataclasses.replace(settings, model=model)
+    rows = {name: common_rows(old[name], new[name]) for name in new}
+    for side, places in rows.items():
+        logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
+    held = again_if_gone(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
+    check_vocabulary_of(held, run.vocabulary)
+    with grown.writing("towernmt grow"):
+        check_run_output(grown.path)        # nobody came first meanwhile
+        try:
+            save_vocabularies(source, target, grown.vocabulary)
+            made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
+            written = grow_checkpoint(held, model_from_settings(settings), rows, grown.checkpoints,
+                                      settings.data.seed, made_from)
+            grown.save_settings(settings, provenance(made_from))     # last: only now it is a run
+        except BaseException:
+            for place in (grown.checkpoints, grown.vocabulary):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+    return written
+
+
+def _by_name(source: Vocabulary, target: Vocabulary) -> dict[str, Vocabulary]:
+    """Both vocabularies, and those of the source factors."""
+    factors = {f"source_factor_{number}": factor for number, factor in enumerate(factors_of(source), 1)}
+    return {"source": source, "target": target, **factors}
