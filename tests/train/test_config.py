@@ -58,6 +58,13 @@ class Ones:
         return [1.0]
 
 
+class Estimated(Ones):
+    """Counting them is dear."""
+
+    def estimated_batches_per_epoch(self) -> int:
+        return 6
+
+
 class Counter(StatefulCallback):
     """Counts steps over resumes."""
 
@@ -237,3 +244,11 @@ def test_a_checkpoint_that_was_made_from_other_data_is_refused(tmp_path):
         train(tmp_path, 2, made_from={"data": "b", "vocabulary": "v"})
     train(tmp_path, 2, made_from={"data": "a"})
     train(tmp_path, 3)          # nothing is known of what it is made from
+
+
+@pytest.mark.parametrize(("limit", "steps"), [({}, 3), ({"max_epoch": 2}, 2)])
+def test_batches_are_counted_where_training_ends_by_epochs_and_estimated_elsewhere(
+        limit: dict[str, int], steps: int) -> None:
+    data = GeneralQueueInput(Estimated())
+    assert TrainConfig(model=Weights(), data=data, update_cycle=2, **limit).steps_per_epoch == steps
+    assert TrainConfig(model=Weights(), data=GeneralQueueInput(Ones()), **limit).steps_per_epoch == 4

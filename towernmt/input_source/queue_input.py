@@ -173,6 +173,15 @@ class GeneralQueueInput(FeedfreeInput):
         """The state of the feeders; None before they started."""
         return self.runner.run if self.runner else None
 
+    def estimated_size(self) -> int:
+        """How many batches an epoch has, about: without reading the corpus, where `batches` can tell.
+
+        Raises:
+            NotImplementedError: it is not known, as of a stream.
+        """
+        estimate = getattr(self.batches, "estimated_batches_per_epoch", self.size)
+        return int(estimate())
+
     def _size(self) -> int:
         return self.batches.batches_per_epoch()
 

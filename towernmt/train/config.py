@@ -15,6 +15,8 @@ from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.session import SessionCreator
 from towernmt.train.monitors import EventWriter, StatsWriter
 
+NO_LIMIT = 99999
+"""tensorpack's number of epochs for a training that something else ends."""
 STEPS_PER_EPOCH = 1000
 """What is called an epoch in tensorpack's log where the length of the data's epochs is not known."""
 
@@ -29,18 +31,20 @@ class TrainConfig(TensorpackTrainConfig):
         model: a tower function, such as `Transformer(settings)`.
         data: an `InputSource`, such as `GeneralQueueInput(batches)`.
         callbacks: in the order in which they run after each step.
-        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle). Where
-            they are not known, as of a stream, tensorpack's epoch is `STEPS_PER_EPOCH` updates.
+        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle): for their
+            exact number if `max_epoch` is given, since training ends by it; else for an estimate if `data` has one
+            (`estimated_size`), so that the corpus is not read before the first step. Where the number is not known, as
+            of a stream, tensorpack's epoch is `STEPS_PER_EPOCH` updates.
         update_cycle: batches an update, as the trainer has it.
         max_epoch: the number of epochs.
         others: as tensorpack's; `monitors` are by default ours, in the directory of the log (`RunDirectory.begin`).
     """
 
     def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
-                 update_cycle: int = 1, max_epoch: int = 99999, **others: Any) -> None:
+                 update_cycle: int = 1, max_epoch: int = NO_LIMIT, **others: Any) -> None:
         callbacks = list(callbacks)
         if steps_per_epoch is None:
-            steps_per_epoch = _steps_per_epoch(data, update_cycle)
+            steps_per_epoch = _steps_per_epoch(data, update_cycle, exact=max_epoch < NO_LIMIT)
         others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
         others.setdefault("session_creator", SessionCreator())
         others.setdefault("monitors", _monitors(callbacks))
@@ -65,9 +69,10 @@ def _monitors(callbacks: Sequence[Any]) -> list[Any]:
     return writers + ([] if any(isinstance(c, Progress) for c in callbacks) else [ScalarPrinter()])
 
 
-def _steps_per_epoch(data: Any, update_cycle: int) -> int:
+def _steps_per_epoch(data: Any, update_cycle: int, exact: bool) -> int:
+    size = data.size if exact else getattr(data, "estimated_size", data.size)
     try:
-        return max(1, int(data.size()) // update_cycle)
+        return max(1, int(size()) // update_cycle)
     except NotImplementedError:  # tensorpack's way to say that it is not known
         return STEPS_PER_EPOCH
 

@@ -52,7 +52,7 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
         assert isinstance(batches, kind)
         found.append(sorted(data.source_vocabulary.decode(ids) for _, batch in batches.read() for ids in batch.source))
     assert found[0] == found[1] == sorted(f"ja {n} wort" for n in range(20))
-    assert said[0].startswith("20 pairs in 1 batches an epoch")
+    assert said[0].startswith("20 pairs in about 1 batches an epoch")
     assert "pairs.tsv as it is read, in windows of 100,000 pairs" in said[1]
 
 

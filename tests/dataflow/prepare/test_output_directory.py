@@ -17,7 +17,7 @@ import pytest
 
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files.directory_lock import DirectoryLock
-from towernmt.dataflow.prepare import output_directory as prepare_directory
+from towernmt.dataflow.prepare import output_directory
 from towernmt.dataflow.prepare.output_directory import PrepareDirectory
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
@@ -184,14 +184,14 @@ def _die_in_exchange(moment: int) -> None:
             return change(*arguments, **options)
         return call
 
-    exchange = prepare_directory._exchange
+    exchange = output_directory.exchange
 
     def patched(directory: Path) -> None:
         os.replace, os.unlink = dying(os.replace), dying(os.unlink)     # type: ignore[assignment]
         Path.unlink = dying(Path.unlink)                                # type: ignore[method-assign]
         exchange(directory)
 
-    prepare_directory._exchange = patched
+    output_directory.exchange = patched
 
 
 def test_what_a_killed_preparation_left_is_removed_by_the_next(settings: PrepareSettings) -> None:
@@ -284,7 +284,7 @@ def test_the_manifest_has_the_checksum_of_every_file(settings: PrepareSettings) 
     data = prepare(settings)
     files = {entry["file"]: entry for entry in data.manifest["files"]}
     found = contents(settings.output)
-    assert set(files) == {name for name in found if name.startswith(("vocabulary", "valid", "statistics"))}
+    assert set(files) == {name for name in found if name.startswith(("vocabulary", "valid", "statistics", "lengths"))}
     assert all((len(found[name]), zlib.crc32(found[name])) == (entry["bytes"], entry["crc32"])
                for name, entry in files.items())
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
-
-import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.settings import check_ranges
@@ -21,16 +19,19 @@ from towernmt.dataflow.order.batch import Batch, make_batch
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.block_plan import BlockPlan, IntArray, permutation, plan_block
 from towernmt.dataflow.order.buckets import define_buckets
+from towernmt.dataflow.order.epoch_size import EpochSize, size_of_plan
 from towernmt.dataflow.order.position import Position
 from towernmt.dataflow.prepared.pair_block import PairBlock
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 
 _MIN_PLANS = 3  # plans kept whatever their size: readers stand in neighbouring blocks
 _PLANNED_PAIRS = 1_000_000  # more plans are kept while they hold no more pairs than this (8 bytes a pair)
 _MAX_COUNTS = 100_000
+_SAMPLED_PAIRS = 1_000_000  # of which an epoch's size is estimated, at most
 
 
 class BlockSource(Protocol):
-    """What `Batches` reads: a corpus in blocks, such as `towernmt.dataflow.prepared.prepared_data.PreparedData`."""
+    """What `Batches` reads: a corpus in blocks, such as `PreparedData`."""
 
     @property
     def num_blocks(self) -> int:
@@ -42,45 +43,6 @@ class BlockSource(Protocol):
 
     def read_block(self, index: int) -> PairBlock:
         """The pairs of one block; always the same for the same index."""
-
-
-@dataclass(frozen=True)
-class PaddingWaste:
-    """What an epoch holds, and the share of its positions that are padding.
-
-    Attributes:
-        batches, pairs: how many.
-        source_tokens, target_tokens: tokens with EOS.
-        source_positions, target_positions: sizes of the padded arrays.
-    """
-
-    batches: int
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-    source_positions: int
-    target_positions: int
-
-    @property
-    def source(self) -> float:
-        """Share of the source positions that are padding, 0 to 1."""
-        return 1 - self.source_tokens / self.source_positions
-
-    @property
-    def target(self) -> float:
-        """Share of the target positions that are padding, 0 to 1."""
-        return 1 - self.target_tokens / self.target_positions
-
-    def mean_size(self, batch_type: str) -> float:
-        """How much a batch holds on average, in the unit of `batch_type` (of "longest", nearly)."""
-        sizes = {"target": self.target_tokens, "source+target": self.source_positions + self.target_positions,
-                 "longest": max(self.source_positions, self.target_positions), "sentences": self.pairs}
-        return sizes[batch_type] / self.batches
-
-    def __str__(self) -> str:
-        return (f"{self.batches} batches of {self.pairs} pairs, {self.source_tokens} source and "
-                f"{self.target_tokens} target tokens; padding {self.source:.1%} of the source positions, "
-                f"{self.target:.1%} of the target positions")
 
 
 class Batches:
@@ -104,7 +66,7 @@ class Batches:
         self._settings = settings
         self._epochs = epochs
         self._alignments = alignments
-        if not any(len(data.read_block(block)) for block in range(data.num_blocks)):
+        if _is_empty(data):
             raise DataError("The corpus holds no sentence pair, so there is nothing to make batches of; see "
                             "the preparation's report for what was dropped and why.")
         self._buckets = define_buckets(settings.bucket_width, settings.max_length, data.length_ratio)
@@ -155,28 +117,44 @@ class Batches:
             epoch, ordinal = epoch + 1, 0
 
     def batches_per_epoch(self, epoch: int = 0) -> int:
-        """How many batches an epoch has. Only the lengths of the sentences are read.
+        """How many batches an epoch has, exactly; opens and checks every block.
 
         The same for all epochs if pairs are sorted by length; else the random order moves the cuts a little.
         """
         return sum(self._count(epoch, block) for block in range(self._data.num_blocks))
 
-    def padding_waste(self, epoch: int = 0) -> PaddingWaste:
-        """Tokens and padding of all the batches of an epoch. Only the lengths of the sentences are read."""
-        batches, pairs = 0, 0
-        tokens, positions = [0, 0], [0, 0]
+    def padding_waste(self, epoch: int = 0) -> EpochSize:
+        """Tokens and padding of all the batches of an epoch; opens and checks every block."""
+        size = EpochSize()
         for index in range(self._data.num_blocks):
             block, plan = self._plan(epoch, index)
-            if not len(plan):
-                continue
-            batches += len(plan)
-            pairs += len(block)
-            starts = np.sort(plan.starts)
-            sentences = np.diff(starts, append=len(block))
-            for side, lengths in enumerate(_lengths(block)):
-                tokens[side] += int(lengths.sum())
-                positions[side] += int(np.maximum.reduceat(lengths[plan.order], starts) @ sentences)
-        return PaddingWaste(batches, pairs, tokens[0], tokens[1], positions[0], positions[1])
+            size += size_of_plan(plan, *_lengths(block))
+        return size
+
+    @cached_property
+    def estimated_size(self) -> EpochSize:
+        """What an epoch holds, about, without a look at the corpus.
+
+        It is estimated from the histogram of lengths that prepared data have: the batches of one block that is like the
+        whole corpus, as many times as there are such blocks. It is exact where the corpus is one block and
+        pairs are sorted by length. Of data without the histogram, one block is read, which is the first of
+        the first epoch. A corpus of another kind is read whole.
+        """
+        data = self._data
+        if not isinstance(data, PreparedData):
+            return self.padding_waste()
+        if data.pair_lengths is None:
+            block, plan = self._plan(0, self._block_order(0)[0])
+            size = size_of_plan(plan, *_lengths(block))
+        else:
+            pairs = min(max(data.pairs // data.num_blocks, 1), _SAMPLED_PAIRS)
+            source, target = (lengths + 1 for lengths in data.pair_lengths.sample(pairs))  # with EOS
+            size = size_of_plan(self._plan_lengths(source, target, [self._settings.seed, 0]), source, target)
+        return size.times(data.pairs / size.pairs)
+
+    def estimated_batches_per_epoch(self) -> int:
+        """How many batches an epoch has, about; see `estimated_size`."""
+        return self.estimated_size.batches
 
     def _block_order(self, epoch: int) -> list[int]:
         if not self._settings.shuffle:
@@ -210,9 +188,7 @@ class Batches:
                 return self._plans[key]
             block = self._data.read_block(index)
             settings = self._settings
-            shuffle_key = [settings.seed, epoch, index] if settings.shuffle else None
-            plan = plan_block(*_lengths(block), self._buckets, settings.batch_type, settings.batch_tokens,
-                              settings.sort_by_length, shuffle_key)
+            plan = self._plan_lengths(*_lengths(block), [settings.seed, epoch, index] if settings.shuffle else None)
             if len(self._counts) >= _MAX_COUNTS:
                 self._counts.clear()
             self._counts[key] = len(plan)
@@ -221,6 +197,17 @@ class Batches:
             while len(self._plans) > _MIN_PLANS and held > _PLANNED_PAIRS:
                 held -= len(self._plans.popitem(last=False)[1][0])
             return block, plan
+
+    def _plan_lengths(self, source: IntArray, target: IntArray, shuffle_key: list[int] | None) -> BlockPlan:
+        settings = self._settings
+        return plan_block(source, target, self._buckets, settings.batch_type, settings.batch_tokens,
+                          settings.sort_by_length, shuffle_key)
+
+
+def _is_empty(data: BlockSource) -> bool:
+    if isinstance(data, PreparedData):
+        return not data.pairs  # the manifest tells
+    return not any(len(data.read_block(block)) for block in range(data.num_blocks))
 
 
 def _lengths(block: PairBlock) -> tuple[IntArray, IntArray]:

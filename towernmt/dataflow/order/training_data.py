@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.secrets import mask_uri
-from towernmt.dataflow.prepared.prepared_data import open_prepared
+from towernmt.dataflow.prepared.prepared_data import PreparedData, open_prepared
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
+    from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
     from towernmt.dataflow.order.batches import Batches, BlockSource
+    from towernmt.dataflow.order.epoch_size import EpochSize
     from towernmt.dataflow.order.stream_batches import StreamBatches
     from towernmt.dataflow.text.validation_set import ValidationSet
     from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -99,17 +100,21 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
     if settings.subword_sampling:
         raise SettingsError(f"data.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
                             "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
-    blocks = cast("BlockSource", data)
-    batches = Batches(blocks, settings, epochs, alignments)
-    if report is not None:
-        waste = batches.padding_waste()
-        report(f"{waste.pairs:,} pairs in {batches.batches_per_epoch():,} batches an epoch; padding: {waste}.")
-        size = waste.mean_size(settings.batch_type)
-        if blocks.num_blocks > 1 and size < _FULL * settings.batch_tokens and waste.batches < _FEW * blocks.num_blocks:
-            report(f"Batches hold {size:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
-                   f"reaches over two shards, and the {blocks.num_blocks:,} shards of {data.directory} have "
-                   f"{waste.pairs / blocks.num_blocks:,.0f} pairs each: prepare with a larger --shard-pairs.")
+    batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
+    if report is not None and isinstance(data, PreparedData):
+        _report_size(data, batches.estimated_size, settings, report)
     return batches
+
+
+def _report_size(data: PreparedData, size: EpochSize, settings: BatchSettings, report: Callable[[str], None]) -> None:
+    report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {size.source_tokens:,} source and "
+           f"{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source positions and "
+           f"{size.target:.1%} of the target positions.")
+    mean = size.mean_batch(settings.batch_type)
+    if data.num_blocks > 1 and mean < _FULL * settings.batch_tokens and size.batches < _FEW * data.num_blocks:
+        report(f"Batches hold {mean:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
+               f"reaches over two shards, and the {data.num_blocks:,} shards of {data.directory} have "
+               f"{size.pairs / data.num_blocks:,.0f} pairs each: prepare with a larger --shard-pairs.")
 
 
 def is_prepared(where: str | Path) -> bool:

@@ -41,6 +41,7 @@ from towernmt.dataflow.prepared.manifest import (
     read_manifest,
     vocabulary_files,
 )
+from towernmt.dataflow.prepared.pair_lengths import LENGTHS
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.prepared.shards import ShardInfo, ShardWriter
 from towernmt.dataflow.text.chunks import check_rereadable
@@ -196,7 +197,8 @@ class _Preparation:
         small += self._validation.write(self._stage)
         write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
         write_text(self._stage / "statistics.txt", table(report, dataclasses.asdict(vocabularies), notes))
-        small += ["statistics.json", "statistics.txt"]
+        write_text(self._stage / LENGTHS, statistics.pair_lengths.to_text())
+        small += ["statistics.json", "statistics.txt", LENGTHS]
         manifest = Manifest(
             format="towernmt-prepared", version=2 if factors or settings.alignments else 1,
             settings=settings.identity(), inputs=self._inputs, vocabularies=vocabularies, pairs=statistics.pairs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.prepare.chunk_encoder import EncodedChunk
 from towernmt.dataflow.prepared.corpus_statistics import lines_in_words
+from towernmt.dataflow.prepared.pair_lengths import PairLengths
 from towernmt.dataflow.text.filters.pair_filter import DROP_REASONS, LENGTH_REASONS
 from towernmt.dataflow.vocabulary.base import UNK
 
@@ -28,6 +30,8 @@ class Statistics:
     def __init__(self, max_length: int, factors: int = 0, linked: bool = False) -> None:
         self._unknown_factors = [0] * factors
         self._links: dict[str, int] | None = {"links": 0, "pairs": 0} if linked else None
+        self._width = max_length + 1
+        self._pair_lengths: Counter[int] = Counter()  # source length * width + target length
         self._lines = 0
         self._pairs = 0
         self._sides = {"source": _Side(max_length), "target": _Side(max_length)}
@@ -47,6 +51,9 @@ class Statistics:
         if self._links is not None and chunk.link_counts is not None:
             self._links["links"] += int(chunk.link_counts.sum())
             self._links["pairs"] += int(np.count_nonzero(chunk.link_counts))
+        codes, counts = np.unique(chunk.source_lengths.astype(np.int64) * self._width + chunk.target_lengths,
+                                  return_counts=True)
+        self._pair_lengths.update(dict(zip(codes.tolist(), counts.tolist(), strict=True)))
         ratios = chunk.source_lengths / chunk.target_lengths
         self._ratio_sum += float(ratios.sum())
         self._ratio_squares += float(np.square(ratios).sum())
@@ -64,6 +71,13 @@ class Statistics:
     def length_ratio(self) -> float:
         """Mean over the pairs of source tokens / target tokens."""
         return self._ratio_sum / self._pairs
+
+    @property
+    def pair_lengths(self) -> PairLengths:
+        """The histogram of the lengths of both sides."""
+        codes = np.array(sorted(self._pair_lengths), np.int64)
+        counts = np.array([self._pair_lengths[code] for code in codes.tolist()], np.int64)
+        return PairLengths(*np.divmod(codes, self._width), counts)
 
     def dropped_in_words(self) -> str:
         """For example "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""

@@ -20,7 +20,8 @@ from towernmt.dataflow.prepared.manifest import MANIFEST, VOCABULARIES, read_man
 
 STAGE = ".preparing"
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
-_OTHERS = re.compile(r"(manifest\.json|statistics\.(json|txt)|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
+_OTHERS = re.compile(
+    r"(manifest\.json|statistics\.(json|txt)|lengths\.tsv|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
 _VOCABULARY = re.compile(
     VOCABULARIES + r"/((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words)(\.tmp)?")
 

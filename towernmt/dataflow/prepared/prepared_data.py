@@ -5,6 +5,7 @@ manifest.json            written last: without it the directory is not read
 vocabulary/source.*      and vocabulary/target.*
 shard-00000.pairs ...    the blocks
 statistics.json          and statistics.txt, the same as a table
+lengths.tsv              how many pairs have which lengths
 valid.source             and valid.target: raw text, if validation text was given (more: see `prepare_validation`)
 ```
 """
@@ -28,6 +29,7 @@ from towernmt.dataflow.prepared.manifest import (
     vocabulary_files,
 )
 from towernmt.dataflow.prepared.pair_block import PairBlock
+from towernmt.dataflow.prepared.pair_lengths import LENGTHS, PairLengths, parse_pair_lengths
 from towernmt.dataflow.prepared.shards import ShardInfo, read_shard
 from towernmt.dataflow.text.chunks import Chunk
 from towernmt.dataflow.text.validation_set import ValidationSet, files_of_set
@@ -117,6 +119,17 @@ class PreparedData:
         content, name = self._read("statistics.json"), str(self._files / "statistics.json")
         parse_json(content, StatisticsReport, name, _AGAIN)
         return parse_json(content, dict[str, Any], name, _AGAIN)
+
+    @cached_property
+    def pair_lengths(self) -> PairLengths | None:
+        """The histogram of the pairs' lengths; None: the data were prepared by a version that made none.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        if self._manifest.file(LENGTHS) is None:
+            return None
+        return parse_pair_lengths(self._read(LENGTHS), str(self._files / LENGTHS))
 
     @cached_property
     def statistics_table(self) -> str:

@@ -42,7 +42,7 @@ class RemotePreparedData(PreparedData):
             fetch_small_files(self._folder, Path(directory))
             super().__init__(directory)
             # Into memory, before the files go.
-            _ = self.statistics, self.statistics_table, self.valid_source, self.valid_target
+            _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths
         self.directory = self._folder.name
 
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
