@@ -179,7 +179,7 @@ class GeneralQueueInput(FeedfreeInput):
         Raises:
             NotImplementedError: it is not known, as of a stream.
         """
-        estimate = getattr(self.batches, "estimated_batches_per_epoch", self.size)
+        estimate = getattr(self.batches, "estimated_batches_per_epoch", self._size)
         return int(estimate())
 
     def _size(self) -> int:
