@@ -21,7 +21,13 @@ MARK = re.compile(r"^\[\[public names of ([\w.]+)\]\]$", re.M)
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with each mark replaced by the blocks of its package or module."""
-    return MARK.sub(lambda mark: "\n\n".join(f"::: {name}" for name in public_names(mark[1])), markdown)
+    return MARK.sub(lambda mark: "\n\n".join(block(name) for name in public_names(mark[1])), markdown)
+
+
+def block(name: str) -> str:
+    """What mkdocstrings makes a name's documentation of; the fields of settings stand on the page of settings."""
+    fields = "\n    options: {show_signature: false, members: false}" if name.endswith("Settings") else ""
+    return f"::: {name}{fields}"
 
 
 def public_names(package: str) -> list[str]:
@@ -33,10 +39,12 @@ def public_names(package: str) -> list[str]:
     path = ROOT / package.replace(".", "/")
     exported = _exported(package, path)
     modules = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-    homes = {name: _dotted(module) for module in modules for name in _defined(module)} | _lazy_homes(package)
     if exported is None:
         return [f"{_dotted(module)}.{name}" for module in modules for name in _defined(module)]
-    return [f"{homes.get(name, package)}.{name}" for name in exported]
+    lazy = _lazy_homes(package)     # in the order in which the package lists them
+    homes = {name: _dotted(module) for module in modules for name in _defined(module)} | lazy
+    names = [name for name in lazy if name in exported] + [name for name in exported if name not in lazy]
+    return [f"{homes.get(name, package)}.{name}" for name in names]
 
 
 def _exported(package: str, path: Path) -> list[str] | None:
