@@ -29,7 +29,11 @@ GROUPS = {
 HEAD = """\
 # Settings
 
-Made by `python docs/make_settings.py` from the dataclasses; change those, and make it again.
+Every setting of a run with its default, its meaning and its range, then the options of `towernmt prepare`.
+
+```sh
+towernmt train --data data/de-en --logdir runs/de-en --config mine.yaml --set train.steps=20000 data.batch_tokens=2048
+```
 
 `towernmt train` takes settings from, low to high: the defaults (or `--preset`), what was saved with the run
 (`settings.yaml`), `--config FILE` (YAML, nested or with dotted keys), and `--set key=value ...`. Lists are
@@ -38,6 +42,8 @@ written with commas, and `none` is no value. An unknown key or a value of the wr
 Once a run has checkpoints, its `model.*` settings (but for dropout and label smoothing), `optimizer.name`,
 `optimizer.ema_decay`, `optimizer.adafactor_momentum`, `train.only` and `train.freeze` are fixed.
 The names that settings had before are understood, too; a table at the end has them.
+
+(`python docs/make_settings.py` makes this page from the dataclasses: change those, and make it again.)
 """
 FORMER_KEYS = """\
 ## Former names

@@ -2,7 +2,7 @@
 
 A recording is the bytes that a program sent to its terminal; `script -c COMMAND RECORDING` makes one. Of each, the last
 screen is shown: what was written over is gone, as on the terminal. `-N` before a recording shows its last N lines
-alone. An argument that begins with `$` is a line to be shown as it is.
+alone. An argument that begins with `$` or `...` is a line to be shown as it is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(output: Path, title: str, arguments: list[str]) -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     count = 0
     for argument in arguments:
-        if argument.startswith("$"):
+        if argument.startswith(("$", "...")):
             console.print(Text(argument, style="bold"))
         elif re.fullmatch(r"-\d+", argument):
             count = int(argument[1:])
