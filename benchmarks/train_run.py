@@ -74,7 +74,7 @@ class Plan:
 def bare_update(trainer: Any, data: Any) -> None:
     """One update as `session.run` of the operations that make it: no callback, no summary, nothing fetched."""
     for number in range(trainer.update_cycle - 1):
-        trainer.sess.run(trainer._collect_next if number else trainer._collect_first)
+        trainer.sess.run(trainer._cycle.collect_op(number))
     trainer.sess.run(trainer.train_op)
     for _ in range(trainer.update_cycle):
         data.count_lost_batch()     # the input counts what its own callback dequeued

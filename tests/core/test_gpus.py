@@ -8,7 +8,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.gpus import why_missing
-from towernmt.train import trainer
+from towernmt.train import devices
 
 BUILD = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"}
 
@@ -67,6 +67,6 @@ def test_a_tensorflow_without_cuda(tmp_path):
 
 
 def test_the_trainer_says_it_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(trainer, "why_missing", lambda: "the card is missing")
+    monkeypatch.setattr(devices, "why_missing", lambda: "the card is missing")
     with pytest.raises(SettingsError, match=r"^--gpu 0,1: GPU 0 was not found \(the card is missing\); use --towers 2"):
-        trainer.tower_devices([0, 1], None)
+        devices.tower_devices([0, 1], None)

@@ -23,7 +23,8 @@ from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
-from towernmt.train.trainer import SyncMultiGPUTrainer, tower_devices
+from towernmt.train.devices import tower_devices
+from towernmt.train.trainer import SyncMultiGPUTrainer
 
 SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 2,
          "source_vocab_size": 50, "target_vocab_size": 50}

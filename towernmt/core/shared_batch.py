@@ -41,13 +41,17 @@ def towers_of_batch() -> int:
     return int(context.total)
 
 
-def target_tokens_of_step(towers: list[Any]) -> Tensor:
-    """float32 `[]`: the target tokens of a step.
+def shares_batch(tower: Any) -> bool:
+    """Whether a training tower, given as tensorpack's handle of it, shares its batch with the others."""
+    return tower.ns_name in graph_state().sharing_towers
+
+
+def total_of_step(towers: list[Any], name: str = TOKENS) -> Tensor:
+    """float32 `[]`: the total of a scalar input, such as the target tokens, over the batches of a step.
 
     Args:
-        towers: the handles of its training towers, which have the input `target_tokens`.
+        towers: the handles of this process's training towers, which have that input.
+        name: of the input.
     """
-    tokens = [tower.get_tensor(TOKENS) for tower in towers]
-    if len(tokens) == 1 or towers[0].ns_name in graph_state().sharing_towers:
-        return tokens[0]
-    return tf.add_n(tokens)
+    numbers = [tower.get_tensor(name) for tower in towers]
+    return numbers[0] if len(numbers) == 1 or shares_batch(towers[0]) else tf.add_n(numbers)

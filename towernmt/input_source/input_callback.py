@@ -18,6 +18,7 @@ from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.core.runs import Run
+from towernmt.core.tensors import Operation
 from towernmt.core.tf_compat import tf1
 from towernmt.input_source.staging import Known, Staging
 from towernmt.input_source.statistics import InputStatistics
@@ -60,14 +61,14 @@ class InputCallback(Callback):
             self._raised = True
             raise run.error
 
-    def run_with_batch(self, sess: Any, op: Any) -> str:
+    def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
         """Run an operation that consumes one batch outside the hooks; the position after that batch."""
         if self._input.staging is not None:
             known = self._take_staged(self._input.staging)
-            sess.run([self._input.staging.gets, op])
+            sess.run([self._input.staging.gets, op], feed_dict)
         else:
             self._await_batch()
-            known, _ = sess.run([self._fetches(), op])
+            known, _ = sess.run([self._fetches(), op], feed_dict)
         return self._count(known)
 
     def count_lost_batch(self) -> None:

@@ -17,6 +17,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import TOKENS, share_batch
+from towernmt.core.tensors import Operation
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.position import Position
@@ -148,17 +149,21 @@ class GeneralQueueInput(FeedfreeInput):
         calls when it meets `OutOfRangeError`, so that a broken source is no normal end."""
         self._callback.raise_feeder_error()
 
-    def run_with_batch(self, sess: Any, op: Any) -> str:
+    def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
         """Run `op`, which consumes one batch, outside a training step's hooks (update cycles do).
 
         `last_position` stays: what was consumed counts only once an update was made from it.
 
+        Args:
+            sess: the session.
+            op: what to run.
+            feed_dict: what else the run is fed; None for nothing.
         Returns:
             the position after that batch, as JSON.
         Raises:
             FeederError, StopTraining: as before a training step.
         """
-        return self._callback.run_with_batch(sess, op)
+        return self._callback.run_with_batch(sess, op, feed_dict)
 
     def count_lost_batch(self) -> None:
         """A run that took a batch failed and is not made again: `last_position` passes that batch with the next one."""

@@ -1,15 +1,73 @@
-"""Gradients of several towers and several batches, as one."""
+"""Gradients of several towers, processes and batches, as one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
+from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.world import World
 
-GradsAndVars = list[tuple[Any, Any]]
+GradsAndVars = list[tuple[Any, Variable]]
+"""Gradients (tensors, or `tf.IndexedSlices` where they are sparse) with their variables."""
 
 
-def sum_over_towers(towers: list[GradsAndVars]) -> GradsAndVars:
+class GradientReducer(ABC):
+    """How the gradients of all towers of the world become the gradients of one update.
+
+    A trainer calls it while it builds its graph, with its world. The cost of each tower is divided by the number of
+    towers in the world, so that the sum is the gradient of the mean.
+    """
+
+    @abstractmethod
+    def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
+        """The sum of each variable's gradients over all towers of all processes: computed once an update.
+
+        Args:
+            towers: for each tower of this process its gradients and the shared variables, in the same order. With an
+                update cycle they are summed over towers and averaged over batches already, and stand here as one tower.
+            world: how many processes there are, and which one this is.
+        Returns:
+            the same in every process.
+        """
+
+    @abstractmethod
+    def total(self, number: Tensor, world: World) -> Tensor:
+        """The sum of a number that each process has for itself: its target tokens, by which an update cycle weights.
+
+        Args:
+            number: float32 `[]`, of this process's towers.
+        Returns:
+            float32 `[]`, the same in every process.
+        """
+
+
+class SumOverTowers(GradientReducer):
+    """The sum over the towers of one process.
+
+    Raises:
+        SettingsError: there are several processes, which would train models that differ.
+    """
+
+    def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
+        _refuse_several(world)
+        return sum_over_towers(towers)
+
+    def total(self, number: Tensor, world: World) -> Tensor:
+        _refuse_several(world)
+        return number
+
+
+def _refuse_several(world: World) -> None:
+    if world.processes > 1:
+        raise SettingsError(f"SumOverTowers adds the gradients of one process, and the world has {world.processes}: "
+                            "give the trainer a reducer that adds over processes (SyncMultiGPUTrainer(reducer=...)).")
+
+
+def sum_over_towers(towers: Sequence[GradsAndVars]) -> GradsAndVars:
     """The sum of each variable's gradients over the towers; sparse gradients stay sparse.
 
     Args:
@@ -21,14 +79,14 @@ def sum_over_towers(towers: list[GradsAndVars]) -> GradsAndVars:
         return [(_sum([g for g, _ in column]), column[0][1]) for column in zip(*towers, strict=True)]
 
 
-def _sum(gradients: list[Any]) -> Any:
+def _sum(gradients: Sequence[Any]) -> Any:
     if all(isinstance(g, tf.IndexedSlices) for g in gradients):
         return tf.IndexedSlices(tf.concat([g.values for g in gradients], 0),
                                 tf.concat([g.indices for g in gradients], 0), gradients[0].dense_shape)
     return tf.add_n([tf.convert_to_tensor(g) for g in gradients])
 
 
-def scaled(gradient: Any, factor: Any) -> Any:
+def scaled(gradient: Any, factor: Tensor) -> Any:
     """A gradient times a number; a sparse one stays sparse."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
@@ -45,7 +103,7 @@ class Accumulator:
         weight: float32 `[]`, the tokens of the present batch.
     """
 
-    def __init__(self, gradients: GradsAndVars, weight: Any) -> None:
+    def __init__(self, gradients: GradsAndVars, weight: Tensor) -> None:
         self._variables = [v for _, v in gradients]
         with tf1.name_scope("update_cycle"):
             self._weighted = [tf.convert_to_tensor(g) * weight for g, _ in gradients] + [weight]
@@ -53,9 +111,9 @@ class Accumulator:
                 self._sums = [_sum_variable(v.op.name.replace("/", "."), v.shape) for v in self._variables]
                 self._sums.append(_sum_variable("total_weight", []))
             pairs = list(zip(self._sums, self._weighted, strict=True))
-            self.assign = tf.group(*[s.assign(w, read_value=False) for s, w in pairs])
+            self.assign: Operation = tf.group(*[s.assign(w, read_value=False) for s, w in pairs])
             """Begin the sums with the present batch."""
-            self.add = tf.group(*[s.assign_add(w, read_value=False) for s, w in pairs])
+            self.add: Operation = tf.group(*[s.assign_add(w, read_value=False) for s, w in pairs])
             """Add the present batch to the sums."""
 
     def with_current(self) -> GradsAndVars:
@@ -68,12 +126,12 @@ class Accumulator:
         with tf1.name_scope("update_cycle_rest"):
             return self._mean([s.read_value() for s in self._sums])
 
-    def _mean(self, totals: list[Any]) -> GradsAndVars:
+    def _mean(self, totals: list[Tensor]) -> GradsAndVars:
         *gradients, weight = totals
         share = 1.0 / tf.maximum(weight, 1.0)
         return [(g * share, v) for g, v in zip(gradients, self._variables, strict=True)]
 
 
-def _sum_variable(name: str, shape: Any) -> Any:
+def _sum_variable(name: str, shape: Any) -> Variable:
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer(), trainable=False,
                             use_resource=True, collections=[tf1.GraphKeys.LOCAL_VARIABLES])

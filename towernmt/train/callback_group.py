@@ -1,17 +1,23 @@
-"""tensorpack's group of callbacks, in which each sees its own runs, and a failure at the end fails the program."""
+"""tensorpack's group of callbacks, in which each sees its own runs, and all processes end at the same step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tensorpack.callbacks.group import Callbacks
 from tensorpack.utils import logger
 
 from towernmt.callbacks.hooks.run_hooks import refuse_shared_feeds, separate_runs
+from towernmt.core.world import Decision, World
+from towernmt.train.agreement import ENDINGS, agree_on, end_by
 
 
 class CallbackGroup(Callbacks):
     """All callbacks of a trainer.
+
+    What a callback raises after a step to end training (limits, signals, patience, divergence; callbacks of one's own)
+    ends it in every process of the world, after the same step: they agree once, when all callbacks have acted.
 
     tensorpack prints what a callback raises in `after_train` and forgets it: a last checkpoint that could
     not be written would look like success. Here the others still end, and the first such error is kept.
@@ -23,7 +29,7 @@ class CallbackGroup(Callbacks):
         error: the first exception of an `after_train`, or None.
     """
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks, world: World) -> None:
         """Take the place of a group that was set up.
 
         Raises:
@@ -31,6 +37,7 @@ class CallbackGroup(Callbacks):
         """
         super().__init__(callbacks.cbs)
         refuse_shared_feeds(self.cbs)
+        self.trainer, self._world = callbacks.trainer, world
         self.error: Exception | None = None
 
     separates_runs = True
@@ -38,6 +45,25 @@ class CallbackGroup(Callbacks):
     def get_hooks(self) -> list[Any]:
         """The callbacks as hooks of the trainer's session, each for its own runs."""
         return separate_runs(super().get_hooks())
+
+    def _before_epoch(self) -> None:
+        self._act_together(super()._before_epoch)
+
+    def trigger_step(self) -> None:
+        self._act_together(super().trigger_step)
+
+    def _trigger_epoch(self) -> None:
+        self._act_together(super()._trigger_epoch)
+
+    def _act_together(self, act: Callable[[], None]) -> None:
+        error: Exception | None = None
+        try:
+            act()
+        except ENDINGS as raised:
+            error = raised
+        decision = agree_on(error, self._world)
+        if decision is not Decision.GO_ON:
+            end_by(decision, error, self.trainer)
 
     def _after_train(self) -> None:
         for callback in self.cbs:

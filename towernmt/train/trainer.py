@@ -1,4 +1,4 @@
-"""Towers to one update: the synchronous trainer, with update cycles."""
+"""Towers to one update: the synchronous trainer, of one process or of many."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from typing import Any
 
 from tensorpack.input_source import StagingInput
 from tensorpack.tfutils.common import get_global_step_var
-from tensorpack.tfutils.tower import TrainTowerContext
+from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import SingleCostTrainer
-from tensorpack.utils import logger
 
 from towernmt.callbacks.hooks.run_hooks import session_for
 from towernmt.check.watch import TowerWatch
 from towernmt.core.errors import SettingsError
-from towernmt.core.graph_state import graph_state
 from towernmt.core.loop import ResumableLoop
-from towernmt.core.machine.gpus import why_missing
 from towernmt.core.runs import Run, belong_to
-from towernmt.core.session import SessionCreator, processors
-from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
+from towernmt.core.session import SessionCreator
+from towernmt.core.shared_batch import TOKENS, shares_batch, total_of_step
+from towernmt.core.tensors import Operation, Tensor
 from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.core.terminal.terminal_log import DETAIL, mend_terminal
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.tf_compat import tf
+from towernmt.core.world import Decision, present_world
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.freeze import TrainedVariables
-from towernmt.optim.gradients import Accumulator, sum_over_towers
+from towernmt.optim.gradients import GradientReducer, GradsAndVars, SumOverTowers, sum_over_towers
+from towernmt.train.agreement import ENDINGS, agree_on, end_by
 from towernmt.train.callback_group import CallbackGroup
+from towernmt.train.devices import CPU, tower_devices
 from towernmt.train.log_filter import mend_logger
-
-GradsAndVars = list[tuple[Any, Any]]
-CPU = "/cpu:0"
+from towernmt.train.out_of_memory import OutOfMemorySkipping
+from towernmt.train.towers import build_towers, share_of_cost
+from towernmt.train.update_cycle import UpdateCycle
 
 
 class SyncMultiGPUTrainer(SingleCostTrainer):
     """One tower a GPU (or several on the CPU), one update from their mean gradient.
+
+    It is called as tensorpack's `SyncMultiGPUTrainer`, a function that makes a `SyncMultiGPUTrainerParameterServer`; it
+    differs in that towers share a batch, and that it also trains on the CPU, in cycles and in several processes.
 
     Every tower reads the same variables, under reuse: names in a checkpoint do not depend on the number
     of towers. The model's cost is scaled so that the mean over towers is the mean over all target tokens
@@ -44,6 +48,12 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     With an update cycle of K (THUMT's term; gradient accumulation), one step reads K batches and makes one
     update, from the gradient averaged over all target tokens of the K batches.
+
+    A trainer of your own overrides `train_batch`, what is done with one batch: update cycles, and going on behind
+    batches that run out of memory, stay. One that overrides `run_step`, as in tensorpack, makes whole steps itself.
+
+    It trains in the world that it is made in (`towernmt.core.world`). In a world of several processes it needs a
+    reducer that adds over them, and nothing else of it changes.
 
     Args:
         gpus: GPU numbers, one tower each; or how many, 4 for the GPUs 0 to 3, as in tensorpack.
@@ -54,9 +64,12 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             stays. 0 stops at the first.
         staging: copy each batch of a `GeneralQueueInput` to the towers' devices while the one before is trained on;
             None: on GPUs, not on the CPU. Nothing but the time depends on it.
+        reducer: how the gradients of all towers become those of one update; None: their sum, within one process.
     Attributes:
-        model: whose tower function is trained, where `towernmt.train.train` made it; for a `run_step` of your own.
-        skipped_batches: how many ran out of memory.
+        model: whose tower function is trained, where `towernmt.train.train` made it; for a `train_batch` of your own.
+        world: the processes that make each update.
+        diverged: set by a callback that found values which are not finite: nothing is saved from then on.
+        watch: refuses towers that break the rules of tower functions (see the manual's page of them).
     Raises:
         SettingsError: both or neither of `gpus` and `towers`, a GPU that is not there, a number below 1.
         TowerRuleError: when the graph is set up, of a tower function that breaks a rule.
@@ -64,7 +77,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def __init__(self, gpus: Sequence[int] | int | None = None, towers: int | None = None, update_cycle: int = 1,
                  trained: TrainedVariables | None = None, skip_out_of_memory: int = 0,
-                 staging: bool | None = None) -> None:
+                 staging: bool | None = None, reducer: GradientReducer | None = None) -> None:
         super().__init__()
         mend_logger()
         mend_terminal()
@@ -77,15 +90,25 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.update_cycle = update_cycle
         self.trained = trained or TrainedVariables()
         self.staging = gpus is not None if staging is None else staging
+        self.world, self.reducer = present_world(), reducer or SumOverTowers()
         self.model: Any = None
-        self.skip_out_of_memory, self.skipped_batches = skip_out_of_memory, 0
-        self._lost = ("", 0)
         self.diverged = False
-        """Set by a callback that found values which are not finite: nothing is saved from then on."""
         self.loop = ResumableLoop()
-        self._sessions: dict[Run, Any] = {}
         self.watch = TowerWatch()
-        """Refuses towers that break the rules of tower functions (see docs/extend/tower-rules.md)."""
+        self._skipping = OutOfMemorySkipping(skip_out_of_memory)
+        self._cycle: UpdateCycle | None = None
+        self._collected = 0     # batches of the present update
+        self._sessions: dict[Run, Any] = {}
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files, and runs the callbacks that are for the chief only (tensorpack's name)."""
+        return self.world.is_chief
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many batches ran out of memory and were left out."""
+        return self._skipping.skipped
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
         self._input = input
@@ -93,58 +116,59 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             input.stage()
         get_global_step_var()
         self.watch.attach(self.tower_func)
-        tower_fn = self._make_get_grad_fn(input, self._share_of(get_cost_fn), get_opt_fn)
-        towers = [self._build_tower(i, tower_fn) for i in range(len(self.devices))]
-        gradients = self.trained.choose(sum_over_towers(towers))
+        count = self.world.tower(0, len(self.devices)).total
+        tower_fn = self._make_get_grad_fn(input, share_of_cost(get_cost_fn, count), get_opt_fn)
+        towers = self._trained(build_towers(tower_fn, self.tower_devices, self.world))
         optimizer = get_opt_fn()
         if self.update_cycle == 1:
-            self.train_op = optimizer.apply_gradients(gradients, name="train_op")
+            self.train_op = optimizer.apply_gradients(self.reducer.reduce(towers, self.world), name="train_op")
             return []
-        accumulator = Accumulator(gradients, _weight(self.tower_func))
-        clock = graph_state().clock
-        advance = [] if clock is None else [clock.advance]
-        self._collect_first = tf.group(accumulator.assign, *advance)
-        self._collect_next = tf.group(accumulator.add, *advance)
-        self.train_op = optimizer.apply_gradients(accumulator.with_current(), name="train_op")
-        self._flush_op = tf.group(
-            optimizer.apply_gradients(accumulator.without_current(), name="flush_op"),
-            get_global_step_var().assign_add(1, read_value=False))
+        self._cycle = UpdateCycle(
+            self.update_cycle, sum_over_towers(towers), self.batch_weight(),
+            reduce=lambda gradients: self.reducer.reduce([gradients], self.world),
+            apply=lambda gradients, name: optimizer.apply_gradients(gradients, name=name))
+        self.train_op = self._cycle.train_op
         return []
 
-    def _share_of(self, get_cost_fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The cost divided by the number of towers, so that the sum of their gradients is the gradient of the mean.
+    def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
+        """Of each tower the gradients of the variables that are trained."""
+        names = {variable.name for _, variable in self.trained.choose(towers[0])}
+        return [[(gradient, variable) for gradient, variable in tower if variable.name in names] for tower in towers]
 
-        To divide the sum instead would be one more pass over all gradients.
+    def batch_weight(self) -> Tensor:
+        """What a batch counts among those of an update cycle; override it for a cost that is a mean of something else.
+
+        Returns:
+            float32 `[]`: the batch's target tokens, if the tower function has that input, else 1. It is called when the
+            towers are built; `weight_by(name)` gives the total of another input.
         """
-        def share_of_cost(*inputs: Any) -> Any:
-            cost = get_cost_fn(*inputs)
-            return cost / len(self.devices) if isinstance(cost, tf.Tensor) and len(self.devices) > 1 else cost
+        has_tokens = any(spec.name == TOKENS for spec in self.tower_func.input_signature)
+        return self.weight_by(TOKENS) if has_tokens else tf.constant(1.0)
 
-        return share_of_cost
-
-    def _build_tower(self, index: int, tower_fn: Callable[[], GradsAndVars]) -> GradsAndVars:
-        count = len(self.devices)
-        name = f"tower{index}" if count > 1 else ""
-        device = self.tower_devices[index]
-        logger.info(f"Building training tower {index + 1} of {count} on {device} ...", extra=DETAIL)
-        scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None)
-        with tf1.device(_place(device, self.tower_devices[0])), scope, TrainTowerContext(
-                name, index=index, total=count):
-            return tower_fn()
+    def weight_by(self, name: str) -> Tensor:
+        """float32 `[]`: the total of a scalar input of the tower function, over the batch of one step."""
+        towers = list(self.tower_func.towers.training())
+        total = total_of_step(towers, name)
+        return total if shares_batch(towers[0]) else self.reducer.total(total, self.world)
 
     def initialize(self, session_creator: Any, session_init: Any) -> None:
-        """tensorpack's, in a session whose threads suit the number of towers."""
+        """tensorpack's, in a session whose threads suit the number of towers; every process gets the initial values."""
         if isinstance(session_creator, SessionCreator):
             session_creator.cpu_towers = sum(device == CPU for device in self.tower_devices)
         with without_noise():
-            super().initialize(session_creator, session_init)
+            if self.is_chief:
+                super().initialize(session_creator, session_init)
+                return
+            session_init._setup_graph()
+            super().initialize(session_creator, JustCurrentSession())   # tensorpack gives them to the chief alone
+            session_init._run_init(self.sess)
 
     def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
         """tensorpack's, with a group that keeps what fails at the end of training."""
         if self.update_cycle > 1:
             self._stage_in_cycles()
         super().setup_callbacks(callbacks, monitors)
-        self._group = CallbackGroup(self._callbacks)
+        self._group = CallbackGroup(self._callbacks, self.world)
         self._callbacks: Any = self._group
 
     def _stage_in_cycles(self) -> None:
@@ -178,116 +202,73 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             self._sessions[kind] = self.hooked_sess if kind is Run.TRAIN_STEP else session_for(self, kind)
         return self._sessions[kind]
 
+    def train_batch(self, run: Callable[..., None]) -> None:
+        """What is done with one batch: here, its gradients. Override it to make something of the batch first.
+
+        An update cycle of K calls it K times for one update. With a batch that runs out of memory, the update begins
+        anew with the next batch. `batch_number` tells the batches apart, also those of one update.
+
+            def train_batch(self, run):
+                source, source_length, *_ = self._input.take(self.hooked_sess)      # of a `FedInput`
+                run(self._input.feed(source, ...))
+
+        Args:
+            run: computes the gradients of the batch, and after the last one of a cycle makes the update. To be called
+                once, with a `feed_dict` or without.
+        """
+        run()
+
+    @property
+    def batch_number(self) -> int:
+        """The number of the present batch in the whole training, from 0; the same in a run that was resumed."""
+        return self.loop.global_step * self.update_cycle + self._collected
+
     def run_step(self) -> None:
         """One update, of the next batches that fit into memory."""
         while True:
+            error: Exception | None = None
             try:
-                return self._update()
-            except tf.errors.ResourceExhaustedError as error:
-                self._skip_batch(error)
+                self._update()
+            except (*ENDINGS, tf.errors.ResourceExhaustedError) as raised:
+                error = raised
+            decision = agree_on(error, self.world)
+            if decision is Decision.GO_ON:
+                return
+            if decision is not Decision.SKIP_BATCH:
+                end_by(decision, error, self)
+            self._skipping.skip(self, error)
 
     def _update(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
-        collected, position, step = 0, "", self.loop.global_step
+        position, step, self._collected = "", self.loop.global_step, 0
         try:
-            while collected < self.update_cycle - 1:
-                position = self._collect(self._collect_next if collected else self._collect_first)
-                collected += 1
-            self.hooked_sess.run(self.train_op)
+            while self._cycle is not None and self._collected < self.update_cycle - 1:
+                position = self._collect(self._cycle.collect_op(self._collected))
+                self._collected += 1
+            self.train_batch(self._make_update)
         except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # TensorFlow's normal ends, and ours
             if isinstance(self._input, GeneralQueueInput):
                 self._input.raise_feeder_error()
-            if collected and self.loop.global_step == step:     # else a callback asked for the end after the update
-                self._flush(collected, position)
+            if self._cycle is not None and self._collected and self.loop.global_step == step:
+                self._cycle.flush(self.sess, self._collected)   # else a callback asked for the end after the update
+                self.loop._global_step += 1
+                self._input.last_position = position
             reason = "the data has ended" if isinstance(end, tf.errors.OutOfRangeError) else str(end)
             raise StopTraining(reason or "a callback asked for the end") from None
 
-    def _skip_batch(self, error: Any) -> None:
-        """Go on behind a batch that ran out of memory (within an update cycle, behind those collected before it).
+    def _make_update(self, feed_dict: Any = None) -> None:
+        self.hooked_sess.run(self.train_op, feed_dict)
 
-        Raises:
-            SettingsError: there were too many.
-        """
-        self.skipped_batches += 1
-        position = getattr(self._input, "last_position", None) or "the beginning"
-        self._lost = (position, self._lost[1] + 1 if self._lost[0] == position else 1)
-        what = (f"step {self.loop.global_step + 1}: batch {self._lost[1]} behind {position} ran out of memory "
-                f"({_telling_line(str(error.message))})")
-        if self.skipped_batches > self.skip_out_of_memory:
-            raise SettingsError(f"{what}, and recovery.skip_out_of_memory={self.skip_out_of_memory} allows no more: "
-                                "make data.batch_tokens smaller (and train.update_cycle larger).") from error
-        logger.warning(f"{what}; it is skipped, number {self.skipped_batches} of {self.skip_out_of_memory} at most.")
-        self.monitors.put_scalar("skipped_batches", self.skipped_batches)
-        if isinstance(self._input, GeneralQueueInput):
-            self._input.count_lost_batch()
-        get_global_step_var().load(self.loop.global_step, self.sess)    # the failed run may have counted itself
+    def _collect(self, op: Operation) -> str:
+        """Add a batch's gradients to the sums; returns the position after that batch."""
+        session, position = self.session(Run.ACCUMULATION), ""
 
-    def _collect(self, op: Any) -> str:
-        session = self.session(Run.ACCUMULATION)
-        if isinstance(self._input, GeneralQueueInput):
-            return self._input.run_with_batch(session, op)
-        session.run(op)
-        return ""
+        def collect(feed_dict: Any = None) -> None:
+            nonlocal position
+            if isinstance(self._input, GeneralQueueInput):
+                position = self._input.run_with_batch(session, op, feed_dict)
+            else:
+                session.run(op, feed_dict)
 
-    def _flush(self, collected: int, position: str) -> None:
-        """The data ended inside an update cycle: update from the batches that were there."""
-        logger.info(f"The data ended after {collected} of {self.update_cycle} batches of an update cycle: "
-                    "the last update is made from these.")
-        self.sess.run(self._flush_op)
-        self.loop._global_step += 1
-        self._input.last_position = position
-
-
-LEAST_MOST_TOWERS = 64
-"""So many towers may be built on any machine's CPU."""
-
-
-def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
-    """The device of each tower.
-
-    Raises:
-        SettingsError: both or neither are given, a GPU is not there, or there are no towers, or very many.
-    """
-    if gpus is not None and towers is not None:
-        raise SettingsError("--gpu and --towers exclude each other: --gpu runs a tower a GPU, "
-                            "--towers N runs N towers on the CPU.")
-    if gpus is None:
-        if towers is None or towers < 1:
-            raise SettingsError("a trainer needs at least one tower: pass gpus=[0, 1, ...] or towers=N.")
-        most = max(LEAST_MOST_TOWERS, 4 * processors())
-        if towers > most:
-            raise SettingsError(f"--towers {towers}: {most} towers are the most on this machine's {processors()} "
-                                "processors; as many towers as processors use them all.")
-        return [CPU] * towers
-    if not gpus:
-        raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
-    present = len(tf.config.list_physical_devices("GPU"))
-    missing = [gpu for gpu in gpus if gpu < 0 or gpu >= present]
-    if missing:
-        found = f"TensorFlow sees {present}, numbered from 0" if present else why_missing()
-        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({found}); use --towers "
-                            f"{len(gpus)} to run the same towers on the CPU.")
-    return [f"/gpu:{gpu}" for gpu in gpus]
-
-
-def _telling_line(message: str) -> str:
-    """Of TensorFlow's many lines, the one that says what did not fit."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["?"]
-    return next((line for line in lines if "OOM" in line), lines[0])[:200]
-
-
-_VARIABLE_OPS = ("VarHandleOp", "VariableV2")
-
-
-def _place(device: str, variable_device: str) -> Callable[[Any], str]:
-    """Operations on the tower's device; variables, which all towers share, on the first tower's.
-
-    What has a device by a `tf.device` inside the tower (the input's shares, the clock: the CPU) keeps it.
-    """
-    return lambda operation: operation.device or (variable_device if operation.type in _VARIABLE_OPS else device)
-
-
-def _weight(tower_func: Any) -> Any:
-    """float32 `[]`: what a batch counts in an update cycle, its target tokens if the model has that input."""
-    names = [spec.name for spec in tower_func.input_signature]
-    return target_tokens_of_step(list(tower_func.towers.training())) if TOKENS in names else tf.constant(1.0)
+        self.train_batch(collect)
+        return position

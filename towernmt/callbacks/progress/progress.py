@@ -17,7 +17,7 @@ from towernmt.callbacks.validation.metrics import perplexity
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.peak_memory import peak_memory
-from towernmt.core.shared_batch import TOKENS, target_tokens_of_step
+from towernmt.core.shared_batch import TOKENS, total_of_step
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -205,7 +205,7 @@ def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
             found[name] = tf.add_n(tensors) / len(tensors) if len(tensors) > 1 else tensors[0]
     if towers:
         if _tower_tensor(towers[0], TOKENS) is not None:
-            found[TOKENS] = target_tokens_of_step(towers)
+            found[TOKENS] = total_of_step(towers)
         lengths = [t for t in (_tower_tensor(tower, "source_length") for tower in towers) if t is not None]
         if lengths:
             found["source_tokens"] = tf.add_n([tf.reduce_sum(length) for length in lengths])

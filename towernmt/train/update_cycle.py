@@ -1,0 +1,54 @@
+"""An update from several batches (THUMT's update cycle; gradient accumulation): the operations, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorpack.tfutils.common import get_global_step_var
+from tensorpack.utils import logger
+
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Operation, Tensor
+from towernmt.core.tf_compat import tf
+from towernmt.optim.gradients import Accumulator, GradsAndVars
+
+
+class UpdateCycle:
+    """The operations of an update of K batches.
+
+    The gradients of K - 1 batches are added up, weighted by their target tokens; the last batch's are added within the
+    train step, and the update is made from the mean over the tokens of all.
+
+    Args:
+        batches: K, 2 or more.
+        gradients: of the present batch, averaged over its tokens.
+        weight: float32 `[]`, the tokens of the present batch.
+        reduce: the gradients of all processes, of those of this one; once an update.
+        apply: makes the operation of an update from gradients, under a name.
+    Attributes:
+        train_op: takes the last batch, and makes the update.
+    """
+
+    def __init__(self, batches: int, gradients: GradsAndVars, weight: Tensor,
+                 reduce: Callable[[GradsAndVars], GradsAndVars],
+                 apply: Callable[[GradsAndVars, str], Operation]) -> None:
+        self.batches = batches
+        accumulator, clock = Accumulator(gradients, weight), graph_state().clock
+        advance = [] if clock is None else [clock.advance]
+        self._first: Operation = tf.group(accumulator.assign, *advance)
+        self._next: Operation = tf.group(accumulator.add, *advance)
+        self.train_op = apply(reduce(accumulator.with_current()), "train_op")
+        self._flush: Operation = tf.group(
+            apply(reduce(accumulator.without_current()), "flush_op"),
+            get_global_step_var().assign_add(1, read_value=False))
+
+    def collect_op(self, number: int) -> Operation:
+        """Takes batch `number` of a cycle, from 0 to K - 2, and adds its gradients to the sums."""
+        return self._next if number else self._first
+
+    def flush(self, session: Any, collected: int) -> None:
+        """The data ended inside a cycle: update from the batches that were there."""
+        logger.info(f"The data ended after {collected} of {self.batches} batches of an update cycle: "
+                    "the last update is made from these.")
+        session.run(self._flush)
