@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,15 +130,10 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         text: sentences in the language that each direction translates into.
         start: steps on the parallel text alone.
         others: as those of `SyncMultiGPUTrainer`.
-    Raises:
-        SettingsError: an update cycle, which `run_step` here has not.
     """
 
     def __init__(self, text: dict[str, Ids], start: int, **others: Any) -> None:
         super().__init__(**others)
-        if self.update_cycle > 1:
-            raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
-                                "an update: set it to 1, and data.batch_tokens higher.")
         self.text, self.start = text, start
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:
@@ -152,22 +147,22 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         for sampler in self.samplers.values():
             sampler.set_session(self.session(Run.SAMPLING))
 
-    def run_step(self) -> None:
+    def train_batch(self, run: Callable[..., None]) -> None:
         source, source_length, target, target_length, _ = self._input.take(self.hooked_sess)
         one, other = unpadded(source, source_length), unpadded(target, target_length)
         pairs = {"forward": (one, other), "backward": (other, one)}
         if self.loop.global_step >= self.start:
             for name, teacher in zip(DIRECTIONS, reversed(DIRECTIONS), strict=True):
                 written = self.choose(self.text[name], len(one), name)
-                drawn, _ = self.samplers[teacher](*pad_sentences(written), draw=self.loop.global_step)
+                drawn, _ = self.samplers[teacher](*pad_sentences(written), draw=self.batch_number)
                 pairs[name] = (pairs[name][0] + [row[(row != PAD) & (row != EOS)].tolist() for row in drawn[:, 0]],
                                pairs[name][1] + written)
         arrays = [array for name in DIRECTIONS for array in batch_of(*pairs[name])]
-        self.hooked_sess.run(self.train_op, self._input.feed(*arrays))
+        run(self._input.feed(*arrays))
 
     def choose(self, text: Ids, count: int, name: str) -> Ids:
-        """Sentences of this step, the same ones in a resumed run."""
-        random = np.random.default_rng([self.loop.global_step, DIRECTIONS.index(name)])
+        """Sentences of this batch, the same ones in a resumed run."""
+        random = np.random.default_rng([self.batch_number, DIRECTIONS.index(name)])
         return [text[i] for i in random.integers(0, len(text), count)]
 
 

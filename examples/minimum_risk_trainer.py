@@ -8,14 +8,14 @@
 
 Each step draws translations of a batch from the model as it is, scores them against the reference, and lowers their
 expected risk: the sum over the drawn Y of Q(Y) * (1 - score(Y)), where Q is p(Y | source) ** alpha, normalised over
-what was drawn. The trainer has a `run_step` of its own: a run that fetches data, one that samples, one that updates.
+what was drawn. The trainer has a `train_batch` of its own: a run that fetches data, one that samples, one that updates.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from sacrebleu.metrics import BLEU, CHRF
 from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
-from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf
@@ -80,16 +79,11 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
         vocabulary: of the target.
         reference: whether the reference is one of the candidates, as with Shen et al.
         others: as those of `SyncMultiGPUTrainer`.
-    Raises:
-        SettingsError: an update cycle, which `run_step` here has not.
     """
 
     def __init__(self, sampling: SamplingSettings, score: Any, vocabulary: Vocabulary, reference: bool,
                  **others: Any) -> None:
         super().__init__(**others)
-        if self.update_cycle > 1:
-            raise SettingsError(f"train.update_cycle={self.update_cycle} would do nothing here, where one batch makes "
-                                "an update: set it to 1, and data.batch_tokens higher.")
         self.sampling, self.score, self.vocabulary, self.reference = sampling, score, vocabulary, reference
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:
@@ -101,12 +95,15 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
         super().initialize_hooks()
         self.sampler.set_session(self.session(Run.SAMPLING))
 
-    def run_step(self) -> None:
+    def train_batch(self, run: Callable[..., None]) -> None:
         source, source_length, target, _, _ = self._input.take(self.hooked_sess)
-        samples, _ = self.sampler(source, source_length, draw=self.loop.global_step)
+        samples, _ = self.sampler(source, source_length, draw=self.batch_number)
         candidates, risks = zip(*map(self.judge, samples, target), strict=True)
-        self.hooked_sess.run(self.train_op, self._input.feed(
+        run(self._input.feed(
             source, source_length, *pad_candidates(candidates), pad_risks(risks), np.float32(len(source))))
+
+    def batch_weight(self) -> Any:
+        return self.weight_by("sentences")      # the cost is a mean over these
 
     def judge(self, samples: np.ndarray, target: np.ndarray) -> tuple[list[tuple[int, ...]], list[float]]:
         """The different ones among a sentence's samples `[samples, length]`, and the risk of each."""

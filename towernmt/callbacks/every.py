@@ -16,7 +16,7 @@ class Every:
     """
 
     def __init__(self, steps: int = 0, minutes: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._steps, self._minutes, self._clock = steps, minutes, clock
+        self._steps, self.minutes, self._clock = steps, minutes, clock
         self._since = clock()
 
     def restart(self) -> None:
@@ -27,4 +27,4 @@ class Every:
         """Whether it is time, `step` updates having been made."""
         if self._steps and step % self._steps == 0:
             return True
-        return bool(self._minutes) and (self._clock() - self._since) / 60 >= self._minutes
+        return bool(self.minutes) and (self._clock() - self._since) / 60 >= self.minutes

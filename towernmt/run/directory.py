@@ -16,6 +16,7 @@ from towernmt.checkpoint.state import read_state
 from towernmt.core.errors import SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
 from towernmt.core.settings import apply_overrides, save_yaml
+from towernmt.core.world import present_world
 from towernmt.dataflow.prepared.manifest import MANIFEST
 from towernmt.models import ARCHITECTURES
 from towernmt.models.registry.model_class import default_values
@@ -32,6 +33,8 @@ class RunDirectory(SavedRun):
     def begin(self, settings: Settings, data: TrainingData) -> None:
         """Write settings and vocabularies (with a checkpoint, all that a `Translator` needs), and log to `log/`.
 
+        In a process that is not the chief of its world nothing is written.
+
         Args:
             settings: of the run; `settings_of_model(model)` for a model that was put together by hand.
             data: where the vocabularies come from.
@@ -40,6 +43,8 @@ class RunDirectory(SavedRun):
 
         self.check_place()
         self._refuse_other_vocabulary(data)
+        if not present_world().is_chief:
+            return
         data.copy_vocabularies(self.vocabulary)
         place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
         self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place)}))
@@ -49,11 +54,16 @@ class RunDirectory(SavedRun):
     def writing(self, activity: str) -> Iterator[None]:
         """Keep other writers out of the directory, which is made; what holds nothing at the end is removed again.
 
+        A process that is not the chief of its world does not write, and keeps nobody out.
+
         Args:
             activity: what is done, for whoever comes second.
         Raises:
             DirectoryInUseError: another process writes there, or another thread of this one.
         """
+        if not present_world().is_chief:
+            yield
+            return
         new = not self.path.exists()
         try:
             with DirectoryLock(self.path, activity):

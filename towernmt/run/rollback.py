@@ -9,6 +9,7 @@ from tensorpack.utils import logger
 
 from towernmt.checkpoint.files import latest_checkpoint
 from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.world import present_world
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import Settings
 
@@ -36,7 +37,8 @@ def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Set
             return attempt(settings)
         except DivergenceError as error:
             checkpoint = latest_checkpoint(run.checkpoints)
-            if settings.recovery.on_divergence != "rollback" or checkpoint is None:
+            stays = settings.recovery.on_divergence != "rollback" or checkpoint is None
+            if present_world().agree(stays):
                 raise
             if made >= settings.recovery.rollbacks:
                 raise DivergenceError(f"{error} ({made} rollbacks were made, as many as recovery.rollbacks "

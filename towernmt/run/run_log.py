@@ -11,6 +11,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal.terminal_log import DETAIL, PlainFormatter, mend_terminal
+from towernmt.core.world import present_world
 from towernmt.train.log_filter import command_line, mend_logger
 
 LOG_FILE = "log.log"
@@ -45,9 +46,10 @@ class _LogFile(logging.FileHandler):
 
 
 def hold_log() -> None:
-    """Keep what is logged from now on for the file that `begin_log` opens."""
+    """Keep what is logged from now on for the file that `begin_log` opens, in the process that writes it."""
     _remove(*_early_handlers())
-    _add(_Early())
+    if present_world().is_chief:
+        _add(_Early())
 
 
 def begin_log(directory: str | Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from tensorpack.train.base import StopTraining
 
 from towernmt.core.runs import Run, run_as
+from towernmt.core.tensors import Operation, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
 from towernmt.input_source.queue_input import global_shape
@@ -14,14 +15,15 @@ from towernmt.models.interface import batch_signature
 
 
 class FedInput(GeneralQueueInput):
-    """A `GeneralQueueInput` whose batches do not go to the towers: `run_step` takes one and feeds what it made of it.
+    """A `GeneralQueueInput` whose batches do not go to the towers: a trainer takes one and feeds what it made of it.
 
     The towers' inputs are placeholders of the global batch, and tower i of N gets its share of the rows as ever. The
     position is that of the last batch taken.
 
     ```
-    source, source_length, *_ = self._input.take(self.hooked_sess)
-    self.hooked_sess.run(self.train_op, self._input.feed(source, ...))
+    def train_batch(self, run):
+        source, source_length, *_ = self._input.take(self.hooked_sess)
+        run(self._input.feed(source, ...))
     ```
     """
 
@@ -35,6 +37,14 @@ class FedInput(GeneralQueueInput):
 
     def stage(self) -> None:
         """Nothing: what is fed to a step is made right before it."""
+
+    def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
+        """Run `op` on what is fed; its batch was taken before. Returns the position after that batch, as JSON."""
+        sess.run(op, feed_dict)
+        return self.last_position or ""
+
+    def count_lost_batch(self) -> None:
+        """Nothing: a batch is counted when it is taken."""
 
     def take(self, hooked_session: Any) -> list[Any]:
         """The next batch: source, source_length, target, target_length, target_tokens (see `NMTModel`).
@@ -52,6 +62,6 @@ class FedInput(GeneralQueueInput):
             self.raise_feeder_error()
             raise StopTraining("the data has ended") from None
 
-    def feed(self, *arrays: Any) -> dict[Any, Any]:
+    def feed(self, *arrays: Any) -> dict[Tensor, Any]:
         """The `feed_dict` of the train step: a global array for each of the towers' inputs, in their order."""
         return dict(zip(self._global, arrays, strict=True))

@@ -35,7 +35,9 @@ LIKE_BESIDE_LIKE = {
 
 
 class _FileMonitor(MonitorBase):
-    """Writes to a file until that fails, which is said once."""
+    """Writes to a file until that fails, which is said once. Only the chief of the world has it."""
+
+    _chief_only = True
 
     def __init__(self, directory: str | Path) -> None:
         self._directory, self._failed = Path(directory), False

@@ -17,6 +17,7 @@ class EarlyStopping(ScoreWatcher):
     patience was raised.
     """
 
+    _chief_only = False
     state_key = "early_stopping"
 
     def __init__(self, metric: str = "validation_bleu", patience: int = 10, min_delta: float = 0.0,

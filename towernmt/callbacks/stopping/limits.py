@@ -16,6 +16,8 @@ from towernmt.core.errors import SettingsError
 class StopAtStep(Callback):
     """Ends training when `steps` updates have been made, those before a resume included."""
 
+    _chief_only = False
+
     def __init__(self, steps: int) -> None:
         """
         Args:
@@ -45,6 +47,7 @@ class StopAfterMinutes(StatefulCallback):
     What a killed run did after its last checkpoint does not count: the resumed run does it again.
     """
 
+    _chief_only = False
     state_key = "stop_after_minutes"
 
     def __init__(self, minutes: float, clock: Callable[[], float] = time.monotonic) -> None:

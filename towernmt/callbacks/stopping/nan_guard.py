@@ -30,6 +30,8 @@ class NaNGuard(Callback):
     before everything that saves.
     """
 
+    _chief_only = False
+
     def __init__(self, loss: str = "", tensors: Sequence[str] = (), check_steps: int = 100,
                  last_checkpoint: Callable[[], Any] | None = None) -> None:
         """

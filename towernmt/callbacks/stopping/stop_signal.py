@@ -30,6 +30,8 @@ class StopOnSignal(Callback):
         received: the signal that came first, or None. A program exits with 128 + received.
     """
 
+    _chief_only = False     # a signal may come to any process of the world, and ends all
+
     def __init__(self, interrupt: Callable[[], None] | None = None, grace: float = 5.0) -> None:
         """
         Args:

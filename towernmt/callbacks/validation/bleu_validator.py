@@ -19,6 +19,7 @@ from towernmt.callbacks.validation import report
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.validation.towers import ValidationTowers
 from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.world import present_world
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.models.interface import NMTModel
@@ -47,6 +48,7 @@ class BleuValidator(StatefulCallback):
         best_step: the step of it; of equal ones the last.
     """
 
+    _chief_only = False     # in each process, since early stopping and schedules go by its scores
     state_key = "bleu_validator"
 
     def __init__(self, model: NMTModel, source_lines: Sequence[str], reference_lines: Sequence[str],
@@ -125,8 +127,13 @@ class BleuValidator(StatefulCallback):
             self.validate()
 
     def _validate_if_due(self) -> None:
-        if self.global_step and self.global_step != self._last_step and self._every.due(self.global_step):
+        if self.global_step and self.global_step != self._last_step and self._due():
             self.validate()
+
+    def _due(self) -> bool:
+        """Whether it is time, in all processes at once: their clocks differ, their steps do not."""
+        due = self._every.due(self.global_step)
+        return present_world().agree(due) if self._every.minutes else due
 
     def validate(self) -> None:
         """Validate now, and put the scores. A signal to stop ends it without scores."""
@@ -189,7 +196,7 @@ class BleuValidator(StatefulCallback):
             raise _Stopped
 
     def _stop_received(self) -> bool:
-        return any(signals.received is not None for signals in self._signals)
+        return present_world().agree(any(signals.received is not None for signals in self._signals))
 
 
 def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: bool) -> str:

@@ -112,7 +112,7 @@ class SearchPredictor:
             session = session._tf_sess()
         self._call = session.make_callable(self._outputs, feed_list=self._inputs)
 
-    def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
         """Translate a batch: `predictor(source, source_length)`.
 
         Args:

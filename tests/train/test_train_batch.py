@@ -1,0 +1,43 @@
+"""A trainer's own `train_batch`: update cycles and skipping stand around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from towernmt_plain_model import PlainModel, train_plainly
+
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+
+class Noting(SyncMultiGPUTrainer):
+    """Notes the number of each batch before it is trained on."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(towers=1, **options)
+        self.numbers: list[int] = []
+
+    def train_batch(self, run: Any) -> None:
+        self.numbers.append(self.batch_number)
+        run()
+
+
+def train(too_large: Any = (), **options: Any) -> tuple[Noting, PlainModel, np.ndarray]:
+    made: list[Noting] = []
+    model = PlainModel(too_large)
+    weights = train_plainly(lambda: made.append(Noting(**options)) or made[0], [], model)
+    return made[0], model, weights
+
+
+def test_it_is_called_for_each_batch_of_an_update_cycle() -> None:
+    trainer, model, weights = train(update_cycle=2)
+    assert trainer.numbers == model.seen + [6] and model.seen == list(range(6))      # the last one finds no data
+    usual = train_plainly(lambda: SyncMultiGPUTrainer(towers=1, update_cycle=2), [], PlainModel())
+    assert np.array_equal(weights, usual)
+
+
+@pytest.mark.parametrize("cycle, seen, steps", [(1, [0, 2, 3, 4, 5], 5), (2, [0, 2, 3, 4, 5], 2)])
+def test_a_batch_that_runs_out_of_memory_is_left_out(cycle: int, seen: list[int], steps: int) -> None:
+    trainer, model, _ = train({1}, update_cycle=cycle, skip_out_of_memory=1)
+    assert model.seen == seen and trainer.skipped_batches == 1 and trainer.loop.global_step == steps
