@@ -245,3 +245,32 @@ def test_scoring_nothing_or_unequal_numbers_of_lines_is_refused() -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DataError, match="nowhere.txt: cannot read"):
         read_text("nowhere.txt")
+
+
+def test_further_inputs_of_the_lines_reach_the_predictor_by_name_padded_and_in_place() -> None:
+    words, seen = Words(), []
+
+    def prefixed(source: np.ndarray, source_length: np.ndarray, prefix: np.ndarray,
+                 weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.append((prefix.tolist(), weight.tolist()))
+        tokens = np.concatenate([np.where(prefix == PAD, UNK, prefix), source], axis=1)[:, None]
+        return tokens, weight[:, None]
+
+    ids = words.encode_batch(["p q", "p"])
+    lines, prefixes = ["a b", "a", "", "a b", "a b"], [ids[0], ids[1], [], ids[1], ids[0]]
+    inputs = [{"prefix": prefix, "weight": -float(len(prefix))} for prefix in prefixes]
+    stream = translate_stream(prefixed, words, words, lines, StreamSettings(), inputs=iter(inputs))
+    assert [best for (best,) in stream] == [
+        ("p q a b", -2.0), ("p <unk> a", -1.0), ("", 0.0), ("p <unk> a b", -1.0), ("p q a b", -2.0)]
+    # The same words with the same inputs are translated once; with others they are not the same.
+    assert [len(weights) for _, weights in seen] == [3]
+
+
+def test_lines_without_inputs_and_inputs_without_lines_and_other_names_are_refused() -> None:
+    for inputs, match in (([{"a": 1}], "line 2 has no inputs"), ([{"a": 1}] * 3, "2 lines but more inputs"),
+                          ([{"a": 1}, {"b": 1}], r"line 2 has the inputs \['b'\] where line 1 has \['a'\]")):
+        def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return source[:, None], np.zeros([len(source), 1])
+        words = Words()
+        with pytest.raises(DataError, match=match):
+            list(translate_stream(predictor, words, words, ["x", "y"], StreamSettings(), inputs=inputs))

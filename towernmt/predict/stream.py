@@ -1,7 +1,7 @@
 """Lines -> batches -> lines: what `Translator` and the validation callback share.
 
-A predictor is any function of the inputs of a batch by name (`predictor(source=..., source_length=...)`;
-see `batch_inputs`) and gives (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here
+A predictor is any function of the inputs of a batch by name (`predictor(source=..., source_length=...)`,
+see `batch_inputs`) that gives (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here
 knows of TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
 (the same sentence once), and given back in the order they came in.
 """
