@@ -40,8 +40,9 @@ from towernmt.models.interface import NMTModel
 from towernmt.optim.ema import SUFFIX
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
 from towernmt.predict.text_io import read_text
+from towernmt.run.assemble import with_vocabulary_sizes
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import Parts, train, with_vocabulary_sizes
+from towernmt.run.launch import train
 from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
@@ -237,9 +238,9 @@ def run(options: argparse.Namespace) -> int:
     settings = with_vocabulary_sizes(settings_of(options), data)
     text = {"forward": read_ids(options.mono_target, data.target_vocabulary, options.max_length),
             "backward": read_ids(options.mono_source, data.source_vocabulary, options.max_length)}
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, Parts(
-        model=BothDirections, trainer=partial(BackTranslationTrainer, text, options.start), source=FedInput,
-        callbacks=lambda: [WriteDirections(options.logdir, settings, data)]))
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers,
+                 model=BothDirections, trainer=partial(BackTranslationTrainer, text, options.start), source=FedInput,
+                 callbacks_before=lambda: [WriteDirections(options.logdir, settings, data)])
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from towernmt.models.layers.randomness import start_clock
 from towernmt.optim.ema import SUFFIX
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory, differing_vocabulary
-from towernmt.run.launch import Parts, train
+from towernmt.run.launch import train
 from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings
 
@@ -134,18 +134,18 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the student's run shall live in.")
     teacher, settings = RunDirectory(options.teacher), settings_of(options)
-    parts = Parts()
+    own: dict[str, Any] = {}
     if options.level == "word":
         check_cost(settings)
         data = open_training_data(options.data, None, teacher.vocabulary)
-        parts = Parts(model=partial(make_student, teacher=teacher, weight=options.weight),
-                      callbacks=lambda: [LoadTeacher(teacher.checkpoint())])
+        own = {"model": partial(make_student, teacher=teacher, weight=options.weight),
+               "callbacks_before": lambda: [LoadTeacher(teacher.checkpoint())]}
     else:
         data = distilled_data(options, teacher)
     if differing_vocabulary(teacher.vocabulary, data):
         raise SettingsError(f"{data.directory} has another vocabulary than the teacher {teacher.path}: prepare it with "
                             f"the files in {teacher.vocabulary}.")
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, **own)
 
 
 def check_cost(settings: Settings) -> None:

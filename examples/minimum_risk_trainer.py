@@ -34,7 +34,7 @@ from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.models.layers.randomness import start_clock
 from towernmt.models.losses.likelihood import sentence_log_probabilities
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
-from towernmt.run.launch import Parts, train
+from towernmt.run.launch import train
 from towernmt.run.settings import Settings
 from towernmt.train.fed_input import FedInput
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -162,12 +162,10 @@ def run(options: argparse.Namespace) -> int:
     """Train; the exit status."""
     data = data_from_run(options)
     sampling = SamplingSettings(samples=options.samples, temperature=options.temperature, max_length_factor=1.5)
-    parts = Parts(
-        model=partial(make_model, alpha=options.alpha), source=FedInput,
-        trainer=partial(MinimumRiskTrainer, sampling, sentence_score(options.metric), data.target_vocabulary,
-                        not options.no_reference))
-    settings = settings_from_run(options, DEFAULTS)
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, parts)
+    trainer = partial(MinimumRiskTrainer, sampling, sentence_score(options.metric), data.target_vocabulary,
+                      not options.no_reference)
+    return train(settings_from_run(options, DEFAULTS), data, options.logdir, gpu_numbers(options.gpu), options.towers,
+                 model=partial(make_model, alpha=options.alpha), source=FedInput, trainer=trainer)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run import launch
 from towernmt.run.directory import RunDirectory
-from towernmt.run.going_on import finished
 from towernmt.run.grown_run import grow_vocabulary
+from towernmt.run.resume import finished
 
 TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
         "model.decoder_layers=1", "data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2",

@@ -14,7 +14,7 @@ from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.ema import SUFFIX
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import first_values
+from towernmt.run.initial_values import initial_values
 from towernmt.run.settings import InitSettings, default_settings
 
 
@@ -88,14 +88,14 @@ def test_a_run_stands_for_its_last_checkpoint_and_a_checkpoint_for_itself(tmp_pa
             initial_checkpoint(wrong)
 
 
-def test_embeddings_and_another_run_may_both_give_first_values(tmp_path):
+def test_embeddings_and_another_run_may_both_give_initial_values(tmp_path):
     data = SimpleNamespace(source_vocabulary=None, target_vocabulary=None, directory="data",
                            copy_vocabularies=lambda place: None)
     run = RunDirectory(tmp_path / "run")
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
-    assert first_values(InitSettings(), data) is None
-    both = first_values(InitSettings(checkpoint=str(run.path), target_embeddings="vectors.npy"), data)
+    assert initial_values(InitSettings(), data) is None
+    both = initial_values(InitSettings(checkpoint=str(run.path), target_embeddings="vectors.npy"), data)
     assert [type(init) for init in both.inits] == [StartFrom, PretrainedEmbeddings]
 
 
@@ -108,4 +108,4 @@ def test_another_runs_vocabulary_must_be_that_of_the_data(tmp_path):
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
     with pytest.raises(SettingsError, match=r"has another vocabulary than data \(source.words differs\)"):
-        first_values(InitSettings(checkpoint=str(run.path), source_embeddings="x"), data)
+        initial_values(InitSettings(checkpoint=str(run.path), source_embeddings="x"), data)

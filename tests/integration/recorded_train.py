@@ -25,7 +25,7 @@ from tensorpack.callbacks import Callback
 from towernmt.cli.main import main
 from towernmt.core.tf_compat import tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.run import launch
+from towernmt.run import assemble
 
 
 class Recorder(Callback):
@@ -61,12 +61,12 @@ class Recorder(Callback):
 
 def record_steps(record: str, hold_at: int) -> None:
     """Let every training of this process have a `Recorder`, before the callbacks that may end it."""
-    make_callbacks = launch.make_callbacks
+    make_callbacks = assemble.make_callbacks
 
-    def with_recorder(settings: Any, data: Any, run: Any, model: Any, source: Any) -> list[Any]:
-        return [Recorder(record, source, hold_at), *make_callbacks(settings, data, run, model, source)]
+    def with_recorder(settings: Any, data: Any, run: Any, model: Any, source: Any, components: Any) -> list[Any]:
+        return [Recorder(record, source, hold_at), *make_callbacks(settings, data, run, model, source, components)]
 
-    launch.make_callbacks = with_recorder
+    assemble.make_callbacks = with_recorder
 
 
 def die_writing(step: int) -> None:

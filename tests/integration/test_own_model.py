@@ -19,8 +19,7 @@ from towernmt.models import Transformer
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
-from towernmt.run import RunDirectory, default_settings, settings_of_model
-from towernmt.run.launch import Parts, train
+from towernmt.run import Parts, RunDirectory, default_settings, settings_of_model, train
 
 pytestmark = pytest.mark.processes
 

@@ -13,7 +13,7 @@ from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.gradient_checkpointing import checkpointed, set_gradient_checkpointing
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.run.launch import check_recompute
+from towernmt.run.assemble import check_recompute
 from towernmt.run.settings import TrainSettings
 
 

@@ -11,7 +11,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf
 from towernmt.optim.freeze import TrainedVariables
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import check_resumable
+from towernmt.run.resume import check_resumable
 from towernmt.run.settings import TrainSettings, default_settings
 
 NAMES = ["t/encoder/kernel", "t/encoder/lhuc", "t/decoder/kernel", "t/decoder/lhuc", "t/embedding"]

@@ -6,7 +6,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
-from towernmt.run.launch import check_plateau
+from towernmt.run.assemble_callbacks import check_plateau
 from towernmt.run.settings import default_settings
 
 

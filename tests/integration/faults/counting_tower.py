@@ -21,7 +21,7 @@ from towernmt.checkpoint.files import latest_checkpoint
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.position import Position
 from towernmt.models.interface import NMTModel, batch_signature
-from towernmt.run import launch
+from towernmt.run import assemble
 
 EPOCHS = 32
 """Epochs that there are counters for."""
@@ -100,12 +100,13 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
         actions: see `AfterSteps`; they act before the run's own callbacks.
         more_callbacks: from the input source to callbacks that stand before all others.
     """
-    architecture, make_batches, make_callbacks = models.architecture, launch.make_batches, launch.make_callbacks
+    architecture, make_batches, make_callbacks = models.architecture, assemble.make_batches, assemble.make_callbacks
     change(models, "architecture", lambda name: architecture(name)._replace(
         model=lambda settings, *_: CountingTower(settings.target_vocab_size)))
-    change(launch, "make_batches", lambda *how, **more: BatchesWithEpochs(make_batches(*how, **more)))
-    change(launch, "make_callbacks", lambda settings, data, run, model, source: [
-        *more_callbacks(source), AfterSteps(actions), *make_callbacks(settings, data, run, model, source)])
+    change(assemble, "make_batches", lambda *how, **more: BatchesWithEpochs(make_batches(*how, **more)))
+    change(assemble, "make_callbacks", lambda settings, data, run, model, source, components: [
+        *more_callbacks(source), AfterSteps(actions),
+        *make_callbacks(settings, data, run, model, source, components)])
 
 
 def counted(logdir: Path) -> np.ndarray:

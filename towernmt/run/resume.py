@@ -1,4 +1,4 @@
-"""What a run goes on with, and whether there is anything left to do."""
+"""Resuming a run: whether it may go on with these settings and data, and whether anything is left to do."""
 
 from __future__ import annotations
 
@@ -7,10 +7,47 @@ from typing import Any
 from towernmt.checkpoint.files import latest_checkpoint
 from towernmt.checkpoint.state import CheckpointState, read_state
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.settings import flatten
 from towernmt.dataflow.order.position import Position
 from towernmt.dataflow.order.training_data import TrainingData
-from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import TrainSettings
+from towernmt.run.directory import RunDirectory, differing_vocabulary
+from towernmt.run.settings import Settings, TrainSettings
+
+FIXED_GROUPS = ("model.",)
+FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")     # of the model, but no part of its variables
+FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
+
+
+def check_resumable(run: RunDirectory, settings: Settings) -> None:
+    """Refuse to go on with a run under another architecture, which its checkpoints would not fit.
+
+    Raises:
+        SettingsError: the first setting that differs.
+    """
+    if not run.exists() or not run.checkpoints.is_dir():
+        return
+    run.check_model(settings.architecture)
+    old, new = flatten(run.settings_like(settings)), flatten(settings)
+    for key in old:
+        fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
+        if fixed and not any(part in key for part in FREE_PARTS) and old[key] != new.get(key):
+            raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
+                                "as it was to go on with it, or pass another --logdir to begin another.")
+
+
+def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
+    """Refuse to go on with a run on data of another vocabulary: its ids would be other words.
+
+    Raises:
+        SettingsError: the vocabularies differ.
+    """
+    if not run.exists() or not run.checkpoints.is_dir():
+        return
+    other = differing_vocabulary(run.vocabulary, data)
+    if other:
+        raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} ({other} "
+                            "differs): pass the --data of the run, prepare the new data with the run's vocabulary "
+                            "files, or pass another --logdir to begin another.")
 
 
 def check_data(run: RunDirectory, data: TrainingData) -> None:

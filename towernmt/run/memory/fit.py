@@ -161,7 +161,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
     with tempfile.TemporaryDirectory() as place:
         RunDirectory(place).save_settings(settings)
         save_batches(largest_batches(settings, data), Path(place) / BATCHES)
-        command = [sys.executable, "-m", "towernmt.run.measure_step", place]
+        command = [sys.executable, "-m", "towernmt.run.memory.measure_step", place]
         command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
         with open(Path(place) / "output", "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -1,4 +1,4 @@
-"""A few steps on given batches in a process of its own, for their memory: see `memory_fit`."""
+"""A few steps on given batches in a process of its own, for their memory: see `fit`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.freeze import TrainedVariables
+from towernmt.run.assemble import graph_settings
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import graph_settings
-from towernmt.run.memory_fit import BATCHES, OUT_OF_MEMORY, PEAK, load_batches
+from towernmt.run.memory.fit import BATCHES, OUT_OF_MEMORY, PEAK, load_batches
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -70,7 +70,7 @@ def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
 
 
 def main() -> int:
-    """The command: `python -m towernmt.run.measure_step DIRECTORY --towers N`."""
+    """The command: `python -m towernmt.run.memory.measure_step DIRECTORY --towers N`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gpu", default=None)
