@@ -11,6 +11,7 @@ from towernmt.core.settings import describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
+from towernmt.run.settings import FACTS
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 GROUPS = {
@@ -58,7 +59,8 @@ def page() -> str:
     parts = [HEAD]
     for name in ARCHITECTURES:
         kind = architecture(name)
-        parts.append(f"## model.* of `{name}`\n\n" + _table(describe(kind.settings(), "model.")))
+        rows = [row for row in describe(kind.settings(), "model.") if row[0] not in FACTS]
+        parts.append(f"## model.* of `{name}`\n\n" + _table(rows))
         parts.append(_presets(kind))
     settings = default_settings()
     for group, text in GROUPS.items():

@@ -8,6 +8,7 @@ from typing import Any
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import all_keys, describe, former_settings
 from towernmt.models import settings_and_presets
+from towernmt.run.settings import FACTS
 
 
 def settings_text(settings: Any, part: str = "") -> str:
@@ -21,7 +22,7 @@ def settings_text(settings: Any, part: str = "") -> str:
     Raises:
         SettingsError: no setting has that in its name.
     """
-    rows = describe(settings)
+    rows = [row for row in describe(settings) if row[0] not in FACTS]
     chosen = [row for row in rows if part.lower() in row[0].lower()]
     if not chosen:
         former = _formerly(settings, part)

@@ -91,7 +91,7 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
-    from towernmt.run.settings import default_settings
+    from towernmt.run.settings import FACTS, default_settings
 
     run = _run_of(options)
     if run is not None:
@@ -104,7 +104,9 @@ def settings_of(options: argparse.Namespace) -> Settings:
     if options.config:
         from towernmt.checkpoint.provenance import without_provenance
 
-        settings = with_user_settings(settings, without_provenance(load_yaml(Path(options.config))), options.config)
+        content = without_provenance(load_yaml(Path(options.config)))       # which may be the settings.yaml of a run
+        content = {key: value for key, value in content.items() if key not in FACTS}
+        settings = with_user_settings(settings, content, options.config)
     return with_user_settings(settings, parse_assignments(options.assignments))
 
 
@@ -115,8 +117,14 @@ def with_user_settings(settings: Settings, values: Mapping[str, Any], origin: st
         values: dotted key to value.
         origin: where they come from.
     Raises:
-        SettingsError: what `apply_overrides` raises.
+        SettingsError: a vocabulary's size, which is no setting; and what `apply_overrides` raises.
     """
+    from towernmt.run.settings import FACTS
+
+    for key in values:
+        if key in FACTS:
+            raise SettingsError(f"{origin}: {key} is no setting, since the vocabularies of --data have a size: leave "
+                                "it out, or prepare the data with another vocabulary (towernmt prepare --vocab-size).")
     changed = apply_overrides(settings, values, origin)
     note = former_settings(settings).note(values, all_keys(settings))
     if note:
@@ -137,8 +145,10 @@ def _run_of(options: argparse.Namespace) -> RunDirectory | None:
 def _keep_vocabulary_sizes(preset: object, saved: object) -> object:
     import dataclasses
 
+    from towernmt.run.settings import FACTS
+
     sizes = {f.name: getattr(saved, f.name) for f in dataclasses.fields(saved)  # type: ignore[arg-type]
-             if f.name.endswith("vocab_size")}
+             if f"model.{f.name}" in FACTS}
     return dataclasses.replace(preset, **sizes)  # type: ignore[type-var]
 
 

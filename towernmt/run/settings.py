@@ -18,6 +18,9 @@ from towernmt.models.choices import PRECISIONS
 from towernmt.optim.settings import OptimizerSettings
 from towernmt.predict.decoding.settings import SearchSettings
 
+FACTS = ("model.source_vocab_size", "model.target_vocab_size", "model.source_factor_vocab_sizes")
+"""What a model's settings hold of the data: set from the vocabularies (`model_with_sizes`), and by no user."""
+
 
 @dataclass
 class DataSettings(StreamBatchSettings):
