@@ -10,7 +10,7 @@ processes of its own; without it, this one is measured. A line of JSON for each 
 * `train`: the whole command `towernmt train` of a tiny model for one step, its last checkpoint included.
 
 `checked_mb` are bytes whose checksum was taken (of each shard when it is opened first; in S3 it is taken twice, on
-arrival and when it is opened); `fetched_mb` are bytes that came from S3 into the cache, which is empty at the beginning.
+arrival and when it is opened); `fetched_mb` are bytes that came from S3 into the cache, which is empty at first.
 """
 
 from __future__ import annotations

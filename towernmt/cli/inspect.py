@@ -7,7 +7,7 @@ import sys
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.order.training_data import is_prepared
-from towernmt.dataflow.prepare.inspect_sources import Inspection, Inspector, look_at_prepared, table
+from towernmt.dataflow.prepare.inspect_sources import SourceInspector, SourceReport, inspect_prepared, table
 from towernmt.dataflow.prepared.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.mixture import Mixture
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
                             "less than 0 samples.")
     shares: list[float | None] = []
     if is_prepared(options.data):
-        found = [look_at_prepared(open_prepared(options.data), options.samples)]
+        found = [inspect_prepared(open_prepared(options.data), options.samples)]
     else:
         corpora = read_corpora(options.data)
         mixture = corpora.mixture()
@@ -47,19 +47,19 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(one.errors for one in found) else 0
 
 
-def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[Inspection]:
+def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[SourceReport]:
     vocabularies = corpora.open_vocabularies(options.vocabulary or None)
-    inspector = Inspector(options.pairs, options.samples, not options.no_count,
+    inspector = SourceInspector(options.pairs, options.samples, not options.no_count,
                           None if vocabularies is None else vocabularies[:2], corpora.pair_filter)
     found = []
     for ingredient in mixture.ingredients:
         if sys.stderr.isatty():
             print(f"reading {ingredient.source.name}", file=sys.stderr)
-        found.append(inspector.look_at(ingredient))
+        found.append(inspector.inspect(ingredient))
     return found
 
 
-def _shares(mixture: Mixture, found: list[Inspection]) -> list[float | None]:
+def _shares(mixture: Mixture, found: list[SourceReport]) -> list[float | None]:
     """Of the draws, for each source; None where it is not known without counting, or nothing is drawn."""
     counts = [one.pairs for one in found]
     if mixture.mix == "concatenate" or (mixture.mix == "temperature" and None in counts):

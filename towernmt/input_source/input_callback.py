@@ -20,8 +20,8 @@ from tensorpack.utils import logger
 from towernmt.core.runs import Run
 from towernmt.core.tensors import Operation
 from towernmt.core.tf_compat import tf1
+from towernmt.input_source.input_statistics import InputStatistics
 from towernmt.input_source.staging import Known, Staging
-from towernmt.input_source.statistics import InputStatistics
 
 if TYPE_CHECKING:
     from towernmt.input_source.queue_input import GeneralQueueInput

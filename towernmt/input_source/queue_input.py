@@ -24,9 +24,9 @@ from towernmt.dataflow.order.position import Position
 from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints
 from towernmt.input_source.feeding import FeederRun
 from towernmt.input_source.input_callback import InputCallback
+from towernmt.input_source.input_statistics import InputStatistics
 from towernmt.input_source.queue_runner import GeneralQueueRunner
 from towernmt.input_source.staging import Staging
-from towernmt.input_source.statistics import InputStatistics
 
 
 class ReadableBatch(Protocol):

@@ -18,7 +18,7 @@ import pytest
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files.directory_lock import DirectoryLock
 from towernmt.dataflow.prepare import output_directory
-from towernmt.dataflow.prepare.output_directory import PrepareDirectory
+from towernmt.dataflow.prepare.output_directory import OutputDirectory
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepare.vocabulary_maker import VocabularyMaker
@@ -146,9 +146,9 @@ def test_two_writers_of_one_preparation_exclude_each_other(settings: PrepareSett
 
 
 def test_who_has_not_begun_abandons_nothing(settings: PrepareSettings) -> None:
-    with PrepareDirectory(settings.output, False) as place:
+    with OutputDirectory(settings.output, False) as place:
         (place.stage / "shard-00000.pairs.p0").write_bytes(b"of another process")
-        PrepareDirectory(settings.output, False).abandon()
+        OutputDirectory(settings.output, False).abandon()
         assert (place.stage / "shard-00000.pairs.p0").exists()
 
 

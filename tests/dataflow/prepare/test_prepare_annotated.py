@@ -14,7 +14,7 @@ import pytest
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepare.inspect_sources import look_at_prepared, table
+from towernmt.dataflow.prepare.inspect_sources import inspect_prepared, table
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared.prepared_data import PreparedData
@@ -170,7 +170,7 @@ def test_statistics_and_inspection_tell_of_them(text: dict[str, str]) -> None:
     pairs = sum(bool(links) for _, _, links in spelt(data))
     assert data.statistics["alignments"] == {"links": links, "pairs": pairs}
     assert [factor["unknown"] for factor in data.statistics["source_factors"]] == [0, 0]
-    for shown in (data.statistics_table, table([look_at_prepared(data)])):
+    for shown in (data.statistics_table, table([inspect_prepared(data)])):
         assert "source factor 1: 7 values, 0.000 % unknown" in shown
         assert f"alignments: {links:,} links of tokens in {pairs:,} pairs" in shown
 
@@ -203,7 +203,7 @@ def test_a_vocabulary_with_factors_for_text_without_them_is_told(text: dict[str,
     again = prepare(settings(text, output=str(tmp_path / "again"), source_factors=0, alignments=None,
                              source_vocab=f"{tmp_path}/out/vocabulary/source.model"))
     assert again.source_vocabulary.streams == 1
-    assert "2 source factors have their word lists beside " in " ".join(again.manifest["notes"])
+    assert "2 source factors have their word lists next to " in " ".join(again.manifest["notes"])
 
 
 def spoil(path: str, line: int, text: str) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.dataflow.storage.temporary_directory import scratch_directory
+from towernmt.dataflow.storage.temporary_directory import temporary_directory
 
 HOLDER = """
 import sys
-from towernmt.dataflow.storage.temporary_directory import scratch_directory
-with scratch_directory("a test") as directory:
+from towernmt.dataflow.storage.temporary_directory import temporary_directory
+with temporary_directory("a test") as directory:
     (directory / "file").write_text("content")
     print(directory, flush=True)
     sys.stdin.read()
@@ -29,14 +29,14 @@ def test_nothing_is_left(number: signal.Signals | None, tmp_path: Path, monkeypa
                                env=os.environ | {"TMPDIR": str(tmp_path)})
     assert process.stdout is not None
     directory = Path(process.stdout.readline().strip())
-    with scratch_directory("a test") as other:      # takes nothing from a process that lives
+    with temporary_directory("a test") as other:      # takes nothing from a process that lives
         assert other.is_dir() and (directory / "file").read_text() == "content"
     if number is not None:
         process.send_signal(number)
         process.wait()
     process.communicate("")
     assert directory.exists() == (number == signal.SIGKILL)
-    with scratch_directory("a test"):
+    with temporary_directory("a test"):
         assert not directory.exists()
     assert list(tmp_path.iterdir()) == []
 
@@ -45,6 +45,6 @@ def test_links_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "towernmt-scratch-x").symlink_to(tmp_path / "mine")
-    with scratch_directory("a test"):
+    with temporary_directory("a test"):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "towernmt-scratch-x"}

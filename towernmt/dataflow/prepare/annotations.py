@@ -1,4 +1,4 @@
-"""What stands beside the text of a preparation, line by line: files of source factors, and alignments."""
+"""Annotations of the text of a preparation, line by line: files of source factors, and alignments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.chunks import Chunk, read_chunks, read_lines
 from towernmt.dataflow.text.cleaning import clean
-from towernmt.dataflow.text.text_scan import TextSummary, scan_beside
+from towernmt.dataflow.text.text_scan import TextSummary, scan_parallel_file
 from towernmt.dataflow.vocabulary.factored import SEPARATOR, FactorError, split_factors
 
 Chunks = tuple[Chunk, Chunk, Chunk | None]
@@ -16,7 +16,10 @@ Chunks = tuple[Chunk, Chunk, Chunk | None]
 
 
 def scan_annotations(settings: PrepareSettings, source: TextSummary) -> dict[str, TextSummary]:
-    """Check the files beside the text: UTF-8, with as many lines as the source; by the names that manifests have.
+    """Check the files of annotations: UTF-8, with as many lines as the source.
+
+    Returns:
+        the name of each in manifests, and its summary.
 
     Raises:
         DataError: one is missing, not UTF-8, or of another number of lines.
@@ -24,7 +27,7 @@ def scan_annotations(settings: PrepareSettings, source: TextSummary) -> dict[str
     names = {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
     if settings.alignments:
         names["alignments"] = settings.alignments
-    return {name: scan_beside(path, source) for name, path in names.items()}
+    return {name: scan_parallel_file(path, source) for name, path in names.items()}
 
 
 def training_chunks(settings: PrepareSettings) -> Iterator[Chunks]:
@@ -51,8 +54,8 @@ def source_chunks(settings: PrepareSettings) -> Iterator[Chunk]:
     if not settings.source_factor_files:
         yield from read_chunks(settings.source)
         return
-    beside = [read_chunks(path) for path in settings.source_factor_files]
-    for chunk, *factors in zip(read_chunks(settings.source), *beside, strict=True):
+    factor_files = [read_chunks(path) for path in settings.source_factor_files]
+    for chunk, *factors in zip(read_chunks(settings.source), *factor_files, strict=True):
         lines = zip(chunk.decode(), *(factor.decode() for factor in factors), strict=True)
         text = "".join(_joined(line, chunk.first_line + index, factors) + "\n" for index, line in enumerate(lines))
         yield Chunk(chunk.path, chunk.first_line, chunk.lines, text.encode())

@@ -60,7 +60,7 @@ class EncodedChunk:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _EncodedSide:
     """Texts of one side, and as ids; `factors` and `words` as in `FactoredTexts`, where they are known."""
 
     texts: list[str]
@@ -119,14 +119,14 @@ class ChunkEncoder:
         source, target = (list(side) for side in zip(*pairs, strict=True))
         # Two seeds: with one vocabulary for both sides, equal sentences need not be cut alike.
         if isinstance(self._source, FactoredVocabulary):
-            drawn = _Side(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
+            drawn = _EncodedSide(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
         else:
-            drawn = _Side(source, self._source.sample_batch(source, sampling, 2 * seed, first))
-        other = _Side(target, self._target.sample_batch(target, sampling, 2 * seed + 1, first))
+            drawn = _EncodedSide(source, self._source.sample_batch(source, sampling, 2 * seed, first))
+        other = _EncodedSide(target, self._target.sample_batch(target, sampling, 2 * seed + 1, first))
         return self._filtered(drawn, other, first_line)
 
-    def _filtered(self, source: _Side, target: _Side, first_line: int, links: Sequence[Sequence[Link]] | None = None
-                  ) -> EncodedChunk:
+    def _filtered(self, source: _EncodedSide, target: _EncodedSide, first_line: int,
+                  links: Sequence[Sequence[Link]] | None = None) -> EncodedChunk:
         lengths = [np.fromiter(map(len, side.ids), np.int64, len(side.ids)) for side in (source, target)]
         reasons = self._filter.reasons(*lengths)
         keys = self._look_at_texts(source.texts, target.texts, reasons)
@@ -165,20 +165,20 @@ class ChunkEncoder:
         return np.fromiter(chain.from_iterable(selected), self._dtype)
 
 
-def _side(vocabulary: Vocabulary, texts: list[str], threads: int = 1) -> _Side:
+def _side(vocabulary: Vocabulary, texts: list[str], threads: int = 1) -> _EncodedSide:
     if isinstance(vocabulary, FactoredVocabulary):
-        return _Side(texts, *vocabulary.encode_texts(texts, threads))
-    return _Side(texts, vocabulary.encode_batch(texts, threads))
+        return _EncodedSide(texts, *vocabulary.encode_texts(texts, threads))
+    return _EncodedSide(texts, vocabulary.encode_batch(texts, threads))
 
 
-def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _Side:
+def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _EncodedSide:
     if isinstance(vocabulary, FactoredVocabulary):
-        return _Side(texts, *vocabulary.encode_texts(texts))
+        return _EncodedSide(texts, *vocabulary.encode_texts(texts))
     ids, words = vocabulary.encode_with_words(texts)
-    return _Side(texts, ids, words=words)
+    return _EncodedSide(texts, ids, words=words)
 
 
-def _linked(source: _Side, target: _Side, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
+def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
             ) -> tuple[NDArray[np.int32] | None, NDArray[np.uint16] | None]:
     """`link_counts` and `links` of the pairs that were kept."""
     if links is None:

@@ -28,7 +28,7 @@ _SLICE = 4096
 
 
 @dataclass
-class Inspection:
+class SourceReport:
     """What was found of one source.
 
     Attributes:
@@ -47,7 +47,7 @@ class Inspection:
         repeated_sources: pairs looked at whose source sentence had come before, whatever its translation.
         often: the source sentences that came most often, and how often.
         samples: the first pairs.
-        beside: sentences on the source factors and alignments of prepared data.
+        annotations: sentences on the source factors and alignments of prepared data.
         errors: what went wrong.
     """
 
@@ -65,7 +65,7 @@ class Inspection:
     repeated_sources: int = 0
     often: list[tuple[str, int]] = field(default_factory=list)
     samples: list[Pair] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
+    annotations: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -74,7 +74,7 @@ class Inspection:
         return self.read / self.read_seconds if self.read and self.read_seconds > 0 else None
 
 
-class Inspector:
+class SourceInspector:
     """Looks at sources, one after another.
 
     Args:
@@ -92,10 +92,10 @@ class Inspector:
         self._vocabularies = vocabularies
         self._filter = pair_filter or PairFilter(200, 9.0)
 
-    def look_at(self, ingredient: Ingredient) -> Inspection:
+    def inspect(self, ingredient: Ingredient) -> SourceReport:
         """What is in one source; trouble ends up in its `errors`."""
         source = ingredient.source
-        found = Inspection(source.name, unit="words" if self._vocabularies is None else "tokens")
+        found = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
         try:
             self._read(source, ingredient.tag, found)
             if self._count:
@@ -106,7 +106,7 @@ class Inspector:
             found.errors.append(str(error))
         return found
 
-    def _read(self, source: Source, tag: str, found: Inspection) -> None:
+    def _read(self, source: Source, tag: str, found: SourceReport) -> None:
         seen: set[int] = set()
         sources = _Repeated()
         unknown, tokens = [0, 0], [0, 0]
@@ -132,7 +132,7 @@ class Inspector:
         if self._vocabularies is not None and all(tokens):
             found.unknown = unknown[0] / tokens[0], unknown[1] / tokens[1]
 
-    def _measure(self, pairs: Sequence[Pair], found: Inspection, unknown: list[int], tokens: list[int]) -> None:
+    def _measure(self, pairs: Sequence[Pair], found: SourceReport, unknown: list[int], tokens: list[int]) -> None:
         lengths: list[list[int]] = []
         for side in (0, 1):
             texts = [pair[side] for pair in pairs]
@@ -146,7 +146,7 @@ class Inspector:
             found.lengths[side].extend(lengths[side])
         found.dropped.update(self._filter.count_reasons(np.array(lengths[0], np.int64), np.array(lengths[1], np.int64)))
 
-    def _encode(self, vocabulary: Vocabulary, texts: list[str], found: Inspection) -> list[list[int]]:
+    def _encode(self, vocabulary: Vocabulary, texts: list[str], found: SourceReport) -> list[list[int]]:
         """The pieces, without factors."""
         if not isinstance(vocabulary, FactoredVocabulary):
             return vocabulary.encode_batch(texts)
@@ -188,17 +188,17 @@ def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError 
     return taken, None
 
 
-def look_at_prepared(data: PreparedData, samples: int = 3) -> Inspection:
+def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
     """What is in prepared data, from its statistics; every shard is opened and its checksum verified.
 
     Raises:
         DataError: the statistics cannot be read.
     """
-    found = Inspection(str(data.directory), data.pairs, unit="tokens", prepared=True)
+    found = SourceReport(str(data.directory), data.pairs, unit="tokens", prepared=True)
     statistics = data.statistics
     found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
     found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
-    found.beside = annotations_in_words(statistics, data.manifest.get("vocabularies", {}))
+    found.annotations = annotations_in_words(statistics, data.manifest.get("vocabularies", {}))
     for index in range(data.num_blocks):
         begin = time.perf_counter()
         try:
@@ -217,7 +217,7 @@ def look_at_prepared(data: PreparedData, samples: int = 3) -> Inspection:
     return found
 
 
-def table(found: Sequence[Inspection], shares: Sequence[float | None] = ()) -> str:
+def table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
     """All that was found, for people: one table, then the trouble and the samples of each source.
 
     Args:
@@ -241,7 +241,7 @@ def table(found: Sequence[Inspection], shares: Sequence[float | None] = ()) -> s
     for number, one in enumerate(found, 1):
         lines += ["", f"[{number}] {one.name}"]
         lines += [f"  error: {error}" for error in one.errors]
-        lines += [f"  {sentence}" for sentence in one.beside]
+        lines += [f"  {sentence}" for sentence in one.annotations]
         for reason, count in sorted(one.dropped.items()):
             lines.append(f"  {count:,} dropped: {reason}" if one.prepared else
                          f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
@@ -265,7 +265,7 @@ def _lengths(lengths: Sequence[int]) -> str:
     return f"{values.mean():.1f}, {int(np.quantile(values, 0.99, method='higher'))}, {values.max()}"
 
 
-def _trouble(one: Inspection) -> str:
+def _trouble(one: SourceReport) -> str:
     parts = ["error"] if one.errors else []
     dropped = sum(one.dropped.values())
     parts += [f"{dropped:,} to drop"] if dropped and not one.prepared else []

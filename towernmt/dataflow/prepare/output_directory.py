@@ -18,10 +18,10 @@ from towernmt.dataflow.prepared.exchange import STAGE, exchange, find_in_the_way
 from towernmt.dataflow.prepared.manifest import MANIFEST
 
 
-class PrepareDirectory:
+class OutputDirectory:
     """Where a preparation goes, for its one writer.
 
-        with PrepareDirectory("data/de-en", overwrite=False) as place:
+        with OutputDirectory("data/de-en", overwrite=False) as place:
             ...                     # write a whole preparation into place.stage, the manifest last
             place.exchange()
 
@@ -46,7 +46,7 @@ class PrepareDirectory:
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
         self._ending = threading.Lock()
 
-    def __enter__(self) -> PrepareDirectory:
+    def __enter__(self) -> OutputDirectory:
         self._made = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

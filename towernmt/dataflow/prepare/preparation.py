@@ -1,10 +1,11 @@
 """`prepare`: text becomes a directory of vocabularies, shards and statistics, in flat memory.
 
-The text is two parallel files; whatever else sentence pairs come from is written to such first (see `spool`).
+The text is two parallel files; pairs from other sources are written to two such files first (see `source_text_files`).
 It is read in passes, each from start to end: (1) a scan that checks it (encoding, number of
 lines) and takes its checksum; (2) a sample for the vocabularies, drawn by line number; (3) encoding,
 filtering and writing. Everything is a pure function of the text and the settings; the number of
-workers changes nothing. All is written beside what is there, and takes its place at the end (see `prepare_directory`).
+workers changes nothing. All is written next to the former preparation, and takes its place at the end (see
+`output_directory`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from towernmt.core.terminal.ending_signals import cleaned_up
 from towernmt.dataflow.prepare.annotations import scan_annotations, training_chunks
 from towernmt.dataflow.prepare.chunk_encoder import EncodedChunk, ids_of, without_duplicates
 from towernmt.dataflow.prepare.encoding_processes import encode_files
-from towernmt.dataflow.prepare.output_directory import PrepareDirectory
+from towernmt.dataflow.prepare.output_directory import OutputDirectory
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepare.source_text_files import spooled
+from towernmt.dataflow.prepare.source_text_files import as_text_files
 from towernmt.dataflow.prepare.statistics_counter import Statistics
 from towernmt.dataflow.prepare.validation_text import ValidationText
 from towernmt.dataflow.prepare.vocabulary_maker import VocabularyMaker
@@ -75,8 +76,8 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
-    place = PrepareDirectory(settings.output, settings.overwrite)
-    with cleaned_up(place.abandon), place, spooled(settings, place.stage, stream) as (text_settings, corpus):
+    place = OutputDirectory(settings.output, settings.overwrite)
+    with cleaned_up(place.abandon), place, as_text_files(settings, place.stage, stream) as (text_settings, corpus):
         job = _Preparation(text_settings, place.stage, stream, name, corpus)
         if not job.is_done():
             job.run()
@@ -93,7 +94,7 @@ class _Preparation:
         progress = LineProgress("checking", stream=stream)
         self._texts = scan_pair(settings.source, settings.target, progress)
         progress.done()
-        self._beside = scan_annotations(settings, self._texts[0])
+        self._annotations = scan_annotations(settings, self._texts[0])
         self._validation = ValidationText(settings.validation_files(), settings.factors)
         self._inputs = self._describe_inputs()
 
@@ -158,7 +159,7 @@ class _Preparation:
         if not statistics.pairs:
             raise DataError(f"{self._corpus}: no pair is left; dropped: "
                             f"{statistics.dropped_in_words()}. Check the text, and the settings of its "
-                            f"filters (--max-length, --max-length-ratio and those that were given).")
+                            f"filters (--max-length, --max-length-ratio and the others that are set).")
         return [writer.finish() for writer in writers]
 
     def _distribute(self, chunk: EncodedChunk, writers: list[ShardWriter]) -> None:
@@ -215,10 +216,10 @@ class _Preparation:
         return [shard for shard in shards if shard.pairs]
 
     def _describe_inputs(self) -> dict[str, Any]:
-        texts = {"source": self._texts[0], "target": self._texts[1], **self._validation.inputs(), **self._beside}
+        texts = {"source": self._texts[0], "target": self._texts[1], **self._validation.inputs(), **self._annotations}
         described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
                                      for name, text in texts.items()}
-        return described | self._maker.given_checksums()
+        return described | self._maker.file_checksums()
 
     def _say(self, text: str) -> None:
         if self._stream is not None:

@@ -142,11 +142,11 @@ class PrepareSettings:
         return self.source_factors or len(self.source_factor_files)
 
     def text_files(self) -> list[str]:
-        """The files of text that are read line by line, as far as they are given."""
+        """The files of text that are read line by line, as far as they are named."""
         both = [self.source, self.target] if self.target else []
         validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
-        beside = [*validation, self.alignments, *self.source_factor_files]
-        return [path for path in (*both, *beside) if path]
+        others = [*validation, self.alignments, *self.source_factor_files]
+        return [path for path in (*both, *others) if path]
 
     def check(self) -> None:
         """Raises:
@@ -162,8 +162,8 @@ class PrepareSettings:
         self.pair_filter.texts.check()
         if self.duplicates == "near":
             check_near()
-        given = {path for path in (self.source_vocab, self.target_vocab) if path}
-        if self.shared_vocab and len(given) > 1:
+        files = {path for path in (self.source_vocab, self.target_vocab) if path}
+        if self.shared_vocab and len(files) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
                                 "--shared-vocab out.")
 

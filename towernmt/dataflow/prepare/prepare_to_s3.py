@@ -11,7 +11,7 @@ from towernmt.dataflow.prepare.upload_to_s3 import check_writable, upload_prepar
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.prepared.remote_prepared_data import RemotePreparedData, fetch_small_files, read_remote_manifest
 from towernmt.dataflow.storage.s3_folder import parse_s3_folder
-from towernmt.dataflow.storage.temporary_directory import scratch_directory
+from towernmt.dataflow.storage.temporary_directory import temporary_directory
 
 
 def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
@@ -29,7 +29,7 @@ def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> Pr
     """
     settings.check()
     folder = parse_s3_folder(settings.output)
-    with scratch_directory("towernmt prepare") as directory:
+    with temporary_directory("towernmt prepare") as directory:
         local = dataclasses.replace(settings, output=str(directory))
         if not settings.overwrite and read_remote_manifest(folder) is not None:
             # With these in place, `prepare` finds its work done, or that it would replace something else.

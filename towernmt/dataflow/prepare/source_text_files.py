@@ -25,7 +25,7 @@ _PAIRS = 4096  # at a time
 
 
 @contextmanager
-def spooled(settings: PrepareSettings, directory: Path, stream: TextIO | None = None
+def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None = None
             ) -> Iterator[tuple[PrepareSettings, str]]:
     """Settings whose source and target are text files, and what messages call them.
 

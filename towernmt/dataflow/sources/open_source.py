@@ -65,12 +65,12 @@ def open_source(uri: str) -> Source:
                             f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
     if kind in ("http", "https"):
         return _open_url(uri)
-    place, given = split_uri(uri)
+    place, option_texts = split_uri(uri)
     if kind == "s3":
         split_name(place)
-        return _open_files(_s3_name(uri, place), place, given, _S3_OPTIONS)
+        return _open_files(_s3_name(uri, place), place, option_texts, _S3_OPTIONS)
     path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
-    return _open_files(uri, path, given, {})
+    return _open_files(uri, path, option_texts, {})
 
 
 def names_files(uri: str) -> bool:
@@ -79,9 +79,9 @@ def names_files(uri: str) -> bool:
     Raises:
         SettingsError: its options are malformed.
     """
-    place, given = split_uri(uri)
+    place, option_texts = split_uri(uri)
     name, compression = split_compression(place)
-    return ("format" in given or compression is not None or not set(place).isdisjoint("*?[{")
+    return ("format" in option_texts or compression is not None or not set(place).isdisjoint("*?[{")
             or PurePosixPath(name).suffix.lower() in _ENDINGS)
 
 
@@ -98,10 +98,11 @@ def _is_dialect(scheme: str) -> bool:
     return True
 
 
-def _open_files(uri: str, pattern: str, given: Mapping[str, str], storage_options: Mapping[str, Parse]) -> Source:
-    place = mask_uri(uri.partition("?")[0] if given else uri)
-    make, options = _format(place, pattern, given)
-    values = read_options(place, given, {**options, **storage_options, "format": name})
+def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage_options: Mapping[str, Parse]
+                ) -> Source:
+    place = mask_uri(uri.partition("?")[0] if option_texts else uri)
+    make, options = _format(place, pattern, option_texts)
+    values = read_options(place, option_texts, {**options, **storage_options, "format": name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_options if key in values}
     return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
@@ -117,14 +118,14 @@ def _open_url(uri: str) -> Source:
     user, _, place = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
     pattern = f"{scheme.lower()}://{place}"
     items = [item for item in query.split("&") if item]
-    given = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
-    make, options = _format(pattern, pattern, given)
+    option_texts = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
+    make, options = _format(pattern, pattern, option_texts)
     known = {**options, **_WEB_OPTIONS, "format": name}
-    for key in given.keys() - known.keys():
+    for key in option_texts.keys() - known.keys():
         if near := difflib.get_close_matches(key, known, n=1, cutoff=0.8):
             raise SettingsError(f"{pattern}: there is no option '{key}'. Did you mean '{near[0]}'? (To send the "
                                 f"server a parameter of this name, write %{ord(key[0]):02X}{key[1:]}.)")
-    values = read_options(pattern, {key: text for key, text in given.items() if key in known}, known)
+    values = read_options(pattern, {key: text for key, text in option_texts.items() if key in known}, known)
     values.pop("format", None)
     patience = {key: values.pop(key) for key in _WEB_OPTIONS if key in values}
     sent = "&".join(item for item in items if item.partition("=")[0] not in known)
@@ -147,9 +148,10 @@ def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
     return S3Storage(**options)
 
 
-def _format(place: str, pattern: str, given: Mapping[str, str]) -> tuple[Callable[..., FileSource], dict[str, Parse]]:
-    """What makes the source, and the options of the format: the one that is given, or that a name tells."""
-    format = given.get("format") or _told(place, pattern)
+def _format(place: str, pattern: str, option_texts: Mapping[str, str]
+            ) -> tuple[Callable[..., FileSource], dict[str, Parse]]:
+    """What makes the source, and the options of the format: the one that is written, or that a name tells."""
+    format = option_texts.get("format") or _told(place, pattern)
     read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
     if (format == "parallel") != has_braces(pattern):
         raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "

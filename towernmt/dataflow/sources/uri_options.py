@@ -38,18 +38,18 @@ def split_uri(uri: str) -> tuple[str, dict[str, str]]:
     return place, options
 
 
-def read_options(place: str, given: Mapping[str, str], known: Mapping[str, Parse]) -> dict[str, Any]:
-    """The values of the options that were given.
+def read_options(place: str, option_texts: Mapping[str, str], known: Mapping[str, Parse]) -> dict[str, Any]:
+    """The values of the options that were written.
 
     Args:
         place: the URI without its options, for messages.
-        given: option to text.
+        option_texts: option to its text.
         known: option to what reads its text.
     Raises:
         SettingsError: an unknown option (with the nearest known one), or a value that cannot be.
     """
     values = {}
-    for name, text in given.items():
+    for name, text in option_texts.items():
         if name not in known:
             raise SettingsError(f"{place}: there is no option '{name}' for this source.{_nearest(name, known)}")
         try:

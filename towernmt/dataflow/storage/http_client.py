@@ -53,7 +53,7 @@ class WebServer:
             range: as in the header `Range`.
             empty_is_well: give the answer of an empty file, which has no such part.
         Raises:
-            Exception: what urllib raises; `Patience.failed` knows what it means.
+            Exception: what urllib raises; `RetryTime.failed` knows what it means.
         """
         url = quote(f"{name}?{self.query}" if self.query else name, safe=_URL_CHARACTERS)
         request = Request(url, headers={"User-Agent": f"towernmt/{__version__}", "Accept-Encoding": "identity"})
@@ -72,7 +72,7 @@ class WebServer:
         return cast(HTTPResponse, answer)
 
 
-class Patience:
+class RetryTime:
     """Waits after failures, and ends the waiting when there was no progress for too long.
 
     Args:

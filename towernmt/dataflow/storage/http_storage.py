@@ -13,7 +13,7 @@ from http.client import HTTPResponse
 from typing import Any, BinaryIO, cast
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.storage.http_client import Patience, WebServer
+from towernmt.dataflow.storage.http_client import RetryTime, WebServer
 from towernmt.dataflow.storage.stored_files import StoredFile
 
 _PIECE = 1 << 16
@@ -35,7 +35,7 @@ class HttpStorage:
         if re.search(r"[*\[]", pattern):
             raise DataError(f"{pattern}: web servers have no lists of their files, so that patterns (*, [...]) find "
                             "nothing. Name each file, for example in a corpora.yaml; %2A and %5B stand for * and [.")
-        patience = Patience(self._server, pattern)
+        patience = RetryTime(self._server, pattern)
         while True:
             try:
                 with self._server.ask(pattern, "bytes=0-0", empty_is_well=True) as answer:
@@ -63,7 +63,7 @@ class HttpReader(io.RawIOBase):
         self.name = file.name
         self._server, self._file, self._position = server, file, offset
         self._answer: HTTPResponse | None = None
-        self._patience = Patience(server, file.name)
+        self._patience = RetryTime(server, file.name)
 
     def readable(self) -> bool:
         return True

@@ -17,7 +17,7 @@ _PREFIX = "towernmt-scratch-"
 
 
 @contextmanager
-def scratch_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
+def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
     """A new directory, which goes when the block ends, or SIGTERM or SIGHUP ends the process. What killed processes of
     this user left there goes first.
 

@@ -56,7 +56,7 @@ def scan_pair(source: str | Path, target: str | Path, progress: LineProgress | N
     return first, second
 
 
-def scan_beside(path: str | Path, text: TextSummary) -> TextSummary:
+def scan_parallel_file(path: str | Path, text: TextSummary) -> TextSummary:
     """Read a file that stands beside a text, line by line: it must be UTF-8 and have as many lines.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A bound on how long a statement may wait for its answer, and a word on it meanwhile.
+"""A bound on how long a statement may wait for its answer, and a warning while it waits.
 
 A server that is there but does not answer (a frozen process, a machine that swaps) keeps a connection alive for ever:
 its kernel acknowledges every packet. So the client must look at the clock.
@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 logger = logging.getLogger(__name__)
-FIRST_WORD = 30.0   # seconds
+FIRST_REPORT = 30.0   # seconds
 
 
-class Watch:
+class AnswerTimeout:
     """A thread that looks at how long each block takes, and cuts the connection when it is too long.
 
     The driver then raises what it raises for any connection that is lost.
@@ -56,16 +56,16 @@ class Watch:
         self._closed.set()
 
     def _look(self) -> None:
-        said = 0.0
+        reported = 0.0
         while not self._closed.wait(min(1.0, self._seconds / 4)):
             with self._lock:
                 waited = 0.0 if self._since is None else time.monotonic() - self._since
                 if waited >= self._seconds:
                     _cut(self._connection())
-            if waited < FIRST_WORD:
-                said = 0.0
-            elif waited - said >= FIRST_WORD and waited < self._seconds:
-                said = waited
+            if waited < FIRST_REPORT:
+                reported = 0.0
+            elif waited - reported >= FIRST_REPORT and waited < self._seconds:
+                reported = waited
                 logger.warning("%s: no answer for %.0f s (a lock, a long search, or a frozen server); waiting up to "
                                "%.0f s.", self._name, waited, self._seconds)
 

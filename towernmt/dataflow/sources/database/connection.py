@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database.answer_timeout import Watch
+from towernmt.dataflow.sources.database.answer_timeout import AnswerTimeout
 from towernmt.dataflow.sources.database.database_uri import DatabaseURI
 from towernmt.dataflow.sources.database.driver_errors import may_pass, reason, refused_credentials
 
@@ -93,7 +93,7 @@ class Session:
         self._driver: Any = None    # the driver's own connection
         # SQLite has no server, and its bound for locks is `timeout`.
         self._watch = (None if uri.url.get_backend_name() == "sqlite"
-                       else Watch(uri.name, self._answer, lambda: self._driver))
+                       else AnswerTimeout(uri.name, self._answer, lambda: self._driver))
         self._wait = random.Random()    # of its own: the jitter must not touch anybody's seeded numbers
         sqlalchemy.event.listen(self._engine, "connect", self._made, insert=True)
 
@@ -197,18 +197,18 @@ class Session:
 
 
 def _connect_arguments(uri: DatabaseURI, write: bool, answer: float) -> dict[str, Any]:
-    driver, given = uri.url.get_driver_name(), uri.url.normalized_query
+    driver, query = uri.url.get_driver_name(), uri.url.normalized_query
     if driver in ("psycopg", "psycopg2"):
-        return {name: value for name, value in _POSTGRESQL.items() if name not in given}
+        return {name: value for name, value in _POSTGRESQL.items() if name not in query}
     if driver == "pymysql":
         timeouts = {"connect_timeout": 10, "read_timeout": math.ceil(answer), "write_timeout": math.ceil(answer)}
-        arguments: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in given}
+        arguments: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in query}
         if write:   # a text that does not fit is an error, and not cut off with a warning
             arguments["init_command"] = "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')"
         return arguments
     if uri.url.get_backend_name() == "sqlite" and driver == "pysqlite":
         # An iterator may be taken on by another thread.
-        return {"check_same_thread": False, **({} if "timeout" in given else {"timeout": min(5.0, uri.patience / 4)})}
+        return {"check_same_thread": False, **({} if "timeout" in query else {"timeout": min(5.0, uri.patience / 4)})}
     return {}
 
 
