@@ -11,29 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
-from towernmt.models.kernels.precision import compute_dtype, to_float32
-from towernmt.models.layers.attention import (
-    causal_bias,
-    memory_keys_values,
-    padding_bias,
-    self_attention,
-    self_attention_step,
-    source_attention,
-    source_attention_with_weights,
-)
+from towernmt.models.kernels.precision import to_float32
+from towernmt.models.layers.attention import Attention, AttentionInputs, causal_bias, padding_bias
 from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.embeddings import embed_source, embedding_table, look_up, shared_table
 from towernmt.models.layers.feed_forward import feed_forward
 from towernmt.models.layers.gains import Gains, layer_gains
 from towernmt.models.layers.gradient_checkpointing import checkpointed
+from towernmt.models.layers.multi_head import CrossAttention, SelfAttention
 from towernmt.models.layers.normalization import layer_norm, rms_norm
 from towernmt.models.layers.positions import PairPositions, RelativePositions, RotaryPositions, sinusoids
 from towernmt.models.layers.projections import Projection
 from towernmt.models.transformer.settings import PRESETS, TransformerSettings, check_settings
-from towernmt.models.transformer.ssru import ssru, ssru_step
+from towernmt.models.transformer.ssru import SSRU
 
 __all__ = ["PRESETS", "Transformer", "TransformerMemory", "TransformerSettings"]
 
@@ -42,12 +36,12 @@ class TransformerMemory(NamedTuple):
     """What the decoder sees of the source.
 
     Attributes:
-        keys_values: for each decoder layer two `[batch, heads, source length, head depth]`.
+        prepared: for each decoder layer, what each of its attentions made of the source (see `Attention.prepare`).
         bias: float32 `[batch, 1, 1, source length]`.
     """
 
-    keys_values: list[tuple[Any, Any]]
-    bias: Any
+    prepared: list[list[Any]]
+    bias: Tensor
 
 
 @dataclass
@@ -69,7 +63,24 @@ class Transformer(ConfiguredModel):
         check_settings(self.settings)
         super().__post_init__()
 
-    def encode(self, source: Any, source_length: Any) -> TransformerMemory:
+    def encoder_attention(self, layer: int) -> Attention:
+        """By what a word of the source sees the others in an encoder layer, counted from 0."""
+        s = self.settings
+        return SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(),
+                             self.gains("encoder", layer))
+
+    def decoder_attention(self, layer: int) -> list[Attention]:
+        """By what a target position sees those before it, and the source, in a decoder layer, counted from 0.
+
+        Each is a sublayer, in this order; the feed-forward layer follows.
+        """
+        s, gains = self.settings, self.gains("decoder", layer)
+        before: Attention = SSRU(s.hidden_size, gains)
+        if s.decoder_cell == "attention":
+            before = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains)
+        return [before, CrossAttention(s.heads, s.attention_dropout, gains)]
+
+    def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
         s = self.settings
         bias = padding_bias(source_length, tf.shape(source)[1])
         with tf1.variable_scope("transformer"):
@@ -81,18 +92,20 @@ class Transformer(ConfiguredModel):
                         x = checkpointed(partial(self._encoder_layer, bias=bias, layer=layer), x)
                 x = self._final_norm(x)
             with tf1.variable_scope("decoder"):
-                keys_values = []
-                for layer in range(s.decoder_layers):
-                    with tf1.variable_scope(f"layer_{layer}"):
-                        keys_values.append(memory_keys_values(
-                            x, s.heads, "source_attention", self._gains("decoder", layer)))
-        return TransformerMemory(keys_values, bias)
+                return TransformerMemory([self._prepared(x, layer) for layer in range(s.decoder_layers)], bias)
 
-    def decode_hidden(self, memory: TransformerMemory, target_in: Any) -> Any:
+    def _prepared(self, source: Tensor, layer: int) -> list[Any]:
+        prepared = []
+        for attention in self.decoder_attention(layer):
+            with tf1.variable_scope(f"layer_{layer}/{attention.name}"):
+                prepared.append(attention.prepare(source))
+        return prepared
+
+    def decode_hidden(self, memory: TransformerMemory, target_in: Tensor) -> Tensor:
         return self._teacher_forced(memory, target_in, None)[0]
 
-    def decode_with_attention(self, memory: TransformerMemory, target_in: Any) -> tuple[Any, Any]:
-        """With the first head of the source attention in `guided_alignment_layer` (Garg et al. 2019)."""
+    def decode_with_attention(self, memory: TransformerMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
+        """With the first head of the cross-attention in `guided_alignment_layer` (Garg et al. 2019)."""
         hidden, (attention,) = self._teacher_forced(memory, target_in, self._shown_layer)
         return hidden, attention
 
@@ -101,101 +114,73 @@ class Transformer(ConfiguredModel):
         """The decoder layer, from 0, whose attention is given."""
         return (self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)) - 1
 
-    def _teacher_forced(self, memory: TransformerMemory, target_in: Any, shown: int | None) -> tuple[Any, list[Any]]:
+    def _teacher_forced(self, memory: TransformerMemory, target_in: Tensor, shown: int | None
+                        ) -> tuple[Tensor, list[Tensor]]:
         """The last hidden layer, and the attention to the source in the layer `shown`, if any."""
-        s = self.settings
         length = tf.shape(target_in)[1]
-        bias = causal_bias(length) if s.decoder_cell == "attention" else None
-        attention = []
+        bias, weights = causal_bias(length), []
 
-        def before(y: Any, layer: int, gains: Gains) -> Any:
-            if s.decoder_cell == "ssru":
-                return ssru(y, "ssru", gains)
-            return self_attention(y, bias, s.heads, s.attention_dropout, "self_attention",
-                                  self._pair_positions(), gains)
-
-        def source(y: Any, layer: int, gains: Gains) -> Any:
-            arguments = (y, memory.keys_values[layer], memory.bias, s.heads, s.attention_dropout, "source_attention",
-                         gains)
-            if layer != shown:
-                return source_attention(*arguments)
-            y, weights = source_attention_with_weights(*arguments)
-            attention.append(weights)
-            return y
+        def attend(y: Tensor, attention: Attention, layer: int, place: int) -> Tensor:
+            inputs = AttentionInputs(bias, memory.prepared[layer][place], memory.bias)
+            attended = attention.whole(y, inputs, layer == shown)
+            if attended.weights is not None:
+                weights.append(attended.weights)
+            return attended.output
 
         with tf1.variable_scope("transformer"):
             x = look_up(self._table("target"), target_in)
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, tf.range(length))                            # [batch, target length, depth]
-                return self._decoder_layers(x, before, source), attention
+                return self._decoder_layers(x, attend), weights
 
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
-        s = self.settings
         rows = tf.shape(memory.bias)[0] * beam
-        if s.decoder_cell == "ssru":
-            nothing = tf.zeros([rows, s.hidden_size])
-        else:
-            nothing = tf.zeros([rows, 0, 2 * s.hidden_size], compute_dtype())
-        return DecoderState(memory, [nothing] * s.decoder_layers, tf.constant(0))
+        cache = [[attention.empty_cache(rows) for attention in self.decoder_attention(layer)]
+                 for layer in range(self.settings.decoder_layers)]
+        return DecoderState(memory, cache, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
-        s = self.settings
-        memory, cache, shown = state.memory, [], []
-        batch = tf.shape(memory.bias)[0]
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+        memory: TransformerMemory = state.memory
+        cache: list[list[Any]] = [[] for _ in state.cache]
+        shown, weights = self._shown_layer if attention else None, []
 
-        def before(y: Any, layer: int, gains: Gains) -> Any:
-            if s.decoder_cell == "ssru":
-                y, new = ssru_step(y, state.cache[layer], "ssru", gains)
-            else:
-                y, new = self_attention_step(y, state.cache[layer], s.heads, "self_attention",
-                                             self._pair_positions(), gains)
-            cache.append(new)
-            return y
-
-        def source(y: Any, layer: int, gains: Gains) -> Any:
-            by_sentence = tf.reshape(y, [batch, -1, s.hidden_size])             # [batch, beam, depth]
-            arguments = (by_sentence, memory.keys_values[layer], memory.bias, s.heads, 0.0, "source_attention", gains)
-            if attention and layer == self._shown_layer:
-                context, weights = source_attention_with_weights(*arguments)
-                shown.append(tf.reshape(weights, [-1, tf.shape(memory.bias)[3]]))   # [rows, source length]
-            else:
-                context = source_attention(*arguments)
-            return tf.reshape(context, [-1, s.hidden_size])
+        def attend(y: Tensor, attention: Attention, layer: int, place: int) -> Tensor:
+            inputs = AttentionInputs(None, memory.prepared[layer][place], memory.bias)
+            attended, after = attention.step(y, state.cache[layer][place], inputs, layer == shown)
+            cache[layer].append(after)
+            if attended.weights is not None:
+                weights.append(attended.weights)
+            return attended.output
 
         with tf1.variable_scope("transformer"):
             x = look_up(self._table("target"), token[:, None])
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
-                x = self._decoder_layers(x, before, source)
-        return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1), *shown
+                x = self._decoder_layers(x, attend)
+        return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1), *weights
 
-    def _decoder_layers(self, x: Any, before: _DecoderSublayer, source: _DecoderSublayer) -> Any:
+    def _decoder_layers(self, x: Tensor, attend: _Attend) -> Tensor:
         """The stack of the decoder, with its final normalisation, over `x` `[..., depth]`.
 
         Args:
-            before: what `[..., depth]` sees of the target before it.
-            source: what it sees of the source.
+            attend: applies an attention of a layer, in one of its forms.
         """
-        s = self.settings
-        for layer in range(s.decoder_layers):
+        for layer in range(self.settings.decoder_layers):
             with tf1.variable_scope(f"layer_{layer}"):
-                x = checkpointed(partial(self._decoder_layer, before=before, source=source, layer=layer), x)
+                x = checkpointed(partial(self._decoder_layer, attend=attend, layer=layer), x)
         return self._final_norm(x)
 
-    def _encoder_layer(self, x: Any, bias: Any, layer: int) -> Any:
+    def _encoder_layer(self, x: Tensor, bias: Tensor, layer: int) -> Tensor:
         """A layer over `x` `[batch, source length, depth]`, without attention where `bias` says so."""
-        s, gains = self.settings, self._gains("encoder", layer)
-        x = self._sublayer(x, "self_attention", gains, partial(
-            self_attention, bias=bias, heads=s.heads, dropout_rate=s.attention_dropout, name="self_attention",
-            positions=self._pair_positions(), gains=gains))
+        gains, attention = self.gains("encoder", layer), self.encoder_attention(layer)
+        x = self._attention(x, attention, gains, lambda y: attention.whole(y, AttentionInputs(bias)).output)
         return self._feed_forward(x, gains)
 
-    def _decoder_layer(self, x: Any, before: _DecoderSublayer, source: _DecoderSublayer, layer: int) -> Any:
+    def _decoder_layer(self, x: Tensor, attend: _Attend, layer: int) -> Tensor:
         """A layer over `x` `[..., depth]`; see `_decoder_layers`."""
-        gains = self._gains("decoder", layer)
-        name = "self_attention" if self.settings.decoder_cell == "attention" else self.settings.decoder_cell
-        x = self._sublayer(x, name, gains, partial(before, layer=layer, gains=gains))
-        x = self._sublayer(x, "source_attention", gains, partial(source, layer=layer, gains=gains))
+        gains = self.gains("decoder", layer)
+        for place, attention in enumerate(self.decoder_attention(layer)):
+            x = self._attention(x, attention, gains, partial(attend, attention=attention, layer=layer, place=place))
         return self._feed_forward(x, gains)
 
     def output_projection(self) -> Projection:
@@ -228,17 +213,31 @@ class Transformer(ConfiguredModel):
             signal = sinusoids(positions, s.hidden_size)
         return dropout(x + signal[None], s.embedding_dropout, "embedding")
 
-    def _pair_positions(self) -> PairPositions | None:
-        """What self-attention knows of positions."""
+    def pair_positions(self) -> PairPositions | None:
+        """What self-attention knows of positions; None if they are added to the embeddings."""
         if self.settings.positions == "relative":
             return RelativePositions(self.settings.max_distance)
         return RotaryPositions() if self.settings.positions == "rotary" else None
 
-    def _gains(self, stack: str, layer: int) -> Gains:
+    def gains(self, stack: str, layer: int) -> Gains:
+        """How the first kernels of a layer are scaled.
+
+        Args:
+            stack: "encoder" or "decoder".
+            layer: counted from 0.
+        """
         s = self.settings
         return layer_gains(s.initialization, stack, layer, s.encoder_layers, s.decoder_layers)
 
-    def _sublayer(self, x: Any, name: str, gains: Gains, layer: Callable[[Any], Any]) -> Any:
+    def _attention(self, x: Tensor, attention: Attention, gains: Gains, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sublayer of an attention, which `attend` applies, over `x` `[..., depth]`."""
+        def in_scope(y: Tensor) -> Tensor:
+            with tf1.variable_scope(attention.name):
+                return attend(y)
+
+        return self._sublayer(x, attention.name, gains, in_scope)
+
+    def _sublayer(self, x: Tensor, name: str, gains: Gains, layer: Callable[[Tensor], Tensor]) -> Tensor:
         s = self.settings
         y = self.adapted(layer(self._process(x, None, s.preprocess, f"{name}_pre", gains)), name)
         return self._process(y, x, s.postprocess, f"{name}_post", gains)
@@ -267,5 +266,5 @@ class Transformer(ConfiguredModel):
         return self._norm(x, "final_norm") if "n" in self.settings.preprocess else x
 
 
-_DecoderSublayer = Callable[..., Any]
-"""From `[..., depth]`, `layer` and `gains` to `[..., depth]`."""
+_Attend = Callable[..., Tensor]
+"""From `[..., depth]`, an `attention`, the number of its `layer` and its `place` in it to `[..., depth]`."""
