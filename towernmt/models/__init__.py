@@ -26,6 +26,7 @@ ARCHITECTURES = tuple(_CLASSES)
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "interface": ["DecoderState", "NMTModel"],
+    "layers.projections": ["Projection"],
     **{module: [name] for module, _, name in _CLASSES.values()},
     **{module: [f"{name}Settings"] for _, module, name in _CLASSES.values()},
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
 from towernmt.models.registry.code_files import code_of
+from towernmt.models.registry.former_names import understand_former_names
 
 SHAPES = ("my_model.py:MyModel", "my_package.my_model:MyModel")
 _LOADED: dict[tuple[Path, str], ModuleType] = {}
@@ -148,6 +149,7 @@ def _module(place: Place) -> ModuleType:
     content = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()
     with _LOCK:
         if (file, content) not in _LOADED:
+            understand_former_names()
             anew = any(loaded == file for loaded, _ in _LOADED)         # with other content
             with _importing_from(place.root, {name.partition("/")[0].removesuffix(".py") for name in code}, anew):
                 try:
