@@ -11,7 +11,7 @@ from tensorpack.callbacks import Callback
 from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
-from towernmt.callbacks.surroundings import find_saver
+from towernmt.callbacks.lookup import find_saver
 from towernmt.core.graph_state import graph_state
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1

@@ -19,7 +19,7 @@ from tensorpack.utils import logger
 from train_flops import train_flops
 
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.progress.progress import Progress
+from towernmt.callbacks.reporting.progress import Progress
 from towernmt.callbacks.schedules.callbacks import InverseSquareRootSchedule
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard

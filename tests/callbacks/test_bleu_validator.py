@@ -224,7 +224,7 @@ def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypat
             now[0] += 25.0
 
     check = validator(every=5, every_minutes=1.0, loss=False)
-    monkeypatch.setattr(check._every, "_clock", lambda: now[0])
+    monkeypatch.setattr(check._period, "_clock", lambda: now[0])
     fit([Clock(), check], steps=8)
     assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5, 8]     # 75 s; by steps; 75 s
 

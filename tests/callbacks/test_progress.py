@@ -21,9 +21,9 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 from tensorpack.utils import logger
 
-from towernmt.callbacks.progress.progress import Progress, perplexity
-from towernmt.callbacks.progress.status_line import StatusLine
-from towernmt.callbacks.progress.text import Bar, Figures, duration
+from towernmt.callbacks.reporting.figures import Bar, Figures, duration
+from towernmt.callbacks.reporting.progress import Progress, perplexity
+from towernmt.callbacks.reporting.status_line import StatusLine
 from towernmt.callbacks.schedules.callbacks import ConstantSchedule
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
 from towernmt.core.errors import SettingsError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks.every import Every
+from towernmt.callbacks.period import Period
 from towernmt.callbacks.validation import report
 from towernmt.callbacks.validation.metrics import METRICS, Outcome, mode_of
 from towernmt.core.errors import DataError
@@ -20,7 +20,7 @@ OUTCOME = Outcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)
 
 def test_steps_and_minutes_may_both_make_it_due() -> None:
     now = [100.0]
-    every = Every(steps=10, minutes=2.0, clock=lambda: now[0])
+    every = Period(steps=10, minutes=2.0, clock=lambda: now[0])
     assert [step for step in range(1, 31) if every.due(step)] == [10, 20, 30]
     now[0] += 121
     assert every.due(7)
@@ -29,7 +29,7 @@ def test_steps_and_minutes_may_both_make_it_due() -> None:
     assert not every.due(7)
     now[0] += 1
     assert every.due(7)
-    assert not any(Every(clock=lambda: 1e9 * now[0]).due(step) for step in range(1, 50))
+    assert not any(Period(clock=lambda: 1e9 * now[0]).due(step) for step in range(1, 50))
 
 
 def test_each_metric_has_its_name_direction_and_value() -> None:

@@ -11,7 +11,7 @@ from tensorpack.callbacks import Callback, MonitorBase
 from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.progress.loss_scale_monitor import LossScaleMonitor
+from towernmt.callbacks.reporting.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError

@@ -14,7 +14,8 @@ from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.position import Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.layers.randomness import dropout, start_clock
+from towernmt.models.layers.dropout import dropout
+from towernmt.models.layers.randomness import start_clock
 from towernmt.train.config import TrainConfig
 
 ROWS = 4

@@ -9,9 +9,9 @@ from tensorpack.callbacks import Callback
 
 from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.progress.histograms import Histograms
-from towernmt.callbacks.progress.loss_scale_monitor import LossScaleMonitor
-from towernmt.callbacks.progress.progress import Progress
+from towernmt.callbacks.reporting.histograms import Histograms
+from towernmt.callbacks.reporting.loss_scale_monitor import LossScaleMonitor
+from towernmt.callbacks.reporting.progress import Progress
 from towernmt.callbacks.schedules.callbacks import make_schedule
 from towernmt.callbacks.stopping.early_stopping import EarlyStopping
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep

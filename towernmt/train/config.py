@@ -10,7 +10,7 @@ from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.progress.progress import Progress
+from towernmt.callbacks.reporting.progress import Progress
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.session import SessionCreator
 from towernmt.train.monitors import EventWriter, StatsWriter

@@ -19,7 +19,7 @@ from typing import Any
 from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
-from towernmt.callbacks.progress.summaries import charts, hyper_parameters, settings_table, text_summary
+from towernmt.callbacks.reporting.summaries import charts, hyper_parameters, settings_table, text_summary
 from towernmt.core.files.atomic_files import write_text
 from towernmt.core.tf_compat import tf, tf1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorpack.utils import logger
 
-from towernmt.callbacks.surroundings import EndOfTraining, find_saver
+from towernmt.callbacks.lookup import EndOfTraining, find_saver
 from towernmt.callbacks.validation.score_watcher import ScoreWatcher
 from towernmt.checkpoint.best_record import RECORD, BestEntry, read_record
 from towernmt.checkpoint.files import point_at

@@ -13,10 +13,10 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
-from towernmt.callbacks.every import Every
+from towernmt.callbacks.lookup import all_callbacks, find_callbacks
+from towernmt.callbacks.period import Period
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
-from towernmt.callbacks.surroundings import all_callbacks, find_callbacks
 from towernmt.checkpoint.files import (
     checkpoint_path,
     keep_last,
@@ -58,7 +58,7 @@ class CheckpointSaver(Callback):
         self.directory = Path(directory)
         self.keep, self.data = keep, data
         self.made_from = dict(made_from or {})
-        self._every = Every(every_steps, every_minutes)
+        self._period = Period(every_steps, every_minutes)
         self._saved_step: int | None = None
         self._saved_state: dict[str, Any] | None = None
         self._lock = DirectoryLock(self.directory, "training")
@@ -116,14 +116,14 @@ class CheckpointSaver(Callback):
         self._lock.acquire()
         self._identity = _identity(self.directory)
         remove_unfinished(self.directory)
-        self._every.restart()
+        self._period.restart()
         if self._saved_step is None:
             self.save_now()
 
     def _trigger_step(self) -> None:
         if self._saved_step == self.global_step:
             self._write_state()
-        elif self._every.due(self.global_step):
+        elif self._period.due(self.global_step):
             self.save_now()
 
     def _after_train(self) -> None:
@@ -167,7 +167,7 @@ class CheckpointSaver(Callback):
         write_checkpoint(self._saver, session, self.directory, step, state)
         keep_last(self.directory, self.keep)
         self._saved_step, self._saved_state = step, state
-        self._every.restart()
+        self._period.restart()
         logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - started:.1f} s).",
                     extra=DETAIL if step == 0 else None)
 

@@ -11,7 +11,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.hooks.hook_trainer import HookTrainer
 from towernmt.callbacks.hooks.run_hooks import FeedLedger, declared_feeds, refuse_shared_feeds
-from towernmt.callbacks.surroundings import EndOfTraining
+from towernmt.callbacks.lookup import EndOfTraining
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import belong_to, meets, name_of, runs_of
 from towernmt.core.tf_compat import tf, tf1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.surroundings import find_saver, training_towers
+from towernmt.callbacks.lookup import find_saver, training_towers
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tf_compat import tf, tf1

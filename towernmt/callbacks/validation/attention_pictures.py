@@ -13,7 +13,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from tensorpack.utils import logger
 
 from towernmt.callbacks.hooks.run_hooks import session_for
-from towernmt.callbacks.progress.summaries import image_summary
+from towernmt.callbacks.reporting.summaries import image_summary
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences

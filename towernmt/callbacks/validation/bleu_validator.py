@@ -9,12 +9,12 @@ from typing import Any
 
 from tensorpack.utils import logger
 
-from towernmt.callbacks.every import Every
-from towernmt.callbacks.progress.summaries import text_summary
-from towernmt.callbacks.progress.text import duration
+from towernmt.callbacks.lookup import EndOfTraining, find_callbacks
+from towernmt.callbacks.period import Period
+from towernmt.callbacks.reporting.figures import duration
+from towernmt.callbacks.reporting.summaries import text_summary
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal
-from towernmt.callbacks.surroundings import EndOfTraining, find_callbacks
 from towernmt.callbacks.validation import report
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.validation.towers import ValidationTowers
@@ -88,8 +88,8 @@ class BleuValidator(StatefulCallback):
                                 "be 0 (only at the end) or more.")
         self.metric = _scalar(metric, metric_set, self._sets, loss)
         self._metric = METRICS[metric]
-        self._every, self._samples, self._with_loss, self._seed = (
-            Every(every_steps, every_minutes), samples, loss, seed)
+        self._period, self._samples, self._with_loss, self._seed = (
+            Period(every_steps, every_minutes), samples, loss, seed)
         self._towers = ValidationTowers(model, search or SearchSettings(), source_vocabulary, target_vocabulary,
                                         batch_tokens, between=self._check_signals)
         self.best_score: float | None = None
@@ -113,7 +113,7 @@ class BleuValidator(StatefulCallback):
         self._end = EndOfTraining()
         self._signals = find_callbacks(self.trainer, StopOnSignal)
         self._towers.open(self.trainer)
-        self._every.restart()
+        self._period.restart()
 
     def _before_epoch(self) -> None:
         self._validate_if_due()
@@ -132,8 +132,8 @@ class BleuValidator(StatefulCallback):
 
     def _due(self) -> bool:
         """Whether it is time, in all processes at once: their clocks differ, their steps do not."""
-        due = self._every.due(self.global_step)
-        return present_world().agree(due) if self._every.minutes else due
+        due = self._period.due(self.global_step)
+        return present_world().agree(due) if self._period.minutes else due
 
     def validate(self) -> None:
         """Validate now, and put the scores. A signal to stop ends it without scores."""
@@ -150,7 +150,7 @@ class BleuValidator(StatefulCallback):
         for tag, outcome in zip(self._tags, outcomes, strict=True):
             self._put(tag, outcome)
         self._report(outcomes, time.monotonic() - started)
-        self._every.restart()
+        self._period.restart()
 
     @property
     def scalars(self) -> list[str]:

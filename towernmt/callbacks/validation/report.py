@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from towernmt.callbacks.progress.summaries import markdown_cell
+from towernmt.callbacks.reporting.summaries import markdown_cell
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.dataflow.text.line_hash import line_hash
 from towernmt.dataflow.text.validation_set import ValidationSet

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.callbacks.hooks.run_hooks import session_for
-from towernmt.callbacks.surroundings import training_towers
+from towernmt.callbacks.lookup import training_towers
 from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.callbacks.validation.metrics import Outcome
 from towernmt.core.runs import Run

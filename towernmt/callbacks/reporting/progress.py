@@ -9,10 +9,10 @@ from typing import Any
 from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
-from towernmt.callbacks.progress.status_line import StatusLine
-from towernmt.callbacks.progress.text import Bar, Figures, duration
+from towernmt.callbacks.lookup import find_callbacks, training_towers
+from towernmt.callbacks.reporting.figures import Bar, Figures, duration
+from towernmt.callbacks.reporting.status_line import StatusLine
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.surroundings import find_callbacks, training_towers
 from towernmt.callbacks.validation.metrics import perplexity
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import graph_state

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Every:
+class Period:
     """Says when it is time.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a callback may ask about the training around it: the other callbacks, and how training ends."""
+"""Looking up what a callback works with: the other callbacks, the training towers, and whether an error ends training."""
 
 from __future__ import annotations
 
