@@ -1,4 +1,4 @@
-"""Looking up what a callback works with: the other callbacks, the training towers, and whether an error ends training."""
+"""Looking up what a callback works with: other callbacks, the training towers, whether an error ends training."""
 
 from __future__ import annotations
 
