@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fed_input import FedInput
 from tensorpack.callbacks import Callback
 
 from towernmt.checkpoint.files import keep_last, write_checkpoint
@@ -45,7 +46,6 @@ from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train
 from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import Settings
-from towernmt.train.fed_input import FedInput
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DIRECTIONS = ("forward", "backward")

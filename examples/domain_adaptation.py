@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from from_run import add_arguments, data_from_run, settings_from_run
 
-from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
 from towernmt.core.errors import SettingsError

@@ -20,9 +20,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from fed_input import FedInput
+from from_run import add_arguments, data_from_run, settings_from_run
 from sacrebleu.metrics import BLEU, CHRF
 
-from towernmt.cli.from_run import add_arguments, data_from_run, settings_from_run
 from towernmt.cli.main import run_command
 from towernmt.cli.train import gpu_numbers
 from towernmt.core.runs import Run
@@ -36,7 +37,6 @@ from towernmt.models.losses.likelihood import sentence_log_probabilities
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
 from towernmt.run.launch import train
 from towernmt.run.settings import Settings
-from towernmt.train.fed_input import FedInput
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DEFAULTS = ["train.steps=500", "data.batch_tokens=512", "validation.steps=100", "checkpoint.steps=100",

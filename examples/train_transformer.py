@@ -15,6 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nearest import nearest_translations
+
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
@@ -25,7 +27,6 @@ from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.sources.default_corpus import default_corpus
 from towernmt.dataflow.text.chunks import read_lines
 from towernmt.predict.evaluate import corpus_scores
-from towernmt.predict.nearest import nearest_translations
 
 DEMONSTRATION = [
     "model.hidden_size=192", "model.filter_size=768", "model.encoder_layers=4", "model.decoder_layers=2",

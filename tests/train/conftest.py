@@ -1,4 +1,4 @@
-"""Makes `plain_model` beside this file importable by the tests here."""
+"""Makes the helpers beside this file importable by the tests here, as `towernmt_NAME`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_NAME = "towernmt_plain_model"
-if _NAME not in sys.modules:
-    _spec = importlib.util.spec_from_file_location(_NAME, Path(__file__).with_name("plain_model.py"))
-    sys.modules[_NAME] = _module = importlib.util.module_from_spec(_spec)
-    assert _spec.loader is not None
-    _spec.loader.exec_module(_module)
+for _file in ("memory_estimate", "placement", "plain_model"):
+    if f"towernmt_{_file}" not in sys.modules:
+        _spec = importlib.util.spec_from_file_location(f"towernmt_{_file}", Path(__file__).with_name(f"{_file}.py"))
+        assert _spec is not None and _spec.loader is not None
+        sys.modules[f"towernmt_{_file}"] = _module = importlib.util.module_from_spec(_spec)
+        _spec.loader.exec_module(_module)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
+from towernmt_memory_estimate import MemoryEstimate, estimate_memory
+from towernmt_placement import without_gpu_kernel
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
-from towernmt.train.memory_estimate import MemoryEstimate, estimate_memory
-from towernmt.train.placement import without_gpu_kernel
 
 
 def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1, again: bool = False,
