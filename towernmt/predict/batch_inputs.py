@@ -87,6 +87,6 @@ def inputs_of_lines(lines: Iterable[tuple[int, str]], inputs: Iterable[LineInput
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     shape = np.max([array.shape for array in arrays], axis=0).astype(int)
     stacked = np.full([len(arrays), *shape], PAD, np.result_type(*arrays))
-    for place, array in zip(stacked, arrays, strict=True):
-        place[tuple(slice(size) for size in array.shape)] = array
+    for row, array in enumerate(arrays):
+        stacked[(row, *(slice(size) for size in array.shape))] = array
     return stacked
