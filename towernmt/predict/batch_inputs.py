@@ -88,5 +88,6 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     shape = np.max([array.shape for array in arrays], axis=0).astype(int)
     stacked = np.full([len(arrays), *shape], PAD, np.result_type(*arrays))
     for row, array in enumerate(arrays):
-        stacked[(row, *(slice(size) for size in array.shape))] = array
+        place: tuple[int | slice, ...] = (row, *(slice(size) for size in array.shape))
+        stacked[place] = array
     return stacked
