@@ -24,7 +24,6 @@ from overheads_steps import callbacks_cost, towers_cost, update_cycle_cost  # no
 from tensorpack.utils import logger  # noqa: E402
 from train_work import VOCABULARY, draw, load  # noqa: E402
 
-from towernmt.core.machine.allocator import restart_with_allocator  # noqa: E402
 from towernmt.core.session import make_deterministic  # noqa: E402
 from towernmt.core.terminal.stderr_noise import without_noise  # noqa: E402
 from towernmt.models.choices import PRECISIONS  # noqa: E402
@@ -70,5 +69,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    restart_with_allocator()
     main()

@@ -25,7 +25,6 @@ from typing import Any
 from train_run import Plan, measure
 from train_work import PRESETS, VOCABULARY, FixedBatches, draw, load, make_model, twice_each
 
-from towernmt.core.machine.allocator import restart_with_allocator
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
@@ -96,5 +95,4 @@ def record(options: argparse.Namespace, figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    restart_with_allocator()
     main()

@@ -20,7 +20,6 @@ from nearest import nearest_translations
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
-from towernmt.core.machine.allocator import restart_with_allocator
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared.prepared_data import PreparedData
@@ -104,5 +103,4 @@ def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
 
 
 if __name__ == "__main__":
-    restart_with_allocator()
     sys.exit(main())

@@ -14,7 +14,6 @@ from towernmt.cli.broken_pipe import until_the_reader_has_gone
 from towernmt.cli.parser import Parser, refuse_unknown_command
 from towernmt.cli.standard_streams import open_missing_streams
 from towernmt.core.errors import TowerNMTError
-from towernmt.core.machine.allocator import restart_with_allocator
 from towernmt.core.secrets import mask_text, mask_uri
 from towernmt.core.terminal.stderr_noise import without_noise
 
@@ -53,14 +52,7 @@ towernmt translate --model runs/de-en --input test.de --n-best 3""",
 
 def program() -> int:
     """`main`, as a program of its own."""
-    open_missing_streams()
-    if not _QUICK.intersection(sys.argv):
-        restart_with_allocator()
     return main()
-
-
-_QUICK = {"-h", "--help", "--help-settings", "--version", "completion"}
-"""Arguments of commands that compute nothing, for which another allocator is not worth a second start."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
