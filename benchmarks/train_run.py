@@ -20,7 +20,7 @@ from train_flops import train_flops
 
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
 from towernmt.callbacks.reporting.progress import Progress
-from towernmt.callbacks.schedules.callbacks import InverseSquareRootSchedule
+from towernmt.callbacks.schedules.named import InverseSquareRootSchedule
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal

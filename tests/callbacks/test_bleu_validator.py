@@ -20,7 +20,7 @@ from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.train import SimpleTrainer
 
-from towernmt.callbacks.schedules.callbacks import PiecewiseSchedule
+from towernmt.callbacks.schedules.named import PiecewiseSchedule
 from towernmt.callbacks.stopping.early_stopping import EarlyStopping
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal
 from towernmt.callbacks.validation.batches import teacher_forced_batches

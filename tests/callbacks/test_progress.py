@@ -24,7 +24,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.reporting.figures import Bar, Figures, duration
 from towernmt.callbacks.reporting.progress import Progress, perplexity
 from towernmt.callbacks.reporting.status_line import StatusLine
-from towernmt.callbacks.schedules.callbacks import ConstantSchedule
+from towernmt.callbacks.schedules.named import ConstantSchedule
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal.terminal_log import mend_terminal

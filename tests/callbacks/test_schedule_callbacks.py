@@ -8,7 +8,7 @@ from tensorpack.callbacks import Callback
 
 import towernmt.callbacks as callbacks
 from towernmt.callbacks import BudgetSchedule, ScheduleSettings, make_schedule
-from towernmt.callbacks.schedules import schedules
+from towernmt.callbacks.schedules.settings import SCHEDULES
 from towernmt.callbacks.stopping.limits import StopAfterMinutes
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
@@ -105,7 +105,7 @@ def test_plateau_remembers_its_reductions_over_a_resume(train, put_scores):
     assert len(set(whole.rates)) > 1
 
 
-@pytest.mark.parametrize("name", schedules.SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_can_be_chosen_by_name(name):
     settings = ScheduleSettings(name, warmup_steps=10, decay_steps=100, boundaries=[50], values=[0.1, 0.01])
     rates = [make_schedule(settings, 0.1, hidden_size=64, steps=10 ** 9).value(step) for step in range(1, 200)]

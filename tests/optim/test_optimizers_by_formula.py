@@ -120,7 +120,7 @@ class AdafactorReference(Reference):
         self.r = self.c = self.v = self.mean = 0.0
 
     def step(self, x, g, t):
-        b = 1 - t ** -0.7
+        b = 1 - t ** -0.8
         squares = g.astype(np.float64) ** 2 + 1e-30
         if x.ndim < 2:
             self.v = b * self.v + (1 - b) * squares
@@ -132,7 +132,7 @@ class AdafactorReference(Reference):
         u = g / np.sqrt(v)
         if self.clip:
             u = u / max(1.0, rms(u) / self.clip)
-        step = 0.02 * u * (max(1e-2, rms(x)) if self.relative else 1.0)
+        step = 0.02 * u * (max(1e-3, rms(x)) if self.relative else 1.0)
         if self.momentum:
             self.mean = self.momentum * self.mean + (1 - self.momentum) * step
             step = self.mean
@@ -153,7 +153,7 @@ class SgdReference(Reference):
 
 
 ADAM = {"learning_rate": 0.02, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
-FACTOR = {"learning_rate": 0.02, "adafactor_epsilon": 1e-2, "adafactor_decay_exponent": 0.7}
+FACTOR = {"learning_rate": 0.02}
 CASES = {
     "adam": ({"name": "adam", **ADAM}, AdamReference, AdamReference),
     "adamw": ({"name": "adamw", "weight_decay": 0.3, **ADAM}, lambda: AdamReference(0.3), lambda: AdamReference(0.3)),

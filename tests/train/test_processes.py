@@ -13,7 +13,7 @@ from towernmt_plain_model import PlainBatches, PlainModel, train_plainly
 
 from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.schedules.callbacks import ConstantSchedule
+from towernmt.callbacks.schedules.named import ConstantSchedule
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.core.errors import DivergenceError, SettingsError

@@ -50,6 +50,9 @@ _RENAMED = {
 _REMOVED = {
     "train.loss_scale_growth_steps": Removed(2000, "leave it out"),
     "train.least_loss_scale": Removed(1.0, "leave it out; an overflow at a loss scale of 1 ends training"),
+    "optimizer.adafactor_decay_exponent": Removed(0.8, "leave it out, for the paper's value"),
+    "optimizer.adafactor_epsilon": Removed(1e-3, "leave it out, for the paper's value"),
+    "schedule.min_delta": Removed(0.0, "leave it out; every better score is an improvement"),
 }
 
 FORMER = FormerSettings(_RENAMED, _REMOVED)

@@ -6,13 +6,14 @@ turns them on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 SUFFIX = "/ExponentialMovingAverage"
@@ -37,7 +38,8 @@ class AveragingOptimizer(ProxyOptimizer):
         self._average = tf1.train.ExponentialMovingAverage(decay, num_updates=tf1.train.get_global_step())
         super().__init__(optimizer)
 
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor, Variable]], global_step: Variable | None = None,
+                        name: str | None = None) -> Operation:
         """tensorpack's, and the averages after it."""
         grads_and_vars = list(grads_and_vars)
         update = self._opt.apply_gradients(grads_and_vars, global_step)
@@ -46,7 +48,7 @@ class AveragingOptimizer(ProxyOptimizer):
         return tf.group(update, moved, name=name)
 
 
-def averages() -> dict[str, Any]:
+def averages() -> dict[str, Variable]:
     """The averages in the default graph, by the name of their weight."""
     return {v.op.name.removesuffix(SUFFIX): v for v in tf1.global_variables() if v.op.name.endswith(SUFFIX)}
 
@@ -56,7 +58,7 @@ def averaged_weights() -> Iterator[None]:
     """Towers that are built inside read the averages in place of the weights; both must be there already."""
     found = averages()
 
-    def get(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+    def get(getter: Callable[..., Variable], name: str, *arguments: Any, **options: Any) -> Variable:
         variable = getter(name, *arguments, **options)
         return found.get(name, variable)
 

@@ -6,13 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
-
-GradsAndVars = list[tuple[Any, Any]]
+from towernmt.optim.gradients import GradsAndVars
 
 
 @dataclass(frozen=True)

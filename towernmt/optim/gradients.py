@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import World
 
-GradsAndVars = list[tuple[Any, Variable]]
-"""Gradients (tensors, or `tf.IndexedSlices` where they are sparse) with their variables."""
+GradsAndVars: TypeAlias = list[tuple[Tensor, Variable]]
+"""Each gradient, dense or a `tf.IndexedSlices`, with its variable."""
 
 
 class GradientReducer(ABC):
@@ -79,14 +79,14 @@ def sum_over_towers(towers: Sequence[GradsAndVars]) -> GradsAndVars:
         return [(_sum([g for g, _ in column]), column[0][1]) for column in zip(*towers, strict=True)]
 
 
-def _sum(gradients: Sequence[Any]) -> Any:
+def _sum(gradients: Sequence[Tensor]) -> Tensor:
     if all(isinstance(g, tf.IndexedSlices) for g in gradients):
         return tf.IndexedSlices(tf.concat([g.values for g in gradients], 0),
                                 tf.concat([g.indices for g in gradients], 0), gradients[0].dense_shape)
     return tf.add_n([tf.convert_to_tensor(g) for g in gradients])
 
 
-def scaled(gradient: Any, factor: Tensor) -> Any:
+def scaled(gradient: Tensor, factor: float | Tensor) -> Tensor:
     """A gradient times a number; a sparse one stays sparse."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
@@ -132,6 +132,6 @@ class Accumulator:
         return [(g * share, v) for g, v in zip(gradients, self._variables, strict=True)]
 
 
-def _sum_variable(name: str, shape: Any) -> Variable:
+def _sum_variable(name: str, shape: Sequence[int]) -> Variable:
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer(), trainable=False,
                             use_resource=True, collections=[tf1.GraphKeys.LOCAL_VARIABLES])

@@ -8,12 +8,14 @@ NVIDIA's Apex do it).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
 from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, LossScaling, graph_state
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import forgive
 from towernmt.optim.gradients import scaled
@@ -49,20 +51,21 @@ class LossScaleOptimizer(ProxyOptimizer):
             # Read once: the step's gradients, and with them the change of the scale, wait for this.
             self._now = tf.identity(self._scale.read_value(), name="loss_scale_now")
 
-    def compute_gradients(self, loss: Any, *arguments: Any, **options: Any) -> Any:
+    def compute_gradients(self, loss: Tensor, *arguments: Any, **options: Any) -> list[tuple[Tensor | None, Variable]]:
         """The float32 gradients of `loss` itself, computed from its multiple."""
         pairs = self._opt.compute_gradients(loss * self._now, *arguments, **options)
         with tf1.name_scope("without_loss_scale"):
             share = 1.0 / self._now
             return [(None if g is None else scaled(g, share), v) for g, v in pairs]
 
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
+                        global_step: Variable | None = None, name: str | None = None) -> Operation:
         """The update, or nothing where a gradient is not finite; then the scale's change."""
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         with tf1.name_scope("is_finite"):
             finite = tf.math.is_finite(tf.linalg.global_norm([g for g, _ in pairs]))
 
-        def update() -> Any:
+        def update() -> Tensor:
             with tf1.control_dependencies([self._opt.apply_gradients(pairs, global_step)]):
                 return tf.constant(True)
 
@@ -70,7 +73,7 @@ class LossScaleOptimizer(ProxyOptimizer):
         forgive(tf.logical_not(finite) & (self._now > self._scaling.least))
         return tf.group(made, self._moved(finite), name=name)
 
-    def _moved(self, finite: Any) -> Any:
+    def _moved(self, finite: Tensor) -> Operation:
         """The operation that changes the state after an update that was made or skipped."""
         skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
         grown = good >= self._scaling.growth_updates
@@ -85,6 +88,6 @@ class LossScaleOptimizer(ProxyOptimizer):
                         self._good.assign(tf.where(grown, tf.zeros_like(good), good), read_value=False))
 
 
-def _state(name: str, dtype: Any, value: float) -> Any:
+def _state(name: str, dtype: Any, value: float) -> Variable:
     return tf1.get_variable(name, [], dtype, initializer=tf1.constant_initializer(value, dtype), trainable=False,
                             use_resource=True)

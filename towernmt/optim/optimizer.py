@@ -1,4 +1,7 @@
-"""Optimizers by name, with clipping by the global norm of the gradients."""
+"""Optimizers by name, with clipping by the global norm of the gradients.
+
+A `tf1.train.Optimizer` is `Any` to the type checker: TensorFlow ships no types.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from tensorpack.tfutils.gradproc import GradientProcessor
 from tensorpack.tfutils.optimizer import apply_grad_processors
 
 from towernmt.core.settings import check_ranges
+from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype
 from towernmt.optim.ema import AveragingOptimizer
 from towernmt.optim.gradient_health import watch_gradients
-from towernmt.optim.gradients import scaled
+from towernmt.optim.gradients import GradsAndVars, scaled
 from towernmt.optim.loss_scale import LossScaleOptimizer
 from towernmt.optim.optimizers.adafactor import Adafactor
 from towernmt.optim.optimizers.adam import AdamW, LazyAdam
 from towernmt.optim.optimizers.lamb import Lamb
 from towernmt.optim.settings import OptimizerSettings
 
-MAKERS: dict[str, Callable[[OptimizerSettings, Any], Any]] = {
+MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Any]] = {
     "adam": lambda s, rate: tf1.train.AdamOptimizer(rate, s.beta1, s.beta2, s.epsilon),
     "adamw": lambda s, rate: AdamW(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
     "lazyadam": lambda s, rate: LazyAdam(rate, s.beta1, s.beta2, s.epsilon),
-    "adafactor": lambda s, rate: Adafactor(rate, s.adafactor_relative, s.adafactor_epsilon, s.adafactor_decay_exponent,
-                                           s.adafactor_clip, s.adafactor_momentum),
+    "adafactor": lambda s, rate: Adafactor(rate, s.adafactor_relative, s.adafactor_clip, s.adafactor_momentum),
     "lamb": lambda s, rate: Lamb(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
     "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
 }
@@ -64,7 +67,7 @@ class GlobalNorm(GradientProcessor):
     def __init__(self, clip_norm: float) -> None:
         self.clip_norm = clip_norm
 
-    def _process(self, grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def _process(self, grads: GradsAndVars) -> GradsAndVars:
         watch_gradients(grads)
         grads = [(_with_distinct_rows(g), v) for g, v in grads]
         norm = tf.identity(tf.linalg.global_norm([g for g, _ in grads]), name="gradient_norm")
@@ -74,7 +77,7 @@ class GlobalNorm(GradientProcessor):
         return [(scaled(g, scale), v) for g, v in grads]
 
 
-def _with_distinct_rows(gradient: Any) -> Any:
+def _with_distinct_rows(gradient: Tensor) -> Tensor:
     """A sparse gradient with the parts of each row summed: their norm depends on how towers shared the batch."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient

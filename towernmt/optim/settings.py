@@ -23,9 +23,6 @@ class OptimizerSettings:
     momentum: float = setting(0.9, "SGD: momentum", at_least=0, below=1)
     nesterov: bool = setting(False, "SGD: Nesterov's momentum")
     adafactor_relative: bool = setting(True, "Adafactor: scale a variable's step by its root mean square")
-    adafactor_epsilon: float = setting(1e-3, "Adafactor: the least such scale", above=0)
-    adafactor_decay_exponent: float = setting(
-        0.8, "Adafactor: mean squares of update t decay by 1 - t ** -exponent", above=0)
     adafactor_clip: float = setting(1.0, "Adafactor: longest root mean square of a step; 0 for no limit", at_least=0)
     adafactor_momentum: float = setting(
         0.0, "Adafactor: decay of the mean of the steps; 0 for none", at_least=0, below=1)

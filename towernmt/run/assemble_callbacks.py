@@ -12,7 +12,7 @@ from towernmt.callbacks.checkpoints.saver import CheckpointSaver
 from towernmt.callbacks.reporting.histograms import Histograms
 from towernmt.callbacks.reporting.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.reporting.progress import Progress
-from towernmt.callbacks.schedules.callbacks import make_schedule
+from towernmt.callbacks.schedules.make import make_schedule
 from towernmt.callbacks.stopping.early_stopping import EarlyStopping
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from towernmt.callbacks.schedules.schedules import ScheduleSettings
+from towernmt.callbacks.schedules.settings import ScheduleSettings
 from towernmt.callbacks.validation.metrics import METRICS
 from towernmt.checkpoint.former_settings import FORMER
 from towernmt.core.errors import SettingsError

@@ -70,6 +70,10 @@ class StopAfterMinutes(StatefulCallback):
         """Seconds of training so far, those before a resume included."""
         return self._before + (0.0 if self._started is None else self._clock() - self._started)
 
+    def share_used(self) -> float:
+        """The share of the limit that is used up, from 0."""
+        return self.elapsed_seconds / (60 * self.minutes)
+
     def _before_train(self) -> None:
         self._started = self._clock()
 

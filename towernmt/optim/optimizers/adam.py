@@ -5,8 +5,7 @@ Their slots are named as Adam's (`VARIABLE/Adam`, `VARIABLE/Adam_1`), since they
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.optimizers.whole_variable import decays
 
@@ -22,27 +21,28 @@ class AdamW(tf1.train.AdamOptimizer):
         epsilon: added to the root of the mean square.
     """
 
-    def __init__(self, learning_rate: Any, weight_decay: float, beta1: float, beta2: float, epsilon: float) -> None:
+    def __init__(self, learning_rate: float | Tensor, weight_decay: float, beta1: float, beta2: float,
+                 epsilon: float) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, name="Adam")
         self._weight_decay = weight_decay
 
-    def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
+    def _resource_apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         with tf1.control_dependencies(self._decay(grad, var)):
             return super()._resource_apply_dense(grad, var)
 
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+    def _resource_apply_sparse(self, grad: Tensor, var: Variable, indices: Tensor) -> Operation:
         with tf1.control_dependencies(self._decay(grad, var)):
             return super()._resource_apply_sparse(grad, var, indices)
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         with tf1.control_dependencies(self._decay(grad, var)):
             return super()._apply_dense(grad, var)
 
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+    def _apply_sparse(self, grad: Tensor, var: Variable) -> Operation:
         with tf1.control_dependencies(self._decay(grad.values, var)):
             return super()._apply_sparse(grad, var)
 
-    def _decay(self, grad: Any, var: Any) -> list[Any]:
+    def _decay(self, grad: Tensor, var: Variable) -> list[Operation]:
         if not self._weight_decay or not decays(var):
             return []
         with tf1.control_dependencies([grad]):      # not before the step has read the weights
@@ -56,13 +56,13 @@ class LazyAdam(tf1.train.AdamOptimizer):
     moments goes by the number of all updates, as in Adam.
     """
 
-    def __init__(self, learning_rate: Any, beta1: float, beta2: float, epsilon: float) -> None:
+    def __init__(self, learning_rate: float | Tensor, beta1: float, beta2: float, epsilon: float) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, name="Adam")
 
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
+    def _apply_sparse(self, grad: Tensor, var: Variable) -> Operation:
         return self._resource_apply_sparse(grad.values, var, grad.indices)
 
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+    def _resource_apply_sparse(self, grad: Tensor, var: Variable, indices: Tensor) -> Operation:
         """`grad` `[rows, ...]`, of the distinct `indices` `[rows]`."""
         power1, power2 = self._get_beta_accumulators()
         rate = self._lr_t * tf.sqrt(1.0 - power2) / (1.0 - power1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.optimizers.whole_variable import WholeVariableUpdates, decays
 
@@ -23,11 +22,12 @@ class Lamb(WholeVariableUpdates, tf1.train.AdamOptimizer):
         epsilon: added to the root of the mean square.
     """
 
-    def __init__(self, learning_rate: Any, weight_decay: float, beta1: float, beta2: float, epsilon: float) -> None:
+    def __init__(self, learning_rate: float | Tensor, weight_decay: float, beta1: float, beta2: float,
+                 epsilon: float) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, name="LAMB")
         self._weight_decay = weight_decay
 
-    def _update(self, gradient: Any, variable: Any) -> Any:
+    def _update(self, gradient: Tensor, variable: Variable) -> Operation:
         mean, square = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         power1, power2 = self._get_beta_accumulators()
         new_mean = self._beta1_t * mean + (1.0 - self._beta1_t) * gradient

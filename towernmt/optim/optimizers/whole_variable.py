@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf
 
 
@@ -14,23 +13,23 @@ class WholeVariableUpdates:
     them, rows without a gradient move as well.
     """
 
-    def _update(self, gradient: Any, variable: Any) -> Any:
+    def _update(self, gradient: Tensor, variable: Variable) -> Operation:
         """The operation that updates `variable` by its dense `gradient`."""
         raise NotImplementedError
 
-    def _apply_dense(self, grad: Any, var: Any) -> Any:
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         return self._update(grad, var)
 
-    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
         return self._update(grad, handle)
 
-    def _apply_sparse_duplicate_indices(self, grad: Any, var: Any) -> Any:
+    def _apply_sparse_duplicate_indices(self, grad: Tensor, var: Variable) -> Operation:
         return self._update(tf.convert_to_tensor(grad), var)
 
-    def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
+    def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         return self._update(tf.math.unsorted_segment_sum(grad, indices, handle.shape[0]), handle)
 
 
-def decays(variable: Any) -> bool:
+def decays(variable: Variable) -> bool:
     """Whether weight decay applies: to matrices, not to biases and the scales of a normalisation."""
     return variable.shape.rank >= 2
