@@ -15,9 +15,11 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "prepare.prepare_settings": ["PrepareSettings"],
     "prepared.pair_block": ["PairBlock"],
     "prepared.prepared_data": ["PreparedData", "open_prepared"],
-    "sources.corpora": ["read_corpora"],
+    "sources.corpora": ["Corpora", "read_corpora"],
     "sources.mixture": ["Ingredient", "Mixture"],
     "sources.open_source": ["open_source"],
+    "sources.source": ["Pair", "Source"],
+    "text.validation_set": ["ValidationFiles"],
     "vocabulary.base": ["Vocabulary"],
     "vocabulary.vocabulary_files": ["load_vocabulary"],
 })

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.order.training_data import is_prepared, make_batches, open_training_data
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
+from towernmt.dataflow.sources.mixture import Ingredient
+from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet
 
 
 @pytest.fixture
@@ -117,6 +120,15 @@ def test_the_vocabulary_of_the_command_line_comes_before_that_of_the_file_and_th
     single = open_training_data("pairs.tsv", None, "other.words")
     assert isinstance(single, StreamedCorpus)
     assert single.shared_vocabulary and single.source_vocabulary.size == 5
+
+
+def test_sources_of_ones_own_are_training_data_without_a_uri(place: Path, memory_source: Any) -> None:
+    own = memory_source("own", 5)
+    data = StreamedCorpus(Corpora("own", [Ingredient(own, tag="ja"), SourceEntry("pairs.tsv")], vocabulary="prepared",
+                                  validation=[ValidationFiles("", "valid.de", ["valid.en"])]))
+    batches = make_batches(data, StreamBatchSettings(), 1)
+    assert sum(len(batch) for _, batch in batches.read()) >= 25 and own.given >= 5
+    assert data.valid_source == ["ja wort"] and data.directory == "own" and len(data.fingerprint) == 32
 
 
 def test_what_lacks_is_said(place: Path) -> None:

@@ -51,6 +51,16 @@ class SourceEntry:
     tag: str = setting("", "A token that is put before the source text.")
     on_end: str | None = setting(None, "What happens when it ends before the epoch does.", ON_END)
 
+    def open(self) -> Ingredient:
+        """The source, opened.
+
+        Raises:
+            SettingsError: the URI is not understood.
+        """
+        from towernmt.dataflow.sources.open_source import open_source
+
+        return Ingredient(open_source(self.uri), self.weight, self.tag, self.on_end)
+
 
 @dataclass(frozen=True)
 class Sides:
@@ -62,11 +72,11 @@ class Sides:
 
 @dataclass(frozen=True)
 class Corpora:
-    """What `corpora.yaml` says; nothing is opened yet.
+    """What `corpora.yaml` says, or a program; nothing is opened yet.
 
     Attributes:
         name: where it comes from, for messages.
-        sources: one or more.
+        sources: one or more: by their URIs, or as ingredients with a `Source` of one's own.
         mix, temperature: see `towernmt.dataflow.sources.mixture`.
         vocabulary: a directory, or the files of both sides; None: not fields.
         validation: the files of each validation set.
@@ -75,7 +85,7 @@ class Corpora:
     """
 
     name: str
-    sources: Sequence[SourceEntry]
+    sources: Sequence[SourceEntry | Ingredient]
     mix: str = "weight"
     temperature: float = 1.0
     vocabulary: Sides | str | None = None
@@ -92,10 +102,7 @@ class Corpora:
         Raises:
             SettingsError, DataError: a URI is not understood, or a setting cannot work.
         """
-        from towernmt.dataflow.sources.open_source import open_source
-
-        ingredients = [Ingredient(open_source(entry.uri), entry.weight, entry.tag, entry.on_end)
-                       for entry in self.sources]
+        ingredients = [entry if isinstance(entry, Ingredient) else entry.open() for entry in self.sources]
         return Mixture(ingredients, self.mix, self.temperature, seed, report)
 
     def open_vocabularies(self, instead: str | Path | None = None) -> tuple[Vocabulary, Vocabulary, bool] | None:
