@@ -7,6 +7,7 @@ from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.world import present_world
 
 
 def session_config(cpu_towers: int = 1) -> Any:
@@ -45,7 +46,8 @@ class SessionCreator(tf1.train.SessionCreator):
         global _first_process
         _first_process = _first_process or os.getpid()
         refuse_forked(_first_process)
-        session = tf1.Session(config=session_config(self.cpu_towers))
+        config = session_config(self.cpu_towers)
+        session = tf1.Session(present_world().session_target(config), config=config)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
         return session
 

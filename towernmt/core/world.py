@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from towernmt.core.errors import SettingsError
 
@@ -69,6 +69,14 @@ class World:
     def tower(self, index: int, towers: int) -> TowerPlace:
         """The place of tower `index` of the `towers` of this process."""
         return TowerPlace(self.process * towers + index, self.processes * towers)
+
+    def session_target(self, config: Any) -> str:
+        """The TensorFlow server that a training's session belongs to; "" for a session of this process alone.
+
+        Args:
+            config: the session's `ConfigProto`; a world of several processes sets in it how they find each other.
+        """
+        return ""
 
     def agree(self, wish: T) -> T:
         """The largest wish of all processes: what each of them then does.

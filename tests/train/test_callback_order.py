@@ -1,0 +1,64 @@
+"""Where callbacks of one's own stand among the usual ones of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorpack.callbacks import Callback
+from towernmt_plain_model import PlainModel, train_plainly
+
+from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.callbacks.validation.score_watcher import ScoreWatcher
+from towernmt.run import assemble_callbacks
+from towernmt.run.components import Components
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import default_settings
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+
+class Validator(Callback):
+    """Puts a score after each step, as the validator of a run does."""
+
+    metric, scalars = "validation_bleu", ("validation_bleu",)
+
+    def _trigger_step(self) -> None:
+        self.trainer.monitors.put_scalar(self.metric, 10.0 * self.global_step)
+
+
+class Watcher(ScoreWatcher):
+    """Remembers at which step it got the score of which step."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("validation_bleu")
+        self.state_key, self.seen = key, []
+
+    def _on_score(self, step: int, score: float) -> None:
+        self.seen.append([self.global_step, step, score])
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+
+def test_a_score_watcher_behind_the_usual_ones_sees_each_score_at_once(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble_callbacks, "make_validator", lambda *_: Validator())
+    monkeypatch.setattr(assemble_callbacks, "fingerprints", lambda _: {})
+    before, after = Watcher("before"), Watcher("after")
+    settings = default_settings("transformer")
+    settings.train.steps, settings.checkpoint.steps, settings.log.attention_pictures = 3, 1, 0
+    data: Any = SimpleNamespace(validation_sets=[None])
+    made = assemble_callbacks.make_callbacks(
+        settings, data, RunDirectory(tmp_path), PlainModel(), None,  # type: ignore[arg-type]
+        Components(callbacks_before=lambda: [before], callbacks_after=lambda: [after]))
+    assert made[0] is before
+    kinds = (Watcher, Validator, CheckpointSaver, StopAtStep)
+    train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [c for c in made if isinstance(c, kinds)], PlainModel())
+    assert before.seen == [[2, 1, 10.0], [3, 2, 20.0]]
+    assert after.seen == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
+    saved = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
+    assert saved["callbacks"]["after"]["seen"] == after.seen[:2]       # it stands before the saver
