@@ -85,6 +85,19 @@ def test_the_trainer_of_ones_own_learns_the_toy_language(output_of) -> None:
     assert output_of("trainer.md")[-1:] == blocks("trainer.md", "text")[0].splitlines()
 
 
+def test_the_attention_keeps_the_rules_of_towers_and_learns_the_toy_language(output_of) -> None:
+    lines = output_of("attention.md")
+    assert any(line.startswith("grouped.py:Grouped keeps the ") for line in lines)
+    (bleu,) = (float(line.split()[2]) for line in lines if line.startswith("BLEU"))
+    assert bleu > 80
+
+
+def test_the_decoding_rule_forbids_what_the_search_would_repeat(output_of) -> None:
+    without, with_rule = output_of("decoding-rule.md")[-2:]
+    assert without == blocks("decoding-rule.md", "text")[0].splitlines()[0]
+    assert with_rule.startswith("with:    one two three ") and with_rule.split()[1:] != without.split()[1:]
+
+
 def test_every_tutorial_is_run() -> None:
     elsewhere = {"own-model.md", "architecture.md", "tower-rules.md", "index.md"}
     run = set(re.findall(r'output_of\("([\w-]+\.md)"\)', Path(__file__).read_text(encoding="utf-8")))
