@@ -72,7 +72,7 @@ def test_every_command_that_a_page_names_exists() -> None:
 
 def test_every_setting_that_a_page_names_exists() -> None:
     known = {key for name in ARCHITECTURES for key in all_keys(default_settings(name))}
-    known |= {"model.gate"}         # of the tutorial's model
+    known |= {"model.gate", "model.groups"}         # of the tutorials' models
     known |= {"model.index", "model.data", "train.de", "train.en", "train.pos", "train.lemma", "train.py", "log.log",
               "data.fingerprint", "data.last_position"}       # files, and attributes in Python
     wrong = []
