@@ -22,7 +22,9 @@ from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.interface import shift_right
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
+from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.decoding.step import StepContext
 from towernmt.predict.trained_model import make_predictor
 from towernmt.predict.translator import Translator
 
@@ -196,3 +198,28 @@ def test_predictors_are_built_in_several_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(build, range(4))) == [1.0, 2.0, 3.0, 4.0]
+
+
+class TargetPrefix(LogitsProcessor):
+    """Translations begin as the input `prefix` says, padded with 0."""
+
+    def inputs(self) -> list[Any]:
+        return [tf.TensorSpec([None, None], tf.int32, "prefix")]
+
+    def __call__(self, logits: Any, context: StepContext) -> Any:
+        prefix = tf.pad(context.for_rows(context.inputs["prefix"]), [[0, 0], [0, 1]])
+        wanted = prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)][:, None]
+        return tf.where((wanted == 0) | (tf.range(context.vocabulary_size)[None] == wanted), logits, NEVER)
+
+
+def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=3, processors=[TargetPrefix()])
+    word = translator.target_vocabulary.piece_to_id
+    prefixes = [{"prefix": [word("w3"), word("w4"), word("w3")]}, {"prefix": []}, {"prefix": [word("w9")]}]
+    lines = ["w1 w2 w3", "w1 w2 w3", "w1"]
+    found = translator.translate(lines, prefixes)
+    assert found[0].startswith("w3 w4 w3") and found[2].startswith("w9")
+    assert found[1] == Translator(run_directory, beam_size=3).translate(lines[1])
+    assert translator.translate(lines[0], prefixes[0]) == found[0]
+    with pytest.raises(SettingsError, match="inputs source, source_length, prefix, each to be given once"):
+        translator.translate(lines)

@@ -6,9 +6,14 @@ from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "evaluate": ["Scores", "corpus_scores"],
-    "decoding.search": ["SearchPredictor", "SearchResult", "beam_search", "build_search_predictor", "search_signature",
-                        "search_tower"],
+    "decoding.search": ["SearchPredictor", "SearchResult", "beam_search", "build_predictor",
+                        "build_search_predictor", "search_signature", "search_tower"],
+    "decoding.inputs": ["decoding_signature"],
+    "decoding.loop": ["Decoding", "decode"],
+    "decoding.processors.processor": ["NEVER", "LogitsProcessor", "TokenFilter"],
     "decoding.settings": ["SearchSettings", "StreamSettings"],
+    "decoding.step": ["History", "StepContext"],
+    "decoding.strategies.strategy": ["Choice", "Decoded", "Strategy"],
     "stream": ["Hypothesis"],
     "translator": ["Translator"],
 })
