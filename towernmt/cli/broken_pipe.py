@@ -14,7 +14,7 @@ BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
 
 
 def until_the_reader_has_gone(command: Callable[[], int]) -> int:
-    """The status of a command, or `BROKEN_PIPE` if whoever reads its output (`| head`) wants no more of it.
+    """The status of a command, or `BROKEN_PIPE` if the reader of its output (`| head`) has closed it.
 
     Raises:
         BrokenPipeError: of another pipe or connection.
@@ -34,5 +34,5 @@ def _reader_has_gone() -> bool:
     if not hasattr(select, "poll"):
         return True
     poll = select.poll()
-    poll.register(1, 0)     # errors are told in any case
+    poll.register(1, 0)     # errors are reported in any case
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     rules = sorted({breach.rule for breach in breaches})
     number = f"{len(breaches)} breaches" if len(breaches) > 1 else "1 breach"
     print(f"{args.model}: {number} of the rules {', '.join(rules)}; "
-          "docs/extend/tower-rules.md tells why they are rules.")
+          "docs/extend/tower-rules.md gives the reasons for them.")
     return 1
 
 

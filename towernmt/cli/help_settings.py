@@ -45,7 +45,7 @@ def _presets_text(architecture: str, keys: set[str]) -> str:
     """What each preset of an architecture sets of these keys; "" if none sets any."""
     lines = []
     for name, values in settings_and_presets(architecture)[1].items():
-        told = [f"{key}={value}" for key, value in values.items() if f"model.{key}" in keys]
-        if told or not values:
-            lines.append(f"  --preset {name}: {' '.join(told) or 'the defaults'}\n")
+        assignments = [f"{key}={value}" for key, value in values.items() if f"model.{key}" in keys]
+        if assignments or not values:
+            lines.append(f"  --preset {name}: {' '.join(assignments) or 'the defaults'}\n")
     return f"Presets of {architecture} (in the group model):\n{''.join(lines)}" if "=" in "".join(lines) else ""

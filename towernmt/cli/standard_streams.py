@@ -9,7 +9,7 @@ import sys
 def open_missing_streams() -> None:
     """Have descriptors 0, 1 and 2, and Python's streams, lead somewhere: to the null device where there is nothing.
 
-    Else the next file that is opened gets the number of the missing one, and what is said goes into it.
+    Otherwise the next file that is opened gets the number of the missing one, and the output goes into that file.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -54,13 +54,13 @@ LARGEST_NUMBER = 3.4e38
 
 def setting(default: Any, help: str, choices: Sequence[str] = (), *, at_least: float | None = None,
             above: float | None = None, at_most: float | None = None, below: float | None = None) -> Any:
-    """A dataclass field with its meaning, unit and range beside it.
+    """A dataclass field with its meaning, unit and range.
 
     Args:
         default: the default value; lists are copied for each instance.
         help: one sentence with the meaning and the unit; `towernmt train --help-settings` prints it.
         choices: for a string, the values that are accepted.
-        at_least, above, at_most, below: the range of a number, of each number of a list, or of a number that is given.
+        at_least, above, at_most, below: the range of a number, of each number of a list, or of a number or None.
     """
     metadata = {"help": help, "choices": tuple(choices), "range": Range(at_least, above, at_most, below)}
     if isinstance(default, list):
@@ -98,7 +98,7 @@ def _assignment(key: str, value: Any) -> str:
 
 
 def check_ranges(settings: Any, prefix: str = "", shown: Callable[[str, Any], str] = _assignment) -> None:
-    """Refuse values that a nest of dataclasses of `setting` fields does not take; all of them are told at once.
+    """Refuse values that a nest of dataclasses of `setting` fields does not take; the message names all of them.
 
     `apply_overrides` checks what it sets; this is for settings that a program has put together.
 

@@ -28,7 +28,7 @@ class _Mend(logging.Filter):
         if record.msg.startswith("Argv: "):
             record.msg = f"Argv: {command_line()}"
         if record.msg.startswith(_STOPPED):
-            record.msg, record.told = f"Training ends: {record.msg[len(_STOPPED):]}", True
+            record.msg, record.on_terminal = f"Training ends: {record.msg[len(_STOPPED):]}", True
         return True
 
 

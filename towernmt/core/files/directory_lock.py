@@ -1,7 +1,7 @@
-"""One writer a directory: a lock of the operating system, which ends with its process, however that ends.
+"""One writer a directory: a lock of the operating system, which is released when its process ends.
 
 The lock is held on the file `.towernmt.lock` in the directory, which says who holds it. A file that a killed process
-left there holds nobody up. Readers need no lock.
+left there locks nothing. Readers need no lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".towernmt.lock"
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-_WINDOWS_BYTE = 1 << 30  # Windows keeps others from reading what is locked: lock what lies behind the text
+_WINDOWS_BYTE = 1 << 30  # Windows keeps others from reading what is locked: lock a byte behind the text
 
 _held: set[int] = set()  # descriptors of this process
 
@@ -142,9 +142,9 @@ def _holder(descriptor: int) -> str:
     """Who holds the lock, in words; the file is empty for a moment after it was taken."""
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
-        said = json.loads(os.read(descriptor, 4096))
-        return (f"process {said['process']} on {said['host']} ({said['activity']}) has been writing there since "
-                f"{said['since']}")
+        holder = json.loads(os.read(descriptor, 4096))
+        return (f"process {holder['process']} on {holder['host']} ({holder['activity']}) has been writing there since "
+                f"{holder['since']}")
     except (ValueError, KeyError, TypeError):
         return "another process is writing there"
 

@@ -19,7 +19,7 @@ LIBRARIES = {"12": ("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "
 
 
 def why_missing(build: Any = None, root: Path = Path("/"), loads: Callable[[str], bool] | None = None) -> str:
-    """What is missing for TensorFlow to use a GPU, in words that go on a sentence.
+    """What is missing for TensorFlow to use a GPU, as the end of a sentence.
 
     Args:
         build: `tf.sysconfig.get_build_info()`.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def peak_memory(pid: int | str = "self") -> int:
-    """The most bytes that a process had in memory at once; 0 where the system does not tell.
+    """The most bytes that a process had in memory at once; 0 where the system does not report it.
 
-    Not `ru_maxrss`: a process has that from the one which started it.
+    `ru_maxrss` would not do: a process inherits it from the one that started it.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @functools.cache
 def processor_flags() -> frozenset[str]:
-    """The flags of the first processor, as Linux names them (`avx512_bf16`); empty where they are not to be had."""
+    """The flags of the first processor, as Linux names them (`avx512_bf16`); empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

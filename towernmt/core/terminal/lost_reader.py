@@ -1,4 +1,4 @@
-"""Standard output whose reader or terminal has gone: what is still written to it goes nowhere."""
+"""Standard output whose reader or terminal has gone: what is still written to it is dropped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lead_nowhere(stream: Any) -> None:
-    """Let a stream's descriptor lead to the null device: what Python still holds of it is written once more at exit."""
+    """Let a stream's descriptor lead to the null device: Python writes what it has buffered once more at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

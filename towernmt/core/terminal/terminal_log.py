@@ -1,4 +1,4 @@
-"""What of the log a terminal (or whatever standard output is) shows: what a reader wants, not how it is done.
+"""Which lines of the log a terminal (or another standard output) shows: what a reader wants, not each step.
 
 A run's log file has everything; see `towernmt.run.run_log`.
 """
@@ -23,7 +23,7 @@ _TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
 _SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
     "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
     "callbacks/graph.py"))
-"""What tensorpack logs from there is how it sets up and goes on; what its other callbacks log is what they are for."""
+"""tensorpack logs from there how it sets up and goes on; the logs of its other callbacks are of interest."""
 _MARKS = {logging.WARNING: "warning: ", logging.ERROR: "error: ", logging.CRITICAL: "error: "}
 _INDENT = " " * 9
 
@@ -35,14 +35,14 @@ def mend_terminal(verbose: bool | None = None) -> None:
         verbose: show the details as well; None: as it was, at first False.
     """
     for handler in terminal_handlers():
-        telling = next((f for f in handler.filters if isinstance(f, _Telling)), None)
-        if telling is None:
-            telling = _Telling()
-            handler.addFilter(telling)
+        details = next((f for f in handler.filters if isinstance(f, _DetailFilter)), None)
+        if details is None:
+            details = _DetailFilter()
+            handler.addFilter(details)
             handler.setFormatter(_TerminalFormatter(handler))
             handler.handleError = partial(_go_on_without, handler)
         if verbose is not None:
-            telling.verbose = verbose
+            details.verbose = verbose
 
 
 def terminal_handlers() -> list[Any]:
@@ -58,15 +58,15 @@ def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
         logging.Handler.handleError(handler, record)
 
 
-class _Telling(logging.Filter):
-    """tensorpack tells each of its steps, and warns of what every run has; towernmt marks its own details."""
+class _DetailFilter(logging.Filter):
+    """Leaves out what tensorpack logs of its set-up, its harmless warnings, and what towernmt marks as a detail."""
 
     verbose = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         if self.verbose or record.levelno >= logging.ERROR:
             return True
-        ours = not record.pathname.startswith(_SETUP) or getattr(record, "told", False)
+        ours = not record.pathname.startswith(_SETUP) or getattr(record, "on_terminal", False)
         harmless = "may refer to both" in str(record.msg)
         return (ours or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
 

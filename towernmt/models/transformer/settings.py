@@ -50,7 +50,7 @@ class TransformerSettings(CommonSettings):
         "glorot", "for deep stacks: depth_scaled divides the first kernels of layer l by sqrt(l); deepnorm is for "
                   "postprocess=drn", choices=INITIALIZATIONS)
     guided_alignment_layer: int = setting(
-        0, "the decoder layer, from 1, whose first head of source attention learns the alignments of the data; 0 for "
+        0, "the decoder layer, from 1, whose first head of cross-attention learns the alignments of the data; 0 for "
            "the last but one", at_least=0)
 
 
