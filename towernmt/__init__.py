@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 from towernmt.core.default_optimizer import set_default_optimizer
 
 __version__ = "0.1.0"
+
+
+class _FormerNames(MetaPathFinder):
+    """Has former names understood once a program imports what is not there: it is asked after the usual finders."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """None; the finder of the former names is asked next."""
+        if name.startswith(f"{__name__}."):
+            from towernmt.models.registry.former_names import understand_former_names
+
+            understand_former_names()
+
+
+sys.meta_path.append(_FormerNames())
 
 
 def _default_optimizer() -> Any:

@@ -129,3 +129,21 @@ def test_no_former_module_hides_one_that_is_there() -> None:
              for path in (ROOT / "towernmt").rglob("*.py")}
     assert MODULES.keys() & there == set()
     assert PACKAGES.keys() <= there
+
+
+def test_a_program_may_import_by_former_names() -> None:
+    program = """
+from towernmt.errors import SettingsError
+from towernmt.train import RunDirectory, Settings, TrainSettings, default_settings, settings_of_model
+from towernmt.train.run_directory import RunDirectory as same
+from towernmt.dataflow.batches import Batch
+
+assert RunDirectory is same and default_settings().train == TrainSettings()
+for missing in ("import towernmt.nothing", "from towernmt.train import nothing"):
+    try:
+        exec(missing)
+    except ImportError as error:
+        print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["ModuleNotFoundError", "ImportError"], done.stderr

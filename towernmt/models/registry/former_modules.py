@@ -66,13 +66,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "models.tower_rules.watch": ("check.watch",),
     "models.transformer_settings": ("models.transformer.settings",),
 
-    "train.average": ("run.average",),
+    "train.average": ("checkpoint.average",),
     "train.checkpoint": ("checkpoint.files",),
     "train.ema": ("optim.ema", "checkpoint.restore"),
     "train.freeze": ("optim.freeze",),
     "train.gradients": ("optim.gradients",),
+    "train.grow": ("run.grown_run",),
     "train.held_checkpoint": ("checkpoint.held",),
-    "train.launch": ("run.launch",),
+    "train.launch": ("run.launch", "run.components", "run.assemble"),
     "train.loop": ("core.loop",),
     "train.loss_scale": ("optim.loss_scale",),
     "train.optimizer": ("optim.optimizer", "optim.settings"),
@@ -101,18 +102,18 @@ MODULES: dict[str, tuple[str, ...]] = {
     "callbacks.early_stopping": ("callbacks.stopping.early_stopping",),
     "callbacks.limits": ("callbacks.stopping.limits",),
     "callbacks.nan_guard": ("callbacks.stopping.nan_guard", "optim.gradient_health"),
+    "callbacks.progress": ("callbacks.reporting.progress",),
     "callbacks.patience": ("callbacks.schedules.patience",),
     "callbacks.run_hooks": ("callbacks.hooks.run_hooks",),
     "callbacks.schedule_callbacks": ("callbacks.schedules.callbacks",),
     "callbacks.score_watcher": ("callbacks.validation.score_watcher",),
     "callbacks.stop_signal": ("callbacks.stopping.stop_signal",),
-    "callbacks.summaries": ("callbacks.progress.summaries",),
+    "callbacks.summaries": ("callbacks.reporting.summaries",),
 }
 """Former module to the modules that have its names now, all without the leading `towernmt.`."""
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "callbacks.hooks": ("callbacks.hooks.hooks",),
-    "callbacks.progress": ("callbacks.progress.progress",),
     "callbacks.schedules": ("callbacks.schedules.schedules",),
     "dataflow.prepare": ("dataflow.prepare.preparation",),
     "dataflow.prepared": ("dataflow.prepared.prepared_data",),
