@@ -20,9 +20,8 @@ from towernmt.models.recurrent.rnnsearch_settings import PRESETS, RNNSearchSetti
 from towernmt.models.recurrent.scan import Step, scan
 from towernmt.models.recurrent.sequences import run_both_ways, sequence_dropout
 from towernmt.models.recurrent.single_head_attention import (
-    Attention,
     AttentionMemory,
-    attention_memory,
+    SingleHeadAttention,
     by_hypothesis,
     by_sentence,
 )
@@ -80,7 +79,7 @@ class RNNSearch(ConfiguredModel):
                     x = self.adapted(tf.concat([ahead, back], 2), f"layer_{layer}")
             annotations = tf.transpose(x, [1, 0, 2])                        # [batch, source length, 2 * encoder]
             with tf1.variable_scope("decoder"):
-                return RNNSearchMemory(attention_memory(annotations, source_length, *self._attention_sizes()),
+                return RNNSearchMemory(self._attention().memory(annotations, source_length),
                                        [self._start(back[0], layer) for layer in range(s.decoder_layers)])
 
     def decode_hidden(self, memory: RNNSearchMemory, target_in: Any) -> Any:
@@ -171,12 +170,9 @@ class RNNSearch(ConfiguredModel):
         return Cell(s.cell, s.decoder_size if layer else s.embedding_size, s.decoder_size, f"layer_{layer}",
                     extra_depth=0 if layer else 2 * s.encoder_size, layer_norm=s.layer_norm, kernels=s.kernels)
 
-    def _attention(self) -> Attention:
-        return Attention(*self._attention_sizes())
-
-    def _attention_sizes(self) -> tuple[str, int, int, str, str]:
+    def _attention(self) -> SingleHeadAttention:
         s = self.settings
-        return s.attention, s.decoder_size, s.attention_size, s.coverage, "attention"
+        return SingleHeadAttention(s.attention, s.decoder_size, s.attention_size, s.coverage, "attention")
 
     def _start(self, first: Any, layer: int) -> list[Any]:
         """The state before the first word, from the backward annotation of the first source word `[batch, depth]`."""

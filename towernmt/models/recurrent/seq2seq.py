@@ -24,9 +24,8 @@ from towernmt.models.recurrent.scan import Step, scan
 from towernmt.models.recurrent.seq2seq_settings import PRESETS, Seq2SeqSettings
 from towernmt.models.recurrent.sequences import at_end, reverse, sequence_dropout, sequence_mask
 from towernmt.models.recurrent.single_head_attention import (
-    Attention,
     AttentionMemory,
-    attention_memory,
+    SingleHeadAttention,
     by_hypothesis,
     by_sentence,
 )
@@ -88,8 +87,7 @@ class Seq2Seq(ConfiguredModel):
             if s.attention == "none":
                 return Seq2SeqMemory(last, ())
             with tf1.variable_scope("decoder"):
-                return Seq2SeqMemory(last, (attention_memory(tf.transpose(x, [1, 0, 2]), source_length,
-                                                             *self._attention_sizes()),))
+                return Seq2SeqMemory(last, (self._attention().memory(tf.transpose(x, [1, 0, 2]), source_length),))
 
     def decode_hidden(self, memory: Seq2SeqMemory, target_in: Any) -> Any:
         return self._teacher_forced(memory, target_in, False)[0]
@@ -240,12 +238,9 @@ class Seq2Seq(ConfiguredModel):
                     for layer in range(s.layers)]
         return [self._cell(layer, s.hidden_size if layer else s.embedding_size) for layer in range(s.layers)]
 
-    def _attention(self) -> Attention:
-        return Attention(*self._attention_sizes())
-
-    def _attention_sizes(self) -> tuple[str, int, int, str, str]:
+    def _attention(self) -> SingleHeadAttention:
         s = self.settings
-        return s.attention, s.hidden_size, s.hidden_size, "none", "attention"
+        return SingleHeadAttention(s.attention, s.hidden_size, s.hidden_size, "none", "attention")
 
     def _attentional_kernel(self) -> Any:
         """W of the attentional layer, float32 `[2 * hidden_size, embedding_size]`."""

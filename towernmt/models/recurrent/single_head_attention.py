@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import matmul, to_float32
+from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.initializers import StatelessUniform
 from towernmt.models.layers.projections import linear
 from towernmt.models.recurrent.scan import Operation, apply_now
 
 MAX_FERTILITY = 2.0
 """N of Tu et al. (2016): the most target words that one source word may be good for."""
-_MASKED = -1e9
 
 
 class AttentionMemory(NamedTuple):
@@ -24,7 +25,7 @@ class AttentionMemory(NamedTuple):
         keys: `[batch, source length, attention depth]` for additive scores, `[batch, depth, source length]`
             for the others, where they are the second factor of a product.
         values: `[batch, source length, depth]`, the annotations.
-        bias: float32 `[batch, 1, source length]`, 0 at words and -1e9 at padding.
+        bias: float32 `[batch, 1, source length]`, 0 at words and `MASKED` at padding.
         fertility: float32 `[batch, source length]`, or nothing without coverage.
     """
 
@@ -48,32 +49,8 @@ class Attended(NamedTuple):
     coverage: tuple[Any, ...]
 
 
-def attention_memory(annotations: Any, length: Any, score: str, query_depth: int, depth: int, coverage: str,
-                     name: str) -> AttentionMemory:
-    """Keys and values for an `Attention` of the same arguments; the encoder's side of it.
-
-    Args:
-        annotations: float32 `[batch, source length, depth]`.
-        length: int32 `[batch]`.
-    """
-    bias = (1.0 - tf.sequence_mask(length, tf.shape(annotations)[1], dtype=tf.float32))[:, None] * _MASKED
-    keys = annotations
-    fertility: tuple[Any, ...] = ()
-    with tf1.variable_scope(name):
-        if score != "dot":
-            size = depth if score == "additive" else query_depth
-            keys = to_float32(linear(annotations, size, "memory", use_bias=False))
-            if score == "general":
-                keys *= size ** -0.5
-        if coverage != "none":
-            words = to_float32(linear(annotations, 1, "fertility", use_bias=False))
-            fertility = (MAX_FERTILITY * tf.sigmoid(words[:, :, 0]),)
-    return AttentionMemory(keys if score == "additive" else tf.transpose(keys, [0, 2, 1]), annotations, bias,
-                           fertility)
-
-
-class Attention:
-    """Scores of a query s and an annotation h; the decoder's side of it.
+class SingleHeadAttention:
+    """Scores of a query s and an annotation h, and the sums of the annotations by them.
 
     additive (Bahdanau et al. 2015): v . tanh(W s + U h), and with coverage C (Tu et al. 2016)
     v . tanh(W s + U h + w C); general (Luong et al. 2015): s . (W h) / sqrt(depth of s); dot: s . h. In the paper W
@@ -82,6 +59,9 @@ class Attention:
 
     Linguistic coverage is the attention that a source word got so far, divided by its fertility
     N sigmoid(u . h).
+
+    The encoder's side is `memory`. The decoder's is `attend`, in a loop that has `matrices`, `shared` and `operations`,
+    or `attend_once`, outside of a loop.
 
     Args:
         score: one of `choices.SCORES`.
@@ -92,29 +72,52 @@ class Attention:
     """
 
     def __init__(self, score: str, query_depth: int, depth: int, coverage: str, name: str) -> None:
-        self._score, self._query_depth, self._depth = score, query_depth, depth
-        self._query_kernel: list[Any] = []
-        self._vectors: list[Any] = []
-        if score == "additive":
-            with tf1.variable_scope(name):
-                with tf1.variable_scope("query"):
-                    self._query_kernel.append(_uniform("kernel", [query_depth, depth], query_depth + depth))
-                self._vectors.append(_uniform("score", [depth], depth + 1))
-                if coverage != "none":
-                    self._vectors.append(_uniform("coverage", [depth], depth + 1))
+        self._score, self._query_depth, self._depth, self._coverage = score, query_depth, depth, coverage
+        self._name = name
 
-    def matrices(self, memory: AttentionMemory) -> list[Any]:
+    def memory(self, annotations: Tensor, length: Tensor) -> AttentionMemory:
+        """What `attend` takes of the source.
+
+        Args:
+            annotations: float32 `[batch, source length, depth]`.
+            length: int32 `[batch]`.
+        """
+        bias = (1.0 - tf.sequence_mask(length, tf.shape(annotations)[1], dtype=tf.float32))[:, None] * MASKED
+        keys = annotations
+        fertility: tuple[Tensor, ...] = ()
+        with tf1.variable_scope(self._name):
+            if self._score != "dot":
+                size = self._depth if self._score == "additive" else self._query_depth
+                keys = to_float32(linear(annotations, size, "memory", use_bias=False))
+                if self._score == "general":
+                    keys *= size ** -0.5
+            if self._coverage != "none":
+                words = to_float32(linear(annotations, 1, "fertility", use_bias=False))
+                fertility = (MAX_FERTILITY * tf.sigmoid(words[:, :, 0]),)
+        return AttentionMemory(keys if self._score == "additive" else tf.transpose(keys, [0, 2, 1]), annotations, bias,
+                               fertility)
+
+    def matrices(self, memory: AttentionMemory) -> list[Tensor]:
         """Second factors of the products in `attend`, in their order."""
-        return [*self._query_kernel, *([] if self._query_kernel else [memory.keys]), memory.values]
+        if self._score != "additive":
+            return [memory.keys, memory.values]
+        with tf1.variable_scope(f"{self._name}/query"):
+            kernel = _uniform("kernel", [self._query_depth, self._depth], self._query_depth + self._depth)
+        return [kernel, memory.values]
 
-    def shared(self, memory: AttentionMemory) -> list[Any]:
-        """What else in `attend` has a gradient."""
-        return [memory.keys, *self._vectors, *memory.fertility] if self._score == "additive" else []
+    def shared(self, memory: AttentionMemory) -> list[Tensor]:
+        """What else in `attend` has a gradient: keys, vectors and fertility."""
+        if self._score != "additive":
+            return []
+        with tf1.variable_scope(self._name):
+            vectors = [_uniform(name, [self._depth], self._depth + 1)
+                       for name in ("score", *(["coverage"] if self._coverage != "none" else []))]
+        return [memory.keys, *vectors, *memory.fertility]
 
     @property
     def operations(self) -> list[Operation]:
         """What `attend` applies."""
-        return [_ADDITIVE_SCORES] if self._score == "additive" and len(self._vectors) == 1 else []
+        return [_ADDITIVE_SCORES] if self._score == "additive" and self._coverage == "none" else []
 
     def attend(self, query: Any, coverage: Sequence[Any], bias: Any, multiply: Callable[[Any, int], Any],
                shared: Sequence[Any], apply: Callable[..., list[Any]] = apply_now) -> Attended:

@@ -1,4 +1,4 @@
-"""Attention and SSRU as functions, as code of before calls them; they are objects now, which do the work here."""
+"""Attention and SSRU as functions, as earlier code calls them; today they are objects, which do the work here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from towernmt.models.layers.attention import AttentionInputs
 from towernmt.models.layers.gains import PLAIN, Gains
 from towernmt.models.layers.multi_head import CrossAttention, SelfAttention
 from towernmt.models.layers.positions import PairPositions
+from towernmt.models.recurrent.single_head_attention import AttentionMemory, SingleHeadAttention
 from towernmt.models.transformer.ssru import SSRU
 
 
@@ -62,3 +63,9 @@ def ssru_step(x: Tensor, cell: Tensor, name: str, gains: Gains = PLAIN) -> tuple
     with tf1.variable_scope(name):
         attended, cell = SSRU(int(x.shape[-1]), gains).step(x, cell, AttentionInputs())
     return attended.output, cell
+
+
+def attention_memory(annotations: Tensor, length: Tensor, score: str, query_depth: int, depth: int, coverage: str,
+                     name: str) -> AttentionMemory:
+    """`SingleHeadAttention.memory` of `annotations` `[batch, source length, depth]`."""
+    return SingleHeadAttention(score, query_depth, depth, coverage, name).memory(annotations, length)

@@ -52,7 +52,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "models.randomness": (_LAYERS + "randomness", _LAYERS + "initializers", _LAYERS + "dropout"),
     "models.recompute": (_LAYERS + "gradient_checkpointing",),
     "models.recurrence": (_RECURRENT + "cell", _RECURRENT + "sequences"),
-    "models.recurrent_attention": (_RECURRENT + "single_head_attention",),
+    "models.recurrent_attention": (_RECURRENT + "single_head_attention", "models.registry.former_layers"),
     "models.regularization": (_LAYERS + "dropout", "models.losses.r_drop"),
     "models.rnnsearch": (_RECURRENT + "rnnsearch",),
     "models.rnnsearch_settings": (_RECURRENT + "rnnsearch_settings",),
@@ -126,8 +126,9 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Likewise, for what is still there, but has some of its names elsewhere now."""
 
 RENAMED = {
+    "Attention": "SingleHeadAttention",
     "agreeing_cross_entropy": "r_drop_cross_entropy",
     "recompute": "checkpointed",
     "set_recompute": "set_gradient_checkpointing",
 }
-"""Former names of functions."""
+"""Former names of functions and classes."""
