@@ -209,7 +209,8 @@ class TargetPrefix(LogitsProcessor):
     def __call__(self, logits: Any, context: StepContext) -> Any:
         prefix = tf.pad(context.for_rows(context.inputs["prefix"]), [[0, 0], [0, 1]])
         wanted = prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)][:, None]
-        return tf.where((wanted == 0) | (tf.range(context.vocabulary_size)[None] == wanted), logits, NEVER)
+        free = tf.equal(wanted, 0) | tf.equal(tf.range(context.vocabulary_size)[None], wanted)
+        return tf.where(free, logits, NEVER)
 
 
 def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(run_directory: Path) -> None:

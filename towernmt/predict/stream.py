@@ -125,8 +125,10 @@ def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: Sequen
                      streams: int) -> list[list[Hypothesis]]:
     tokens, scores = predictor(**batch_inputs(batch, streams))  # [batch, n_best, length], [batch, n_best]
     if not np.isfinite(scores[:, 0]).all():
-        raise DivergenceError("The model's output is not a number (NaN), so nothing can be translated: "
-                              "training has diverged. Take an earlier checkpoint.")
+        why = "training has diverged. Take an earlier checkpoint."
+        if np.isneginf(scores[:, 0]).any():
+            why += " Or a logits processor of your own forbids every token."
+        raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
     return [[Hypothesis(_text(vocabulary, ids), float(score))
              for ids, score in zip(row, row_scores, strict=True) if np.isfinite(score)]
             for row, row_scores in zip(tokens, scores, strict=True)]
