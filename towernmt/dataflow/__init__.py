@@ -1,4 +1,4 @@
-"""Corpora to positions to batches: text, vocabularies, prepared shards, batches. No TensorFlow here."""
+"""From corpora to batches: text, vocabularies, storage, sources, prepared data, batches. Never imports TensorFlow."""
 
 from __future__ import annotations
 

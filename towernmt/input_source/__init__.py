@@ -1,4 +1,4 @@
-"""From batches to the towers: the queue runner, and the InputSource that owns one."""
+"""From batches to the towers: the queue runner, and the InputSource that uses it."""
 
 from towernmt.input_source.input_statistics import InputStatistics
 from towernmt.input_source.queue_input import GeneralQueueInput

@@ -1,4 +1,4 @@
-"""What the feeder threads of one queue share: whose turn it is, what was enqueued, and how it ended.
+"""The shared state of the feeder threads of one queue: whose turn it is, what was enqueued, and how it ended.
 
 Pure threading, no TensorFlow: every wait is on one condition, so that a turn, an error, the end of
 the data or a request to stop wakes exactly those who wait for it.
@@ -103,14 +103,14 @@ class FeederRun:
             self._give_back(feeder)
 
     def queue_closed(self, feeder: int) -> None:
-        """The queue was closed under the feeder: everybody leaves."""
+        """The queue was closed while this feeder used it: end all feeders."""
         with self.changed:
             self._active[feeder] = False
             self.stopping = True
             self._give_back(feeder)
 
     def request_stop(self) -> None:
-        """Everybody leaves; those inside a feed function do so when it returns."""
+        """End all feeders; one that is inside its feed function ends when that returns."""
         with self.changed:
             self.stopping = True
             self.changed.notify_all()
@@ -138,7 +138,7 @@ class FeederRun:
                 patience *= 2
 
     def awaited(self) -> str:
-        """Whom everybody waits for: the feeders that are inside their sources, and since when."""
+        """The feeders that the others wait for: those inside their sources, and since when."""
         with self.changed:
             now = time.perf_counter()
             reading = [(index, record.name, now - record.reading_since) for index, record in enumerate(self.records)

@@ -1,8 +1,8 @@
-"""The callback of `GeneralQueueInput`: starts and stops the feeders, and stands beside every step.
+"""The callback of `GeneralQueueInput`: starts and stops the feeders, and accompanies every step.
 
 tensorpack's main loop takes `OutOfRangeError` for a normal end of training, and what a callback raises
 in `after_train` is printed and forgotten. So an error of the feeders is raised where neither happens:
-before the step that would have met the closed queue.
+before the step that would find the queue closed.
 """
 
 from __future__ import annotations

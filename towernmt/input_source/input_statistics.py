@@ -1,4 +1,4 @@
-"""What went through the input queue, and who waited for whom."""
+"""Counts of the input queue: batches and tokens that went through, and waiting times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InputStatistics:
         wait_seconds: time the training thread stood still before a step because the queue was empty (with staging:
             because the next batch was not yet on the towers' devices). It is measured where the step would begin,
             so it is the time lost, not an estimate. Not in it: the copying out of the queue, which is part of the
-            step (with staging, it goes on beside it).
+            step (with staging, it is done at the same time).
         feeder_blocked_seconds: time all feeders together spent in the enqueue operation: on a full queue,
             but for the copying. Much of it means that the feeders are ahead of training.
         feeder_reading_seconds: time all feeders together spent in their sources, making batches.

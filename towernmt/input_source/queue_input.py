@@ -146,7 +146,7 @@ class GeneralQueueInput(FeedfreeInput):
 
     def raise_feeder_error(self) -> None:
         """Raise the feeders' error if there is one that training has come to: what a trainer's `run_step`
-        calls when it meets `OutOfRangeError`, so that a broken source is no normal end."""
+        calls at an `OutOfRangeError`, so that a broken source is no normal end."""
         self._callback.raise_feeder_error()
 
     def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
@@ -225,7 +225,7 @@ class GeneralQueueInput(FeedfreeInput):
         trains = context is not None and context.is_training
         index, total = (context.index, context.total) if trains else (0, 1)
         share_batch()
-        # beside the queue, not inside the tower: what is fed is no part of a tower
+        # in the name scope of the queue: what is fed is no part of a tower
         with tf1.name_scope(None), self.cached_name_scope(), tf1.name_scope(f"share_{index}"):
             with tf.device("/cpu:0"):
                 share = self._share(index, total)

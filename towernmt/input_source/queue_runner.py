@@ -38,7 +38,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
     * An error: whatever else a feed function raises, or a value that does not fit its tensor. It is kept
       in `error`, a `FeederError` that names the feeder and has the exception as its `__cause__`. What was
       enqueued before is delivered; then the Coordinator gets the error (its `join` raises it), then the
-      queue is closed. Without a Coordinator the dequeuing side meets an `OutOfRangeError`, and asks
+      queue is closed. Without a Coordinator the dequeuing side gets an `OutOfRangeError`, and asks
       `raise_error()` whether that was the end or an error.
     * Nothing at all from any feeder is an error too.
     * A stop (by the Coordinator, or `stop`) cancels the queue, wakes everybody who waits, and waits at
@@ -230,7 +230,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
     def _feed(self, sess: Any, run: FeederRun, index: int) -> None:
         try:
             self._feed_all(sess, run, index)
-        except BaseException as cause:      # whatever it is: nobody must wait for this feeder's turn for ever
+        except BaseException as cause:      # of any kind: else the others would wait for this turn for ever
             run.fail(index, _named_error(self._names[index], cause))
 
     def _feed_all(self, sess: Any, run: FeederRun, index: int) -> None:
@@ -243,7 +243,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
                 feeds = {} if feed_fn is None else feed_dict(tensors, feed_fn())
             except StopIteration:
                 ended = True
-            except BaseException as cause:  # SystemExit in a thread would vanish without a word
+            except BaseException as cause:  # SystemExit in a thread would be lost
                 error = _named_error(record.name, cause)
             read, record.reading_since = time.perf_counter(), None
             record.reading += read - begin
@@ -299,7 +299,7 @@ def _session_is_closed(cause: Exception) -> bool:
 
 
 def _queue_scope(queue: Any) -> Any:
-    """The name scope in which a queue was made, so that its close and size operations stand beside it."""
+    """The name scope in which a queue was made, so that its close and size operations are in the same scope."""
     scope = queue.queue_ref.op.name.rpartition("/")[0]
     return tf1.name_scope(scope + "/" if scope else None)
 

@@ -1,7 +1,7 @@
 """Batches ahead on the towers' devices: while one is trained on, the next is copied there.
 
 tensorpack's `StagingInput` copies the next batch in the run that trains on the present one: such a run waits for data
-that it does not need, leaves nobody knows what behind if it fails, and is not made for the last batch of all. Here a
+that it does not need, leaves an unknown state if it fails, and is not made for the last batch. Here a
 thread copies, in runs of its own.
 """
 
@@ -45,7 +45,7 @@ class Staging:
         return list(staged)
 
     def start(self, stage: Callable[[], Known | None]) -> None:
-        """Before the first batch.
+        """Begin; to be called before the first batch.
 
         Args:
             stage: called in the thread; makes `puts` and returns what is to be known of that batch. None: there will
@@ -76,5 +76,5 @@ class Staging:
                 sess.run(get)
 
     def stop(self) -> None:
-        """After the last batch, when `stage` waits no more for data."""
+        """End; to be called after the last batch, when `stage` no longer waits for data."""
         self._thread.shutdown()

@@ -199,15 +199,15 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(settings: Prepare
     stage = Path(settings.output) / STAGE
     stage.mkdir()
     (stage / "shard-00000.pairs.p0").write_bytes(b"half")
-    (stage / "spool.source").write_text("text")
+    (stage / "corpus.source").write_text("text")
     assert read_whole(settings.output) == (200, before)
     prepare(replace(settings, overwrite=True, seed=2))
     assert not stage.exists() and read_whole(settings.output)[1] != before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_a_signal_ends_the_workers_too_and_leaves_no_spool(settings: PrepareSettings, number: signal.Signals) -> None:
-    """While two workers are at work for ten minutes, and the text of the source lies in a spool."""
+def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSettings, number: signal.Signals) -> None:
+    """While two workers are at work for ten minutes, and the text of the source lies in a temporary file."""
     program = (
         "import os, sys, time\n"
         "from towernmt.dataflow.prepare import encoding_processes, preparation\n"
@@ -224,13 +224,13 @@ def test_a_signal_ends_the_workers_too_and_leaves_no_spool(settings: PrepareSett
     assert process.stdout is not None
     for _ in range(2):
         assert process.stdout.readline().startswith("worker")
-    assert (Path(settings.output) / STAGE / "spool.source").exists()
+    assert (Path(settings.output) / STAGE / "corpus.source").exists()
     process.send_signal(number)
     assert process.stdout.read() == ""     # which comes to its end when the last of the three is gone
     assert process.wait() == (-number if number == signal.SIGKILL else 128 + number)
     assert Path(settings.output).exists() == (number == signal.SIGKILL)
     assert prepare(settings).pairs == 200
-    assert not [path for path in folder.rglob("*") if "spool" in path.name or path.name == STAGE]
+    assert not [path for path in folder.rglob("*") if path.name.startswith("corpus.") or path.name == STAGE]
 
 
 def test_a_full_disk_is_told_with_the_file(settings: PrepareSettings, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_source_is_prepared_as_two_text_files_are(place: Path, uri: str) -> No
     assert data.pairs == 60
     for found, wanted in zip(blocks(data), blocks(expected), strict=True):
         assert np.array_equal(found, wanted)
-    assert not list(place.glob("**/towernmt-spool-*"))
+    assert not list(place.glob("**/corpus.source"))
 
 
 def test_a_mixture_brings_its_tags_limits_and_validation_text(place: Path) -> None:

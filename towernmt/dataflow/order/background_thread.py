@@ -1,4 +1,4 @@
-"""A thread of its own for work that is wanted soon: what is read ahead, while something else goes on."""
+"""A thread that does work in the background: it reads ahead while something else goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Job = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class BackgroundThread:
-    """Does what is submitted, one after another, always in the same thread.
+    """Does what is submitted, in order, always in the same thread.
 
     The thread is a daemon: a source that does not answer cannot keep a program from ending, as it could through
     `ThreadPoolExecutor`. It begins with the first job and ends with the object.
@@ -30,7 +30,7 @@ class BackgroundThread:
         self._started = False
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have `work` done; its result, or what it raised, comes out of the future."""
+        """Do `work` in the thread; the future has its result or its exception."""
         future: Future[T] = Future()
         with self._lock:
             if not self._started:
@@ -47,6 +47,6 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
         try:
             future.set_result(work())
         except BaseException as error:
-            # Whoever waits gets it; this thread goes on.
+            # Whoever waits for the future gets it; this thread goes on.
             future.set_exception(error)
-        del job, work, future  # what is held here is not freed while the thread waits
+        del job, work, future  # else the thread would hold the last result while it waits

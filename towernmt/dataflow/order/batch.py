@@ -86,8 +86,8 @@ def _pad(ids: NDArray[np.integer], offsets: IntArray, rows: IntArray
     begin = np.asarray(offsets)[rows]  # [batch]
     length = (np.asarray(offsets)[rows + 1] - begin).astype(np.int32)  # [batch], without EOS
     column = np.arange(int(length.max()) + 1, dtype=np.int32)  # [longest with EOS]
-    # Whole rows, and then PAD over what belongs to others: a batch of like lengths is hardly padded, and copying rows
-    # is several times as fast as selecting ids.
+    # Copy whole rows first, then write PAD over the ids of the sentences that follow. Copying rows is several times as
+    # fast as selecting ids, and sorted batches have little padding.
     padded = _rows(np.asarray(ids), begin, len(column)).astype(np.int32)
     np.copyto(padded, PAD, where=column >= length[:, None])
     padded[np.arange(len(rows)), length] = EOS
@@ -95,7 +95,7 @@ def _pad(ids: NDArray[np.integer], offsets: IntArray, rows: IntArray
 
 
 def _rows(ids: NDArray[np.integer], begin: IntArray, width: int) -> NDArray[np.integer]:
-    """`[batch, width]`: `width` ids from each of `begin` on; behind the last id comes anything."""
+    """`[batch, width]`: `width` ids from each of `begin` on; values behind the last id have no meaning."""
     if not len(ids):
         return np.zeros((len(begin), width), ids.dtype)
     if begin.max() + width > len(ids):

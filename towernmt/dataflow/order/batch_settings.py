@@ -34,7 +34,7 @@ class BatchSettings:
 
 @dataclass
 class StreamBatchSettings(BatchSettings):
-    """How unprepared sources become batches, beside what holds for all batches."""
+    """How unprepared sources become batches: the settings of all batches, and those of streams alone."""
 
     window: int = setting(
         100_000, "Unprepared sources: pairs that are read, encoded and shuffled together; what resuming reads again "

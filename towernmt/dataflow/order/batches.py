@@ -1,8 +1,8 @@
 """Batches: the corpus as padded arrays, in an order that is a pure function of (seed, epoch, corpus).
 
 Blocks come in shuffled order; inside a block the pairs are shuffled, bucketed by length and cut into
-batches, and the batches shuffled (see `plan`). Any number of readers share the order between them,
-reader i of N taking every N-th batch from the i-th on, and any position resumes it.
+batches, and the batches are shuffled (see `block_plan`). Any number of readers can share the order:
+reader i of N takes every N-th batch from the i-th on. Reading can begin at any position.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from towernmt.dataflow.order.position import Position
 from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 
-_MIN_PLANS = 3  # plans kept whatever their size: readers stand in neighbouring blocks
+_MIN_PLANS = 3  # so many plans are always kept: readers are in neighbouring blocks
 _PLANNED_PAIRS = 1_000_000  # more plans are kept while they hold no more pairs than this (8 bytes a pair)
 _MAX_COUNTS = 100_000
-_SAMPLED_PAIRS = 1_000_000  # of which an epoch's size is estimated, at most
+_SAMPLED_PAIRS = 1_000_000  # at most so many are planned for the estimate of an epoch
 
 
 class BlockSource(Protocol):
@@ -56,7 +56,7 @@ class Batches:
             settings: sizes and order.
             epochs: how many passes there are, counted from the very first, not from where a reader begins;
                 None for no end.
-            alignments: whether the batches have them, which the corpus must have then.
+            alignments: whether the batches have alignments; then the corpus must have them.
         Raises:
             DataError: the corpus is empty.
             SettingsError: a setting that cannot work.
@@ -76,7 +76,7 @@ class Batches:
 
     def read(self, position: Position | None = None, start: int = 0, step: int = 1
              ) -> Iterator[tuple[Position, Batch]]:
-        """Every `step`-th batch of the order from `position` on, beginning with the `start`-th.
+        """Yield every `step`-th batch from `position` on, beginning with the `start`-th.
 
         Reader i of N calls `read(position, i, N)`; what they yield in turn is what `read(position)` yields.
 
@@ -133,7 +133,7 @@ class Batches:
 
     @cached_property
     def estimated_size(self) -> EpochSize:
-        """What an epoch holds, about, without a look at the corpus.
+        """What an epoch holds, estimated without reading the corpus.
 
         It is estimated from the histogram of lengths that prepared data have: the batches of one block that is like the
         whole corpus, as many times as there are such blocks. It is exact where the corpus is one block and
@@ -153,7 +153,7 @@ class Batches:
         return size.times(data.pairs / size.pairs)
 
     def estimated_batches_per_epoch(self) -> int:
-        """How many batches an epoch has, about; see `estimated_size`."""
+        """The estimated number of batches of an epoch; see `estimated_size`."""
         return self.estimated_size.batches
 
     def _block_order(self, epoch: int) -> list[int]:
@@ -175,7 +175,7 @@ class Batches:
         return Position(epoch + 1, 0, 0)
 
     def _count(self, epoch: int, block: int) -> int:
-        """Batches of a block; remembered, so that a reader passes over a block without its plan."""
+        """Batches of a block; remembered, so that a reader can skip a block without planning it again."""
         count = self._counts.get((epoch, block))
         return len(self._plan(epoch, block)[1]) if count is None else count
 

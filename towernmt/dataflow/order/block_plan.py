@@ -1,4 +1,4 @@
-"""The plan of one block for one epoch: which pairs make which batch, and in which order the batches come.
+"""The plan of one block for one epoch: which pairs are in which batch, and the order of the batches.
 
 A plan needs only the lengths of the sentences and holds only indices. It is a pure function of its
 arguments: the random numbers are raw output of a counter-based generator (Philox; Salmon et al. 2011),
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from towernmt.dataflow.order.buckets import Buckets
 
 IntArray = NDArray[np.int64]
-
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ def plan_block(source_lengths: IntArray, target_lengths: IntArray, buckets: Buck
     source, target = source_lengths[order], target_lengths[order]
     keys = [buckets.assign(source, target)]
     if sort_by_length:
-        # The second key runs up and down in turn, as a snake, so that neighbours are alike in both sides
-        # also where the first one changes.
+        # The second key rises and falls in turn, so that neighbours have similar lengths on both sides even where
+        # the first key changes.
         longest, difference = np.maximum(source, target), source - target
         keys = [np.where(longest % 2 == 0, difference, -difference), longest, *keys]
     by_length = np.lexsort(keys)
@@ -77,13 +76,13 @@ def plan_block(source_lengths: IntArray, target_lengths: IntArray, buckets: Buck
 
 
 def permutation(key: Sequence[int], size: int) -> IntArray:
-    """int64 `[size]`: the numbers 0 to size-1 in a random order named by `key` (whole numbers from 0)."""
+    """int64 `[size]`: the numbers 0 to size-1 in the random order that belongs to `key` (whole numbers from 0)."""
     bits = np.random.Philox(np.random.SeedSequence(list(key)))
     return np.argsort(bits.random_raw(size), kind="stable")
 
 
 def cut(source_lengths: IntArray, target_lengths: IntArray, batch_type: str, limit: int) -> IntArray:
-    """Cut pairs, in the order given, into the longest batches that keep the limit.
+    """Cut pairs, in their order, into the longest batches within the limit.
 
     A single pair over the limit is a batch of its own.
 

@@ -43,7 +43,7 @@ class EpochSize:
         return sizes[batch_type] / self.batches
 
     def times(self, factor: float) -> EpochSize:
-        """That of a corpus `factor` times as large, rounded."""
+        """The size of an epoch of a corpus that is `factor` times as large, rounded."""
         return EpochSize(*(round(count * factor) for count in astuple(self)))
 
     def __add__(self, other: EpochSize) -> EpochSize:

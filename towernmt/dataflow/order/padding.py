@@ -1,4 +1,4 @@
-"""Sentences of ids as one padded array, where they are lists (`batches` does it from flat arrays)."""
+"""Lists of ids as one padded array (`batch` does the same from flat arrays)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towernmt.dataflow.vocabulary.base import EOS, PAD
 
 
 def pad_sentences(sentences: Sequence[Sequence[Any]], streams: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Ids with EOS behind each sentence and PAD behind that.
+    """One array of all sentences, each with EOS at its end, and PAD after that.
 
     Args:
         sentences: ids without EOS; at least one sentence. Of several streams, tuples of ids.

@@ -1,9 +1,9 @@
 """Batches straight from unprepared sources: windows of a mixture, each encoded, shuffled and cut into batches.
 
-The same order for any number of readers, and the same `read(position, start, step)`, as `Batches` has over
-prepared shards. A window is made once, in a thread in the background, and shared by all readers that began at
-the same position; the next one is made while they read this one. A position holds the cursor at which its window
-begins: to resume is to read that window again, however far the run had come.
+As `Batches` does for prepared shards, `read(position, start, step)` gives the same order to any number of readers.
+A window is made once, in a thread in the background, and shared by all readers that began at the same position; the
+next one is made while they read this one. A position holds the cursor at which its window
+begins: a resumed run reads that window again, and no more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StreamBatches:
                  report: Callable[[str], None] | None = None) -> None:
         check_batch_settings(settings, epochs)
         sampling = settings.sampling()
-        if sampling is not None:  # what a vocabulary cannot do is said now, not in a feeder
+        if sampling is not None:  # raises now what would otherwise be raised in a feeder
             source_vocabulary.sample_batch([""], sampling, 0)
             target_vocabulary.sample_batch([""], sampling, 0)
         encoder = ChunkEncoder(source_vocabulary, target_vocabulary, pair_filter or PairFilter(200, 9.0))
@@ -62,7 +62,7 @@ class StreamBatches:
 
     def read(self, position: Position | None = None, start: int = 0, step: int = 1
              ) -> Iterator[tuple[Position, Batch]]:
-        """Every `step`-th batch of the order from `position` on, beginning with the `start`-th.
+        """Yield every `step`-th batch from `position` on, beginning with the `start`-th.
 
         See `Batches.read`. Readers of the same position that are made before one of them begins to read share
         their windows.
@@ -86,7 +86,7 @@ class StreamBatches:
         return self._read(head, begin, start, step)
 
     def batches_per_epoch(self) -> int:
-        """Not known before an epoch was read: tensorpack's way to say so is NotImplementedError."""
+        """Not known before an epoch was read. tensorpack expects NotImplementedError then."""
         raise NotImplementedError("The number of batches of a stream is not known before it was read.")
 
     def _read(self, node: _Node, position: Position, skip: int, step: int) -> Iterator[tuple[Position, Batch]]:
@@ -105,9 +105,9 @@ class StreamBatches:
 
 
 class _Node:
-    """One window of the order, made when it is first wanted, and the way to the next.
+    """One window, made when it is first needed, and a link to the next.
 
-    Windows hold those that follow, never those before: what all readers have left is freed.
+    A window links to the next one, never to the one before. So a window is freed when all readers have left it.
     """
 
     def __init__(self, stream: StreamBatches, epoch: int, index: int, cursor: Cursor | None,
@@ -119,14 +119,14 @@ class _Node:
         self._following: _Node | None = None
 
     def start(self) -> Future[Window]:
-        """Have the window made, if it is not already."""
+        """Begin to make the window, unless that has begun."""
         with self._stream.lock:
             if self._future is None:
                 self._future = self._stream.background.submit(self._make)
             return self._future
 
     def window(self) -> Window:
-        """The window; waits for it.
+        """The window; waits until it is made.
 
         Raises:
             DataError: a source cannot be read, or a whole epoch held no pair.
@@ -134,7 +134,7 @@ class _Node:
         return self.start().result()
 
     def following(self) -> _Node:
-        """The next window, which is made from now on, if there is one; this one is made already."""
+        """The next window; begins to make it. Waits until this window is made."""
         window = self.window()
         with self._stream.lock:
             if self._following is None:
@@ -166,7 +166,7 @@ class _Node:
 
 
 class _Tally:
-    """What was read of one epoch so far, from its beginning if `whole`."""
+    """Counts of what was read of one epoch; `whole`: from its beginning."""
 
     def __init__(self, whole: bool) -> None:
         self.whole, self.kept, self._read = whole, 0, 0

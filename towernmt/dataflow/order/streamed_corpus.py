@@ -1,4 +1,4 @@
-"""A corpus to train on that was not prepared: sources, with vocabularies and validation text that exist already."""
+"""A corpus that is trained on without preparation: sources, existing vocabularies, and validation text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StreamedCorpus:
-    """Sources with what training needs beside them.
+    """Sources, with the vocabularies and the validation text that training needs.
 
     Args:
         corpora: what `corpora.yaml` says.
@@ -69,12 +69,12 @@ class StreamedCorpus:
 
     @cached_property
     def valid_source(self) -> list[str]:
-        """Validation sentences in the source language (empty if none were given)."""
+        """Validation sentences in the source language (empty if there are none)."""
         return list(self.validation_sets[0].source) if self.validation_sets else []
 
     @cached_property
     def valid_target(self) -> list[str]:
-        """Their references, as they were given."""
+        """Their references, as the files have them."""
         return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary.base import Vocabulary
 
 
-_FULL, _FEW = 0.75, 4     # of a full batch; batches of a shard
+_FULL, _FEW = 0.75, 4  # share of a full batch; batches of a shard
 
 
 class TrainingData(Protocol):
-    """What training needs of a corpus beside its batches: `PreparedData` and `StreamedCorpus` have it."""
+    """What training needs of a corpus, apart from batches. `PreparedData` and `StreamedCorpus` are such."""
 
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
@@ -35,7 +35,7 @@ class TrainingData(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change when a run that goes on would read other data: see the classes."""
+        """32 hexadecimal digits. They change if a resumed run would read other data; see the classes."""
 
     @property
     def valid_source(self) -> list[str]:
@@ -60,7 +60,7 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
     Args:
         where: what `--data` says.
         vocabulary: for unprepared text, instead of the one that the YAML file names.
-        default_vocabulary: for unprepared text, where neither is given.
+        default_vocabulary: for unprepared text, if neither names a vocabulary.
     Raises:
         SettingsError, DataError: it is not there, or lacks something.
     """
@@ -78,7 +78,7 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
 
 def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int | None = None,
                  report: Callable[[str], None] | None = None, alignments: bool = False) -> Batches | StreamBatches:
-    """The batches of prepared data, or of a stream; `report` takes sentences on what is there and what ends.
+    """The batches of prepared data, or of a stream; `report` takes sentences for the log.
 
     Args:
         alignments: whether the batches have them.

@@ -1,4 +1,4 @@
-"""Windows: some thousand pairs of a stream, read in order, encoded, filtered and planned as one block."""
+"""Windows: many consecutive pairs of a stream, which are encoded, filtered and planned as one block."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Window:
 
 
 class WindowMaker:
-    """Makes windows: a function of (settings, epoch, number of the window, its pairs) alone.
+    """Makes windows. A window depends on the settings, the epoch, its number and its pairs alone.
 
     Args:
         mixture: the sources.
@@ -65,7 +65,7 @@ class WindowMaker:
 
     def make(self, epoch: int, index: int, cursor: Cursor | None, reader: MixtureReader | None
              ) -> tuple[Window, MixtureReader | None]:
-        """Window `index` of an epoch, and a reader that stands behind it, if there is one.
+        """Window `index` of an epoch, and a reader at its end, if there is one.
 
         Args:
             epoch, index: numbers from 0.
@@ -83,7 +83,8 @@ class WindowMaker:
         try:
             over = reader.at_end()
         except TowerNMTError:
-            over, going_on = False, None  # the next window begins with it, opens the sources anew, and may raise it
+            # The next window opens the sources again at this place, and raises the error if it is still there.
+            over, going_on = False, None
         block = _joined(chunks)
         settings = self._settings
         source, target = block.source_lengths + 1, block.target_lengths + 1  # with EOS
@@ -112,7 +113,7 @@ class WindowMaker:
         return chunks, dropped
 
     def _encode_slice(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
-        """Where segmentations are drawn, they are by (seed, epoch, number of the pair in the epoch) alone."""
+        """If segmentations are drawn, a draw depends on (seed, epoch, number of the pair in the epoch) alone."""
         if self._sampling is None:
             return self._encoder.encode_pairs(pairs, 1, _THREADS)
         seed = int(np.random.SeedSequence([self._settings.seed, epoch]).generate_state(1, np.uint64)[0])

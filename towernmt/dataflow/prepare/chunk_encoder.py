@@ -1,7 +1,4 @@
-"""Raw lines to filtered pairs of ids, a chunk at a time, on as many processes as there are workers.
-
-A chunk is some thousand lines of both files. It is encoded by one worker from start to end, and the
-results come back in the order of the chunks: the output is the same whatever the number of workers.
+"""Raw lines to filtered pairs of ids, a chunk at a time. A chunk is some thousand lines of both files.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from towernmt.dataflow.vocabulary.factored import FactoredVocabulary, FactorErro
 
 
 def ids_of(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
-    """The type that the ids of all streams are stored in."""
+    """The type in which the ids of all streams are stored."""
     return id_dtype(max(one.size for one in (source_vocabulary, target_vocabulary, *factors_of(source_vocabulary))))
 
 
@@ -129,7 +126,7 @@ class ChunkEncoder:
                   links: Sequence[Sequence[Link]] | None = None) -> EncodedChunk:
         lengths = [np.fromiter(map(len, side.ids), np.int64, len(side.ids)) for side in (source, target)]
         reasons = self._filter.reasons(*lengths)
-        keys = self._look_at_texts(source.texts, target.texts, reasons)
+        keys = self._filter_texts(source.texts, target.texts, reasons)
         numbers = first_line + np.arange(len(source.ids), dtype=np.int64)
         kept = np.flatnonzero(reasons < 0)
         dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
@@ -140,9 +137,9 @@ class ChunkEncoder:
                             self._flat(source.ids, kept), self._flat(target.ids, kept), dropped, factors,
                             *_linked(source, target, links, kept), keys)
 
-    def _look_at_texts(self, source: list[str], target: list[str], reasons: NDArray[np.int8]
+    def _filter_texts(self, source: list[str], target: list[str], reasons: NDArray[np.int8]
                        ) -> NDArray[np.uint64] | None:
-        """Note in `reasons` what the filters on text leave out; the keys of the pairs that are kept, if wanted."""
+        """Write into `reasons` what the filters on text drop; returns the keys of the pairs that stay, if wanted."""
         texts, duplicates = self._filter.texts, self._filter.duplicates
         if not texts.active and duplicates == "keep":
             return None
@@ -189,7 +186,7 @@ def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence
 
 
 def without_duplicates(chunk: EncodedChunk, table: DuplicateTable) -> EncodedChunk:
-    """The chunk without the pairs that the table has seen before, in it or earlier; the table sees the others now."""
+    """The chunk without the pairs that came before, in this chunk or an earlier one; the others enter the table."""
     if chunk.keys is None:
         return chunk
     seen = table.seen(chunk.keys)

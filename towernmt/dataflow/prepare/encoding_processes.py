@@ -1,4 +1,4 @@
-"""Encoding on as many processes as there are workers; the chunks come back in their order."""
+"""Encoding in several processes. Chunks come back in their order, so the number of processes changes nothing."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ _encoder: ChunkEncoder  # of a worker process, made at its start
 
 def _start_worker(vocabularies: Path, pair_filter: PairFilter) -> None:
     global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)    # of a terminal: the parent says when it is over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches all; the parent ends the workers
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     _encoder = ChunkEncoder(*load_vocabularies(vocabularies)[:2], pair_filter)
 
 
 def _end_with_parent() -> None:
-    """A worker waits for work for ever, where its parent was killed; but the parent's pipe comes to its end then."""
+    """End this worker when its parent is killed; it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

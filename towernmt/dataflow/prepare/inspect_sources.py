@@ -1,4 +1,4 @@
-"""A look at sources or prepared data: how many pairs, of what lengths, how fast they come, and what is wrong."""
+"""The report on sources or prepared data: how many pairs, their lengths, reading speed, and errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SourceReport:
 
 
 class SourceInspector:
-    """Looks at sources, one after another.
+    """Reads sources, one after another, and reports on each.
 
     Args:
         limit: the most pairs to look at in each; counting is not limited.
@@ -93,7 +93,7 @@ class SourceInspector:
         self._filter = pair_filter or PairFilter(200, 9.0)
 
     def inspect(self, ingredient: Ingredient) -> SourceReport:
-        """What is in one source; trouble ends up in its `errors`."""
+        """The report on one source; what it raises is in the report's `errors`."""
         source = ingredient.source
         found = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
         try:
@@ -157,7 +157,7 @@ class SourceInspector:
 
 
 class _Repeated:
-    """Counts sentences by their hashes; of those that came once only the hash is kept."""
+    """Counts repeated sentences by their hashes; the text is kept of repeated ones only."""
 
     def __init__(self) -> None:
         self._times: Counter[int] = Counter()
@@ -173,7 +173,7 @@ class _Repeated:
                 self._texts[key] = text
 
     def most_often(self, count: int) -> list[tuple[str, int]]:
-        """Sentences that came more than once, and how often; equally frequent ones in the order of coming again."""
+        """Sentences that came more than once, and how often; then in the order of their second coming."""
         return nlargest(count, ((text, self._times[key]) for key, text in self._texts.items()), key=itemgetter(1))
 
 
@@ -218,7 +218,7 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
 
 
 def table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
-    """All that was found, for people: one table, then the trouble and the samples of each source.
+    """All reports as text: one table, then errors and samples of each source.
 
     Args:
         found: of each source.

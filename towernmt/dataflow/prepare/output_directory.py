@@ -1,4 +1,4 @@
-"""The directory that a preparation is written to: the new one grows in `.preparing`, and takes its place at the end.
+"""The directory that a preparation is written to. It is written in `.preparing`, and put into its place at the end.
 
 Until the new one is whole, the former one stays as it is. Then its files are exchanged for the new ones, the manifest
 last. A process that is killed before that leaves the former preparation, and one killed while files are exchanged
@@ -19,7 +19,7 @@ from towernmt.dataflow.prepared.manifest import MANIFEST
 
 
 class OutputDirectory:
-    """Where a preparation goes, for its one writer.
+    """The directory of a preparation, for the one process that writes it.
 
         with OutputDirectory("data/de-en", overwrite=False) as place:
             ...                     # write a whole preparation into place.stage, the manifest last
@@ -66,12 +66,12 @@ class OutputDirectory:
         return self
 
     def exchange(self) -> None:
-        """Put the preparation in `stage` in the place of what is there. It must be whole."""
+        """Replace the former preparation by the one in `stage`, which must be whole."""
         with self._ending:
             try:
                 self._check()
             except BaseException:
-                (self.stage / MANIFEST).unlink()    # not whole any more: nobody is to finish this
+                (self.stage / MANIFEST).unlink()    # so that no other process finishes this exchange
                 raise
             exchange(self.directory)
 
@@ -101,7 +101,7 @@ class OutputDirectory:
                 path.rmdir()
 
     def _check(self) -> None:
-        """Before anything is done: files can take their places, and none is lost that may be somebody's own."""
+        """Check, before anything is done, that the new files can be put in place and that no foreign file is lost."""
         if (self.directory / "settings.yaml").exists():
             raise DataError(f"{self.directory} is the directory of a run (it holds settings.yaml), whose vocabularies "
                             "would be replaced. Choose another --output.")

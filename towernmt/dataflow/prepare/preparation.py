@@ -54,7 +54,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.factored import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
-_POOL_LINES = 20_000  # fewer lines are encoded sooner than a pool starts
+_POOL_LINES = 20_000  # with fewer lines, a pool of processes does not pay
 _BUFFER_BYTES = 1 << 26  # of all shard writers together
 
 
@@ -163,7 +163,7 @@ class _Preparation:
         return [writer.finish() for writer in writers]
 
     def _distribute(self, chunk: EncodedChunk, writers: list[ShardWriter]) -> None:
-        """Pairs go to shards at random, by (seed, line number), and keep the order of the file inside one.
+        """Deal pairs to shards at random, by (seed, line number); inside a shard they keep the order of the file.
 
         Training shuffles within a shard only: so each shard is a sample of the whole corpus (as in Sockeye).
         """

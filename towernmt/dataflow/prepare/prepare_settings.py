@@ -42,7 +42,7 @@ class PrepareSettings:
         "several references first those of the first set: as many for each.")
     valid_name: list[str] = setting(
         [], "Names of the validation sets, for their figures; none: several are called as their files.")
-    validation: Sequence[ValidationFiles] = ()      # for programs, instead of the three above
+    validation: Sequence[ValidationFiles] = ()      # for programs, in place of the three above
     source_factors: int = setting(
         0, "Source factors: of each word of the source, the last so many fields between | are what is known of it, "
         "such as its part of speech (Haus|NOUN).", at_least=0, at_most=100)
@@ -96,7 +96,7 @@ class PrepareSettings:
     overwrite: bool = setting(False, "Replace another preparation in the output directory.")
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide what comes out; files are known by their content instead."""
+        """The settings that decide the result; files are compared by their content instead."""
         elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
                      "source_vocab", "target_vocab", "workers", "overwrite", "source_factors", "source_factor_files",
                      "alignments")

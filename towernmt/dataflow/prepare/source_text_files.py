@@ -1,6 +1,6 @@
-"""Sources to prepare: one reading of them all, kept as two text files while the preparation makes its passes.
+"""Sources as two text files: they are read once, and the files are prepared.
 
-A preparation reads its text several times, and a database may change in between.
+A preparation reads its text several times, and the content of a database may change in between.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PAIRS = 4096  # at a time
 @contextmanager
 def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None = None
             ) -> Iterator[tuple[PrepareSettings, str]]:
-    """Settings whose source and target are text files, and what messages call them.
+    """Settings whose source and target are text files, and the name of the corpus in messages.
 
-    Where `settings.target` is given they are so already. Else `settings.source` names sources: one epoch of their
+    If `settings.target` is set, they are text files already. Else `settings.source` names sources: one epoch of their
     mixture is read to files, which go when the block ends. What the YAML file says of validation text and limits is
     taken where the settings say nothing.
 
@@ -47,7 +47,7 @@ def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | N
     mixture = _open(settings, corpora, stream)
     factors = settings.source_factors or corpora.source_factors or 0
     _check_tags(corpora, factors)
-    source, target = directory / "spool.source", directory / "spool.target"
+    source, target = directory / "corpus.source", directory / "corpus.target"
     try:
         _write(mixture, source, target, factors, stream)
         yield _with_text(settings, corpora, source, target, factors), mixture.name
@@ -96,7 +96,7 @@ def _write(mixture: Mixture, source: Path, target: Path, factors: int, stream: T
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
-    """Here, where the source's name is still known: later, it is the temporary file's."""
+    """Checked here so that messages have the source's name, and not that of the temporary file."""
     for number, text in enumerate(texts):
         try:
             split_factors(text, factors, number)

@@ -1,7 +1,7 @@
-"""A preparation on a disk becomes one in S3: every other object first, the manifest last.
+"""Copies a finished preparation from a disk to S3; the manifest last.
 
-What has no manifest is never read, so an upload that was cut off leaves nothing that looks finished; the next one
-goes on with the objects that are missing. What replaces another preparation goes into a folder of its own, whose name
+Without a manifest nothing is read, so an interrupted upload leaves nothing that looks finished; the next one
+uploads the objects that are missing. What replaces another preparation goes into a folder of its own, whose name
 is a function of its content: until its manifest takes the place of the former one, in one request, that one is whole.
 S3 has no lock that ends with its process; two that upload different data at once do not touch each other's objects,
 and before a manifest is written, all that it names is looked for.
@@ -74,7 +74,7 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
 
 
 def _place(manifest: Manifest, folder: S3Folder) -> str | None:
-    """Where below the folder the files go: not where those of a former preparation are, unless they are the same."""
+    """The folder of the files: not that of a former preparation, unless it is the same preparation."""
     try:
         former = read_remote_manifest(folder)
     except DataError:       # it is damaged, or S3 cannot be reached, which the upload will tell
@@ -142,7 +142,7 @@ class _Uploader:
                  lambda: s3.put_object(Bucket=self._bucket, Key=self._prefix + file, Body=content))
 
     def remove(self, files: list[str]) -> None:
-        """Delete objects; that one is not there is no error."""
+        """Delete objects; a missing one is no error."""
         s3 = client(self._folder.options)
         for file in files:
             key = self._prefix + file
@@ -162,7 +162,7 @@ class _Uploader:
         return {name for name in names if is_own(_FOLDER.sub("", name)) and name != MANIFEST}
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
-        """Whether an upload that was cut off had come past this file."""
+        """Whether an earlier upload has copied this file."""
         s3 = client(self._folder.options)
 
         def head() -> bool:

@@ -1,6 +1,6 @@
-"""The validation text of a preparation: checked first, then written as raw text beside the shards.
+"""The validation text of a preparation: checked first, then written as raw text next to the shards.
 
-The first set is `valid.source` and `valid.target`, as it always was; further references of it are `valid.target-2` and
+The first set is `valid.source` and `valid.target`; further references of it are `valid.target-2` and
 so on, and the second set is `valid-2.source` and `valid-2.target`. The manifest has the names of the sets.
 """
 
@@ -20,7 +20,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, files_of_set
 
 
 class ValidationText:
-    """The validation sets that a preparation is given, scanned.
+    """The validation sets of a preparation, scanned.
 
     Args:
         sets: where they are.

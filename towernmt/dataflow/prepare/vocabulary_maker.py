@@ -67,7 +67,7 @@ class VocabularyMaker:
         return found or None
 
     def make(self, lines: int) -> tuple[Vocabulary, Vocabulary, list[str]]:
-        """The source vocabulary (with its factors), the target vocabulary, and what the user should know of them.
+        """The source vocabulary (with its factors), the target vocabulary, and notes for the user.
 
         Args:
             lines: number of lines of each text.
@@ -112,7 +112,10 @@ class VocabularyMaker:
                                     settings.byte_fallback, (settings.vocab_symbols or "").split(","))
 
     def _some(self, sentences: Iterator[str], lines: int) -> Iterator[str]:
-        """The same, unless none was drawn though there are lines."""
+        """The same sentences.
+
+        Raises:
+            DataError: none was drawn though there are lines."""
         first = list(islice(sentences, 1))
         if not first and self._settings.vocab_sentences < lines:
             raise DataError(f"--vocab-sentences {self._settings.vocab_sentences}: of {lines:,} lines, none with text "

@@ -33,7 +33,7 @@ class DropReport:
 
 @dataclass(frozen=True)
 class StatisticsReport:
-    """What `statistics.json` holds; see `Statistics.to_json`."""
+    """What `statistics.json` holds; see `towernmt.dataflow.prepare.statistics_counter`."""
 
     lines: Natural
     pairs: Natural
@@ -82,7 +82,7 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
 
 
 def annotations_in_words(statistics: dict[str, Any], vocabularies: dict[str, Any]) -> list[str]:
-    """A sentence on each source factor, and one on the alignments, as far as there are any; arguments as of `table`."""
+    """A sentence on each source factor, and one on the alignments, if there are any; arguments as of `table`."""
     sentences = [f"source factor {number}: {vocabularies['source_factors'][number - 1]['size']:,} values, "
                  f"{100 * factor['unknown_rate']:.3f} % unknown"
                  for number, factor in enumerate(statistics.get("source_factors", ()), 1)]

@@ -27,7 +27,7 @@ _VOCABULARY = re.compile(
 
 
 def refuse_foreign(names: Sequence[str], place: str) -> None:
-    """Names of ours where no preparation is known: not even one that was interrupted, which leaves shards.
+    """Refuse a directory with files of our names but no trace of a preparation (an interrupted one leaves shards).
 
     Args:
         names: that are there, see `is_own`.
@@ -42,7 +42,7 @@ def refuse_foreign(names: Sequence[str], place: str) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether preparations write a file of this name, from their directory on."""
+    """Whether preparations write a file of this name (relative to their directory)."""
     return any(pattern.fullmatch(name) for pattern in (_SHARD, _OTHERS, _VOCABULARY))
 
 
@@ -61,7 +61,7 @@ def find_in_the_way(directory: Path, own: list[Path]) -> Path | None:
 
 
 def finish_exchange(directory: str | Path) -> None:
-    """For readers: if a process was killed while it exchanged files, do what it left undone.
+    """Finish an exchange during which a process was killed; readers call this first.
 
     Raises:
         DataError: files are being exchanged at this moment.

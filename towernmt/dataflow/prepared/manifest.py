@@ -34,7 +34,7 @@ _AGAIN = "Run `towernmt prepare` again."
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file beside the shards: its name in the directory, its size, and the CRC-32 of its content."""
+    """A file that is no shard: its name in the directory, its size, and the CRC-32 of its content."""
 
     file: str
     bytes: Natural
@@ -78,7 +78,7 @@ class Manifest:
     Attributes:
         format, version: of the manifest.
         settings: those that decide what comes out; None: not known, as in what other programs wrote.
-        inputs: lines, bytes and SHA-256 of each text, and the SHA-256 of vocabularies that were given.
+        inputs: lines, bytes and SHA-256 of each text, and the SHA-256 of vocabularies that the settings named.
         vocabularies: their kinds and sizes.
         pairs: of all shards.
         length_ratio: mean over the pairs of source tokens / target tokens.
@@ -88,7 +88,7 @@ class Manifest:
         shards: the blocks, in their order.
         files: every other file; None: the manifest was written before there was such a list.
         fingerprint: of what training reads; see `fingerprint`.
-        folder: below the manifest, where the files are; None: beside it. In S3, where there is no renaming, a
+        folder: below the manifest, where the files are; None: next to it. In S3, where there is no renaming, a
             preparation that replaces another one has a folder of its own.
     """
 
@@ -108,7 +108,7 @@ class Manifest:
     validation_sets: list[ValidationInfo] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the file has it: what is not known is not there."""
+        """As the file has it, without what is None."""
         values = dataclasses.asdict(self) | {"shards": [shard.to_json() for shard in self.shards]}
         if self.vocabularies is not None and not self.vocabularies.source_factors:
             del values["vocabularies"]["source_factors"]
@@ -123,11 +123,11 @@ class Manifest:
         return [entry.file for entry in (*(self.files or ()), *self.shards)]
 
     def place(self, name: str) -> str:
-        """Where a file is, from the manifest on."""
+        """The place of a file, relative to the manifest."""
         return f"{self.folder}/{name}" if self.folder else name
 
     def file(self, name: str) -> FileInfo | None:
-        """What is known of a file beside the shards."""
+        """The entry of a file that is no shard."""
         return next((entry for entry in self.files or () if entry.file == name), None)
 
 
@@ -189,7 +189,7 @@ def vocabulary_files(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]
 
 
 def fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabulary) -> str:
-    """32 hexadecimal digits: other ones where training reads other ids, factors or links, or other vocabularies.
+    """32 hexadecimal digits; they differ if ids, factors, links or vocabularies differ.
 
     Of the shards' checksums and sizes in their order, and of the content of the vocabularies; so it is the same for a
     copy, on a disk or in S3, and for data whose manifest was written before there were fingerprints.

@@ -1,4 +1,4 @@
-"""Blocks of sentence pairs as integer ids: flat arrays with offsets, no Python object a sentence."""
+"""Blocks of sentence pairs as integer ids: flat arrays with offsets, without a Python object for each sentence."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ vocabulary/source.*      and vocabulary/target.*
 shard-00000.pairs ...    the blocks
 statistics.json          and statistics.txt, the same as a table
 lengths.tsv              how many pairs have which lengths
-valid.source             and valid.target: raw text, if validation text was given (more: see `prepare_validation`)
+valid.source             and valid.target: raw text, if there is validation text (more: see `validation_text`)
 ```
 """
 
@@ -138,12 +138,12 @@ class PreparedData:
 
     @cached_property
     def valid_source(self) -> list[str]:
-        """Validation sentences in the source language (empty if none were given)."""
+        """Validation sentences in the source language (empty if there are none)."""
         return list(self.validation_sets[0].source) if self.validation_sets else []
 
     @cached_property
     def valid_target(self) -> list[str]:
-        """Their references, as they were given."""
+        """Their references, as the files had them."""
         return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property
@@ -177,7 +177,7 @@ class PreparedData:
         return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode() if content else []
 
     def _read(self, name: str) -> bytes:
-        """A small file, as the manifest has it."""
+        """The content of a small file, checked against the manifest."""
         path = self._files / name
         try:
             content = path.read_bytes()
@@ -190,7 +190,7 @@ class PreparedData:
         return content
 
     def _check_vocabularies(self) -> None:
-        """The shards are ids of these vocabularies and of no other ones of their size."""
+        """Check that the vocabularies are those that the shards were encoded with."""
         if self._manifest.files is None:
             return
         for name, content in vocabulary_files(self.source_vocabulary, self.target_vocabulary).items():

@@ -68,13 +68,13 @@ class ShardInfo:
     links: Count | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the manifest has it: what a shard has not, is not there."""
+        """As the manifest has it, without what the shard does not have."""
         return {name: value for name, value in asdict(self).items()
                 if not (name in ("factors", "links") and value == getattr(ShardInfo, name))}
 
     @property
     def annotated(self) -> bool:
-        """Whether there is anything beside the ids of both sides."""
+        """Whether there are factors or alignments."""
         return bool(self.factors) or self.links is not None
 
     def header(self) -> bytes:
@@ -99,9 +99,9 @@ class ShardInfo:
 
 
 class ShardWriter:
-    """Writes one shard as its pairs come; little of it is in memory.
+    """Writes one shard while its pairs come; only a buffer is in memory.
 
-    The arrays grow in files of their own beside `path` (suffixes .p0, .p1, ...), which `finish` joins.
+    The arrays grow in files of their own next to `path` (suffixes .p0, .p1, ...), which `finish` joins.
     Only `append` and `finish` open files, and close them, so that thousands of writers can exist.
 
     Args:
@@ -208,7 +208,7 @@ def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairB
         raise DataError(f"{name}: shard of format {version}, but this towernmt reads formats {VERSION} and "
                         f"{ANNOTATED_VERSION}. Prepare the data again.")
     if header != info.header():
-        raise DataError(f"{name}: the shard belongs to another preparation than the manifest beside it. "
+        raise DataError(f"{name}: the shard belongs to another preparation than the manifest next to it. "
                         "Prepare the data again.")
     if size != info.bytes:
         raise DataError(f"{name}: {size} bytes where the header announces {info.bytes}: the shard is "

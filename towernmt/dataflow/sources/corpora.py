@@ -141,7 +141,7 @@ def read_corpora(where: str | Path) -> Corpora:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
-        # The file may hold passwords: of what stands there, nothing is shown but keys.
+        # The file may hold passwords, so that only keys are shown.
         problem = mask_text(getattr(error, "problem", None) or "malformed")
         raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Mend it; URIs belong in quotes.") from None
     return _corpora(content, str(path))
@@ -254,7 +254,7 @@ def _mix(value: Any, name: str) -> tuple[str, float]:
         try:
             temperature = float(words[1])
         except ValueError:
-            temperature = math.nan      # said below, with the other ways to be wrong
+            temperature = math.nan      # refused below
         if temperature < 1:
             raise SettingsError(f"{name}: mix: temperature {words[1]}: expected 1 (by size) or more; 5 is usual.")
         if math.isfinite(temperature):

@@ -206,7 +206,7 @@ def _parse_pair(pair: str, languages: Mapping[str, Any]) -> Pair:
 
 def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[str, Mapping[str, str]]
           ) -> None:
-    """Write the corpus beside its place, then put it there in one step."""
+    """Write the corpus next to its place, then move it there in one step."""
     counts: Counter[str] = Counter()
     source, target = translations[files.source_language], translations[files.target_language]
     pairs = _clean(_aligned(archive, source, target), counts)

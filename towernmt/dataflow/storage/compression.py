@@ -1,7 +1,7 @@
-"""The bytes of stored files, decompressed on the way where the name says so, and never fewer than there are.
+"""The bytes of stored files, decompressed if the name says so; a file that is cut off is an error.
 
-A file that is cut off or damaged must not look like a shorter corpus: the length of the file, the end mark of every
-compressed stream and the checksums that the formats have are all demanded.
+A file that is cut off or damaged must not look like a shorter corpus. So the length of the file, the end mark of every
+compressed stream, and the checksums of the formats are checked.
 """
 
 from __future__ import annotations

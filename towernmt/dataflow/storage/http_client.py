@@ -1,4 +1,4 @@
-"""Requests to a web server: user and password, redirects, which failures pass by waiting, and one sentence for others.
+"""Requests to a web server: user and password, redirects, retries, and a one-sentence error for what no retry mends.
 
 User, password and query (which may hold a signature) are kept apart from the name of a file, which is in messages.
 """
@@ -86,11 +86,11 @@ class RetryTime:
         self.progress()
 
     def progress(self) -> None:
-        """A byte has come: failures count anew."""
+        """Data has come: failures are counted from zero again."""
         self._failures, self._since = 0, 0.0
 
     def failed(self, error: Exception) -> None:
-        """Return when it is time to try again.
+        """Wait until it is time to try again.
 
         Raises:
             DataError: it will not pass, or has not passed for as long as patience lasts.
@@ -135,7 +135,7 @@ class _Redirects(HTTPRedirectHandler):
 
 
 def _for_good(name: str, error: Exception, reason: str) -> str | None:
-    """What a failure means that waiting does not mend, in one sentence; None: it may pass."""
+    """The sentence for a failure that no retry mends; None: a retry may help."""
     cause = error.reason if isinstance(error, URLError) and not isinstance(error, HTTPError) else error
     if isinstance(cause, HTTPError):
         return _status(name, cause.code, reason)

@@ -1,4 +1,4 @@
-"""Files of web servers: read as one answer, which is asked for anew at the byte where it was cut.
+"""Files of web servers: read as one answer; if it is cut, the rest is requested from that byte on.
 
 A server has no list of its files, so there are no patterns. That a file is still the same is seen by its ETag, or
 the time of its last change, and its size, which every answer must have as it was when the file was listed.

@@ -2,11 +2,11 @@
 
 ```
 NAME            a whole copy; the time of its last change is that of its last use
-NAME.tmp        a copy on its way, of its full size from the start; its writer holds a lock on it
+NAME.tmp        an unfinished copy, of its full size from the start; its writer holds a lock on it
 lock            held while room is made
 ```
 
-A copy appears whole, by a rename, or not at all. What gives way is what was used longest ago. Readers hold no lock:
+A copy appears whole, by a rename, or not at all. The least recently used copy is removed first. Readers hold no lock:
 a file that is open or memory-mapped stays readable after it is unlinked (POSIX), and the disk has its room back when
 the last reader lets go. So the folder may hold more than its limit by what is mapped at the moment.
 Locks are those of `flock`: they end with the process that held them, however it ends.

@@ -1,4 +1,4 @@
-"""Requests to an S3 server: clients, which failures pass by waiting, and one sentence for those that do not.
+"""Requests to an S3 server: clients, retries, and a one-sentence error for what no retry mends.
 
 Credentials are found by boto3's own chain (environment, `~/.aws`, the machine's role) and are never read, logged
 or saved here. boto3's own retries are switched off for reading: they end where a body begins, and are many where
@@ -75,7 +75,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def retrying(options: S3Options, name: str, request: Callable[[], T]) -> T:
-    """What `request` gives, repeated while it fails in a way that passes.
+    """The result of `request`, which is retried as long as a retry may help.
 
     Waits grow twofold and are drawn at random between nothing and their bound ("full jitter", M. Brooker,
     "Exponential Backoff And Jitter", AWS Architecture Blog, 2015), so that readers do not return all at once.
@@ -98,7 +98,7 @@ def retrying(options: S3Options, name: str, request: Callable[[], T]) -> T:
 
 
 def give_up_or_wait(options: S3Options, name: str, error: Exception, failures: int) -> None:
-    """Return when it is time to try again after the `failures`-th failure in a row.
+    """Wait until it is time to try again after the `failures`-th failure in a row.
 
     Raises:
         DataError: it will not pass, or has not passed after all retries.

@@ -1,4 +1,4 @@
-"""Objects of S3 as files: listed with globs, read in ranges, each range repeated at the byte where it was cut."""
+"""Objects of S3 as files: listed with globs, read in ranges; if a range is cut, its rest is requested."""
 
 from __future__ import annotations
 

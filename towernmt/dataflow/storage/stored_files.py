@@ -1,4 +1,4 @@
-"""Where files lie: the little that a file format needs to know of a disk or an object store."""
+"""The interface between file formats and places that hold files; and local disks."""
 
 from __future__ import annotations
 

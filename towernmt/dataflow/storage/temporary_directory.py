@@ -1,4 +1,4 @@
-"""A temporary directory that does not outlive its process for long, however that ends."""
+"""A temporary directory that is removed when its process ends, or, if that was killed, by the next process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _PREFIX = "towernmt-scratch-"
 
 @contextmanager
 def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new directory, which goes when the block ends, or SIGTERM or SIGHUP ends the process. What killed processes of
-    this user left there goes first.
+    """A new directory, removed when the block ends, or when SIGTERM or SIGHUP ends the process.
+
+    Directories that killed processes of this user left there are removed first.
 
     Args:
         activity: what is done there, for the lock.

@@ -1,4 +1,4 @@
-"""A random number for a line, from (seed, line number) alone: who draws it, and when, does not matter."""
+"""A random number for each line; it depends on (seed, line number) alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LineProgress of long work over lines: one line rewritten on a terminal, plain lines elsewhere."""
+"""Progress of long work over lines: one line rewritten on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TextIO
 
 
 class LineProgress:
-    """Says how many lines are done and how many a second.
+    """Writes how many lines are done, and how many a second.
 
     Args:
         label: what is being done, e.g. "encoding".

@@ -57,7 +57,7 @@ def scan_pair(source: str | Path, target: str | Path, progress: LineProgress | N
 
 
 def scan_parallel_file(path: str | Path, text: TextSummary) -> TextSummary:
-    """Read a file that stands beside a text, line by line: it must be UTF-8 and have as many lines.
+    """Read a file that belongs to a text, line by line: it must be UTF-8 and have as many lines.
 
     Raises:
         DataError: missing file, wrong encoding (with line and byte), or another number of lines.

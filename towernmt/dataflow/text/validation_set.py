@@ -13,7 +13,7 @@ from towernmt.dataflow.text.cleaning import clean
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """Raw text that a model in training is tried on.
+    """Raw text on which a model is evaluated during training.
 
     Attributes:
         name: what its figures are called; "" for a set that is the only one.

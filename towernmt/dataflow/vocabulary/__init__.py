@@ -1,1 +1,1 @@
-"""Pieces of text and their numbers."""
+"""Vocabularies: text to ids and back."""

@@ -1,6 +1,6 @@
-"""Source factors: what is known of each word beside it, as part of speech or lemma (Sennrich & Haddow 2016).
+"""Source factors: features of each source word, as part of speech or lemma (Sennrich & Haddow 2016).
 
-In text, the factors of a word stand behind it: `Häuser|NOUN|Haus` has two. A word may hold `|` itself, a factor
+In text, the factors of a word follow it: `Häuser|NOUN|Haus` has two. A word may hold `|` itself, a factor
 may not.
 """
 
@@ -19,7 +19,7 @@ _SHOWN = 40  # characters of a word in a message
 
 
 class FactorError(DataError):
-    """A text whose words have not the factors that they should have.
+    """A text in which a word lacks a factor.
 
     Attributes:
         index: of the text among those that were to be read, from 0.
@@ -160,5 +160,5 @@ def factored(words: Vocabulary, factors: Sequence[WordVocabulary]) -> Vocabulary
 
 
 def factor_file(number: int) -> str:
-    """The name of the word list of a factor, beside `source.*`; numbers are from 1."""
+    """The file name of the word list of a factor, next to `source.*`; numbers are from 1."""
     return f"source_factor_{number}.words"

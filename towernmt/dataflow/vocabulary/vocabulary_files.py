@@ -8,7 +8,7 @@ A vocabulary is stored as one or two files that share a prefix:
 | bpe-codes         | `PREFIX.codes` (subword-nmt), `PREFIX.pieces` (one a line)   |
 | word              | `PREFIX.words` (one a line)                                  |
 
-The values of source factors are word lists, `source_factor_1.words` and so on, beside `source.*`.
+The values of source factors are word lists, `source_factor_1.words` and so on, next to `source.*`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ FIRST_REPORT = 30.0   # seconds
 
 
 class AnswerTimeout:
-    """A thread that looks at how long each block takes, and cuts the connection when it is too long.
+    """A thread that measures how long each block takes, and cuts the connection if it takes too long.
 
     The driver then raises what it raises for any connection that is lost.
 
@@ -40,7 +40,7 @@ class AnswerTimeout:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A block to look at."""
+        """A block whose time is measured."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="database watch", daemon=True)
             self._thread.start()

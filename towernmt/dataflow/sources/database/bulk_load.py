@@ -1,8 +1,8 @@
-"""`load`: the pairs of any source become the rows of a table, in batches, and each pair once.
+"""`load`: puts the pairs of any source into a table, in batches, each pair once.
 
-How far it came stands in the same database, in the table `towernmt_load`, and moves on in the transaction that
-inserts a batch. So a process that is killed leaves whole batches and the cursor behind them, and a connection that is
-lost in a commit is asked afterwards what became of it.
+The table `towernmt_load` of the same database records how far it came, in the transaction that inserts a batch. So a
+killed process leaves whole batches and the cursor behind them; and if a connection is lost during a commit, the record
+tells whether the batch was inserted.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Loading:
             records.create(connection, checkfirst=True)
         with connection.begin():
             there = sqlalchemy.inspect(connection).has_table(name, schema)
-            if not there:   # what is said of a table that was dropped; before a new one is there to be taken for it
+            if not there:   # forget the records of a table of this name that was dropped
                 connection.execute(records.delete().where(records.c.name == self.target.table))
         with connection.begin():
             if not there:

@@ -1,4 +1,4 @@
-"""A connection to a database that comes back: lost ones are made anew, with back-off, for a bounded time."""
+"""A connection to a database that is made again when it is lost, with back-off, for a bounded time."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _connect_arguments(uri: DatabaseURI, write: bool, answer: float) -> dict[str
 
 
 def _check_file(uri: DatabaseURI) -> None:
-    """SQLite would make a file that is not there."""
+    """Check that the file exists; SQLite would make it."""
     name = uri.url.database or ""
     if not name or name == ":memory:" or name.startswith("file:"):
         return

@@ -1,4 +1,4 @@
-"""What a database's driver says: whether trying again may help, and in which words the user should hear it."""
+"""Errors of database drivers: whether a retry may help, and what to tell the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a table can be read as a corpus: it, its columns and the condition are there, and the key orders the rows."""
+"""Checks that a table can be read as a corpus: table, columns and condition exist, and the key orders the rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _unquoted(name: str) -> str:
 
 
 def check_table(connection: Connection, uri: DatabaseURI) -> None:
-    """Check what takes no reading of the rows, and warn if the key has no index.
+    """Check what can be checked without reading rows, and warn if the key has no index.
 
     Raises:
         DataError: the table or a column is missing (with the nearest name), the key's type has no order to

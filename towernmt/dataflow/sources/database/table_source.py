@@ -53,7 +53,7 @@ class DatabaseSource(Source):
     def __init__(self, uri: DatabaseURI) -> None:
         self._uri = self.uri = uri
         self.name = uri.name
-        make_engine(uri)    # a driver or a file that is missing is said at once
+        make_engine(uri)    # raises at once if the driver or the file is missing
 
     def begin(self) -> Cursor:
         """See `Source.begin`. Reads the rows once if the schema lets keys or texts be NULL or keys come twice."""

@@ -1,6 +1,6 @@
 """The lines of a stored text from any byte on, decoded a block at a time.
 
-The rules are those of `dataflow.text.text`: UTF-8, lines end at "\\n" alone, a "\\r" before it belongs to the line
+The rules are those of `dataflow.text.chunks`: UTF-8, lines end at "\\n" alone, a "\\r" before it belongs to the line
 end, a byte order mark at the start is skipped, and a last line without "\\n" counts.
 """
 
@@ -40,7 +40,7 @@ def line_blocks(storage: Storage, file: StoredFile, offset: int = 0, lines: int 
         offset: the beginning of a line.
         lines: how many lines lie before it, for messages.
     Raises:
-        DataError: gone, changed, damaged, cut off, or not UTF-8, with the line. All lines before that one are given.
+        DataError: gone, changed, damaged, cut off, or not UTF-8, with the line. The lines before are yielded first.
     """
     for data in _whole_lines(storage, file, offset, lines):
         try:

@@ -1,1 +1,1 @@
-"""What is left out of a corpus beside what is too long: a module a kind of filter, put together by `text_filters`."""
+"""Filters of pairs by text and by duplicates: one kind a module; `text_filters` and `pair_filter` combine them."""

@@ -1,1 +1,1 @@
-"""The kinds of vocabulary, one a module, and how each is learned from text."""
+"""Sub-word vocabularies: SentencePiece and BPE codes, how they are learned, and how segmentations are drawn."""

@@ -1,8 +1,8 @@
-"""Random numbers for texts: those of a text are a function of (seed, its number) alone, whatever stands around it.
+"""Random numbers for texts; those of a text depend on (seed, its number) alone.
 
 They are raw output of a counter-based generator (Philox; Salmon et al., 2011): the counter of a number is made of the
-text's number and of the place in the text, so that neither the process, nor NumPy's version, nor the texts that are
-drawn for in one call have a part in it.
+text's number and of the place in the text. So neither the process, nor NumPy's version, nor the other texts of a
+call change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def uniform_draws(seed: int, first: int, counts: Sequence[int]) -> list[list[flo
     Args:
         seed: from 0.
         first: number of the first text, from 0.
-        counts: how many numbers each text is given.
+        counts: how many numbers each text gets.
     """
     wanted = np.asarray(counts, np.int64)
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
