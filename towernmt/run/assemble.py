@@ -79,7 +79,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 def hand_optimizer(model: Any, settings: Settings) -> None:
     """Give the model the run's optimizer, if it was made without one and does not define `optimizer()` itself."""
-    takes_one = type(model).optimizer is NMTModel.optimizer
+    takes_one = isinstance(model, NMTModel) and type(model).optimizer is NMTModel.optimizer
     if takes_one and model.make_optimizer is None and model.optimizer_settings is None:
         model.make_optimizer = partial(settings.optimizer.make, settings.train.clip_norm)
 

@@ -8,6 +8,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
 from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Tensor
 
 
 class LossScaleMonitor(Callback):
@@ -20,7 +21,7 @@ class LossScaleMonitor(Callback):
         self._watched = graph_state().loss_scale
         self._values: Any = None
 
-    def _before_run(self, _: Any) -> list[Any]:
+    def _before_run(self, _: Any) -> list[Tensor]:
         w = self._watched
         return [] if w is None else [w.finite, w.scale, w.skipped, w.next_scale]
 

@@ -11,23 +11,25 @@ from tensorpack.callbacks import Callback
 from towernmt.callbacks.lookup import find_saver, training_towers
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import all_finite, named_gradients, watch_gradients
 
 __all__ = ["NaNGuard", "watch_gradients"]
 
+
 class NaNGuard(Callback):
     """Ends training at the first step whose loss, gradients or other watched tensors are not finite.
 
-    Each step fetches one flag a tensor together with the update (a sum of squares each: what the
-    global norm computes anyway). In the order of computation: the loss of every tower, `tensors`, then the
-    gradients from the output back to the input, so that the first bad one is the nearest to the cause.
-    A step whose update is skipped, as float16 with loss scaling skips those that overflow, is let pass (`forgive`).
-    Variables are looked at before training, every `check_steps`, and whenever `check_variables` is
-    called (the saver does, before it writes), because an update may overflow with finite gradients.
+    Each step fetches one flag for each tensor together with the update. A flag takes a sum of squares, which the global
+    norm computes anyway. The flags stand in the order of computation: the loss of every tower, `tensors`, then the
+    gradients from the output back to the input. So the first bad one is the nearest to the cause. A step that skips its
+    update, as float16 with loss scaling does at an overflow, is no divergence (`optim.gradient_health.forgive`).
+    The guard looks at the variables before training, every `check_steps`, and when the saver asks before it writes
+    (`check_variables`): finite gradients may make a variable overflow, too.
 
-    Then `trainer.diverged` is set, which keeps the saver from writing, and DivergenceError is raised. Stand
-    before everything that saves.
+    When a value is not finite, the guard sets `trainer.diverged`, which keeps the saver from writing, and raises
+    DivergenceError. It must stand before everything that saves.
     """
 
     _chief_only = False
@@ -64,7 +66,7 @@ class NaNGuard(Callback):
     def _before_train(self) -> None:
         self.check_variables()
 
-    def _before_run(self, _: Any) -> list[Any]:
+    def _before_run(self, _: Any) -> list[Tensor]:
         return [self._flags]
 
     def _after_run(self, _: Any, values: Any) -> None:
@@ -104,7 +106,7 @@ class NaNGuard(Callback):
         latest = getattr(find_saver(self.trainer), "latest", None)
         return latest() if latest is not None else None
 
-    def _tower_tensors(self) -> list[tuple[str, Any]]:
+    def _tower_tensors(self) -> list[tuple[str, Tensor]]:
         """(readable name, tensor) of the loss and the named tensors, in each training tower."""
         towers = training_towers(self.trainer)
         costs = [] if self._loss else [cost for cost in (tower.output for tower in towers) if _is_cost(cost)]
@@ -122,7 +124,7 @@ class NaNGuard(Callback):
         return found
 
 
-def _by_tower(what: str, tensors: list[Any]) -> list[tuple[str, Any]]:
+def _by_tower(what: str, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
     return [(f"{what} of tower {index}" if len(tensors) > 1 else what, tensor) for index, tensor in enumerate(tensors)]
 
 
@@ -135,6 +137,6 @@ _TOO_NARROW = ("the loss scale has fallen to {:g}, its least, and float16 is too
                "train.precision=bfloat16 or float32, or ")
 
 
-def _gradients(graph: Any) -> list[tuple[str, Any]]:
+def _gradients(graph: Any) -> list[tuple[str, Tensor]]:
     """(readable name, gradient), from the output back to the input."""
     return [(f"gradient of {name}", gradient) for name, gradient in reversed(named_gradients(graph))]

@@ -1,0 +1,77 @@
+"""A model has the optimizer that it was handed, and knows of no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models import Transformer, TransformerSettings
+from towernmt.optim import OptimizerSettings
+from towernmt.run.assemble import hand_optimizer
+from towernmt.run.settings import Settings
+
+SIZES = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
+
+
+class OwnOptimizer(Transformer):
+    def optimizer(self):
+        return tf1.train.FtrlOptimizer(0.1)
+
+
+def slots_and_graph(model: Any) -> tuple[set[str], tf.Graph]:
+    """The optimizer's slots of a variable w, and the graph of its update."""
+    with tf.Graph().as_default() as graph:
+        w = tf1.get_variable("w", [2, 2], initializer=tf1.ones_initializer())
+        model.optimizer().minimize(tf.reduce_sum(w))
+        return {v.op.name for v in tf1.global_variables() if v.op.name.startswith("w/")}, graph
+
+
+def clips(graph: tf.Graph, norm: float) -> bool:
+    """Whether gradients are scaled down to that norm somewhere."""
+    constants = [op.get_attr("value").float_val for op in graph.get_operations() if op.type == "Const"]
+    return any(list(values) == [norm] for values in constants)
+
+
+def test_a_model_without_any_has_adam_by_default():
+    slots, graph = slots_and_graph(Transformer(SIZES))
+    assert slots == {"w/Adam", "w/Adam_1"} and not clips(graph, 0.25)
+
+
+def test_settings_of_an_optimizer_given_to_the_model_make_it():
+    slots, graph = slots_and_graph(Transformer(SIZES, OptimizerSettings("lamb"), 0.25))
+    assert slots == {"w/LAMB", "w/LAMB_1"} and clips(graph, 0.25)
+
+
+def test_a_handed_function_makes_it_in_place_of_settings():
+    model = Transformer(SIZES, OptimizerSettings("lamb"))
+    model.make_optimizer = lambda: tf1.train.AdagradOptimizer(0.1)
+    assert slots_and_graph(model)[0] == {"w/Adagrad"}
+
+
+@pytest.mark.parametrize("model, expected", [
+    (Transformer(SIZES), {"w/LAMB", "w/LAMB_1"}),
+    (Transformer(SIZES, OptimizerSettings("sgd")), {"w/Momentum"}),
+    (OwnOptimizer(SIZES), {"w/Ftrl", "w/Ftrl_1"})])
+def test_a_run_hands_its_optimizer_to_a_model_that_has_none(model, expected):
+    settings = Settings("transformer", SIZES, optimizer=OptimizerSettings("lamb"))
+    settings.train.clip_norm = 0.25
+    hand_optimizer(model, settings)
+    slots, graph = slots_and_graph(model)
+    assert slots == expected and clips(graph, 0.25) == ("w/LAMB" in expected)
+
+
+def test_a_tower_function_that_is_no_model_of_ours_is_left_alone():
+    stranger = SimpleNamespace(optimizer=None)
+    hand_optimizer(stranger, Settings("transformer", SIZES))
+    assert vars(stranger) == {"optimizer": None}
+
+
+def test_importing_a_model_loads_no_optimizer_and_no_callback():
+    code = ("import sys; from towernmt.models import Transformer; "
+            "sys.exit(any(name.startswith(('towernmt.optim', 'towernmt.callbacks')) for name in sys.modules))")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
