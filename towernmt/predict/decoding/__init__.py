@@ -1,1 +1,1 @@
-"""Finding the best translation: the search, in the graph."""
+"""Finding translations in the graph: one loop over `decode_step`, with a strategy, processors and inputs by name."""
