@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import towernmt_styles as styles
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.recurrent.rnnsearch import PRESETS, RNNSearch, RNNSearchSettings
+from towernmt.models.recurrent.rnnsearch import RNNSearchSettings
 
-SIZES = {"embedding_size": 6, "encoder_size": 4, "decoder_size": 8, "attention_size": 5, "read_out_size": 6,
-         "source_vocab_size": 19, "target_vocab_size": 19}
-STYLES = {
-    "paper": {},
-    "lstm": {"cell": "lstm"},
-    "dot": {"attention": "dot", "read_out": "tanh"},
-    "general, untied": {"attention": "general", "read_out": "linear", "tie_embeddings": "none",
-                        "source_vocab_size": 23, "read_out_size": 7},
-    "coverage": {"coverage": "linguistic", "tie_embeddings": "target"},
-    "deep": {"encoder_layers": 2, "decoder_layers": 2},
-    "deep lstm": {"encoder_layers": 2, "decoder_layers": 2, "cell": "lstm"},
-    "layer norm": {"layer_norm": True},
-    "lstm, layer norm": {"layer_norm": True, "cell": "lstm", "decoder_layers": 2},
-    "adapted": {"lhuc": True, "encoder_layers": 2, "decoder_layers": 2},
-}
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
-
-
-def make(style: str, **more) -> RNNSearch:
-    return RNNSearch(RNNSearchSettings(**{**SIZES, **STYLES[style], **more}))
 
 
 def scrambled_variables(session) -> dict[str, np.ndarray]:
@@ -146,9 +127,9 @@ class Reference:
         return np.tanh(hidden) if self.s.read_out == "tanh" else hidden
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", styles.STYLES["rnnsearch"])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
-    model = make(style)
+    model = styles.make("rnnsearch", style)
     with PredictTowerContext(""):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
@@ -163,7 +144,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 
 @pytest.mark.parametrize("style", ["coverage", "lstm, layer norm"])
 def test_the_attention_that_is_guided_is_that_of_the_search(graph, style):
-    model = make(style)
+    model = styles.make("rnnsearch", style)
     attention = tiny.guided_attention(model)
     with tf1.Session() as session:
         values = scrambled_variables(session)
@@ -173,56 +154,6 @@ def test_the_attention_that_is_guided_is_that_of_the_search(graph, style):
         reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]], reference.attention, rtol=1e-4,
                                    atol=1e-5)
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("beam, kernels", [(1, "loop"), (3, "fused")])
-def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam, kernels):
-    model = make(style, kernels=kernels)
-    forced, steps, state = tiny.forced_and_stepwise(model, SOURCE, beam)
-    with tf1.Session() as session:
-        scrambled_variables(session)
-        expected, got, memory, cache = session.run([forced, steps, state.memory, state.cache])
-    for t in range(TARGET.shape[1]):
-        np.testing.assert_allclose(got[t], np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
-    assert {len(tensor) for tensor in tf.nest.flatten(memory)} == {2}
-    assert {len(tensor) for tensor in tf.nest.flatten(cache)} == {2 * beam}
-
-
-def test_variables_have_names_that_a_checkpoint_can_keep(graph):
-    model = make("coverage")
-    with PredictTowerContext(""):
-        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-    cells = ["encoder/layer_0/forward", "encoder/layer_0/backward", "decoder/layer_0"]
-    assert {v.op.name.removeprefix("rnnsearch/") for v in tf1.global_variables()} == {
-        "source_embedding", "target_embedding", "softmax_bias",
-        *[f"{cell}/{part}/{kind}" for cell in cells for part in ("gates", "candidate") for kind in ("kernel", "bias")],
-        "decoder/start_0/kernel", "decoder/start_0/bias", "decoder/read_out/kernel", "decoder/read_out/bias",
-        "decoder/attention/memory/kernel", "decoder/attention/query/kernel", "decoder/attention/score",
-        "decoder/attention/coverage", "decoder/attention/fertility/kernel"}
-
-
-@pytest.mark.parametrize("preset, million, words", [("tiny", 7.37, 8000), ("bahdanau", 80.4, 30000)])
-def test_presets_have_their_sizes(graph, preset, million, words):
-    """`tiny` with a joint vocabulary of 8,000, `bahdanau` with the paper's 30,000 on each side."""
-    model = RNNSearch(RNNSearchSettings(**PRESETS[preset], source_vocab_size=words, target_vocab_size=words))
-    with PredictTowerContext(""):
-        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-    size = sum(int(np.prod(v.shape)) for v in tf1.trainable_variables())
-    assert size / 1e6 == pytest.approx(million, abs=0.1)
-
-
-@pytest.mark.parametrize("wrong, message", [
-    ({"source_vocab_size": 0}, "source_vocab_size"),
-    ({"source_vocab_size": 23}, "--shared-vocab"),
-    ({"read_out_size": 7}, "model.read_out_size=7"),
-    ({"attention": "dot", "encoder_size": 5}, "model.encoder_size=5"),
-    ({"attention": "general", "coverage": "linguistic"}, "model.coverage=linguistic"),
-    ({"decoder_layers": 0}, "model.decoder_layers=0"),
-])
-def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
-    with pytest.raises(SettingsError, match=message):
-        RNNSearch(RNNSearchSettings(**{**SIZES, **wrong}))
 
 
 def test_a_schedule_that_goes_by_the_models_width_takes_the_decoders():

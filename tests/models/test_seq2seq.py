@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import towernmt_styles as styles
 import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.recurrent.seq2seq import PRESETS, Seq2Seq, Seq2SeqSettings
+from towernmt.models.recurrent.seq2seq import Seq2SeqSettings
 
-SIZES = {"embedding_size": 6, "hidden_size": 8, "source_vocab_size": 19, "target_vocab_size": 19}
-STYLES = {
-    "sutskever": {"attention": "none", "layers": 3},
-    "sutskever, one size": {"attention": "none", "hidden_size": 6},
-    "luong": {},
-    "luong, fed": {"input_feeding": True, "layers": 3},
-    "dot, gru, fed": {"attention": "dot", "cell": "gru", "input_feeding": True},
-    "dot, gru, forwards": {"attention": "dot", "cell": "gru", "reverse_source": False},
-    "untied": {"tie_embeddings": "none", "source_vocab_size": 23},
-    "layer norm": {"layer_norm": True, "tie_embeddings": "target"},
-    "layer norm, gru, fed": {"layer_norm": True, "cell": "gru", "input_feeding": True},
-    "adapted": {"lhuc": True},
-    "adapted, fed": {"lhuc": True, "input_feeding": True, "layer_norm": True},
-}
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
-
-
-def make(style: str, **more) -> Seq2Seq:
-    return Seq2Seq(Seq2SeqSettings(**{**SIZES, **STYLES[style], **more}))
 
 
 def scrambled_variables(session) -> dict[str, np.ndarray]:
@@ -124,9 +106,9 @@ class Reference:
         return np.tanh(np.concatenate([context, h]) @ self.v["decoder/attentional/kernel"])
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", styles.STYLES["seq2seq"])
 def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
-    model = make(style)
+    model = styles.make("seq2seq", style)
     with PredictTowerContext(""):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
@@ -141,7 +123,7 @@ def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
 
 @pytest.mark.parametrize("style", ["luong", "luong, fed", "dot, gru, forwards"])
 def test_the_attention_that_is_guided_stands_in_the_order_of_the_source(graph, style):
-    model = make(style)
+    model = styles.make("seq2seq", style)
     attention = tiny.guided_attention(model)
     with tf1.Session() as session:
         values = scrambled_variables(session)
@@ -151,49 +133,3 @@ def test_the_attention_that_is_guided_stands_in_the_order_of_the_source(graph, s
         reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
         expected = np.array(reference.attention)[:, ::-1 if model.settings.reverse_source else 1]
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("beam, kernels", [(1, "loop"), (3, "fused")])
-def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam, kernels):
-    model = make(style, kernels=kernels)
-    forced, steps, state = tiny.forced_and_stepwise(model, SOURCE, beam)
-    with tf1.Session() as session:
-        scrambled_variables(session)
-        expected, got, memory, cache = session.run([forced, steps, state.memory, state.cache])
-    for t in range(TARGET.shape[1]):
-        np.testing.assert_allclose(got[t], np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
-    assert {len(tensor) for tensor in tf.nest.flatten(memory)} == {2}
-    assert {len(tensor) for tensor in tf.nest.flatten(cache)} == {2 * beam}
-
-
-@pytest.mark.parametrize("fed", [False, True])
-def test_variables_have_names_that_a_checkpoint_can_keep(graph, fed):
-    model = make("luong", input_feeding=fed)
-    with PredictTowerContext(""):
-        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-    assert {v.op.name.removeprefix("seq2seq/") for v in tf1.global_variables()} == {
-        "embedding", "softmax_bias", "decoder/attention/memory/kernel", "decoder/attentional/kernel",
-        *[f"{side}/layer_{layer}/gates/{kind}" for side in ("encoder", "decoder") for layer in (0, 1)
-          for kind in ("kernel", "bias")]}
-
-
-@pytest.mark.parametrize("preset, million, words", [("tiny", 8.23, 8000), ("sutskever", 64.0, 8), ("luong", 71.0, 8)])
-def test_presets_have_their_sizes(graph, preset, million, words):
-    """`tiny` with a joint vocabulary of 8,000. Sutskever et al. (2014) count 64 million within the cells."""
-    model = Seq2Seq(Seq2SeqSettings(**PRESETS[preset], source_vocab_size=words, target_vocab_size=words))
-    with PredictTowerContext(""):
-        model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-    size = sum(int(np.prod(v.shape)) for v in tf1.trainable_variables())
-    assert size / 1e6 == pytest.approx(million, abs=0.1)
-
-
-@pytest.mark.parametrize("wrong, message", [
-    ({"source_vocab_size": 0}, "source_vocab_size"),
-    ({"source_vocab_size": 23}, "--shared-vocab"),
-    ({"layers": 0}, "model.layers=0"),
-    ({"attention": "none", "input_feeding": True}, "model.input_feeding"),
-])
-def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
-    with pytest.raises(SettingsError, match=message):
-        Seq2Seq(Seq2SeqSettings(**{**SIZES, **wrong}))

@@ -57,28 +57,6 @@ def test_a_model_with_factors_is_one_without_whose_words_are_words_with_their_fa
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_stepwise_decoding_with_factors_gives_the_teacher_forced_logits(graph, name):
-    forced, steps, _ = tiny.forced_and_stepwise(make(name, "concat"), SOURCE)
-    with tf1.Session() as session:
-        tiny.scramble(session)
-        expected, got = session.run([forced, steps])
-    for t, logits in enumerate(got):
-        np.testing.assert_allclose(logits, np.repeat(expected[:, t], 2, 0), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_padding_with_factors_changes_neither_loss_nor_gradients(graph, name):
-    model = make(name, "sum")
-    wide = [tiny.wider(SOURCE), tiny.SOURCE_LENGTH, tiny.wider(tiny.TARGET), tiny.TARGET_LENGTH, np.float32(8)]
-    results = [tiny.loss_and_gradients(model, inputs, f"t{i}", training=False, reuse=i > 0)
-               for i, inputs in enumerate([INPUTS, wide])]
-    with tf1.Session() as session:
-        tiny.scramble(session)
-        for narrow, padded in zip(*session.run(results), strict=True):
-            np.testing.assert_allclose(narrow, padded, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
 def test_a_model_with_everything_on_obeys_the_rules_of_tower_functions(name):
     model = make(name, "concat", lhuc=True, word_dropout=0.1, r_drop_alpha=1.0, guided_alignment_weight=0.1)

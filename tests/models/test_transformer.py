@@ -6,31 +6,17 @@ import math
 
 import numpy as np
 import pytest
-from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+import towernmt_styles as styles
+from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.model import PRESETS, Transformer, TransformerSettings
+from towernmt.models.transformer.model import TransformerSettings
 
-SIZES = {"hidden_size": 16, "filter_size": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
-         "source_vocab_size": 19, "target_vocab_size": 19}
-STYLES = {
-    "pre-norm": {},
-    "post-norm": {"preprocess": "", "postprocess": "drn"},
-    "learned positions": {"positions": "learned", "max_positions": 12},
-    "tied target": {"tie_embeddings": "target", "source_vocab_size": 23},
-    "untied": {"tie_embeddings": "none", "source_vocab_size": 23},
-}
 SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)
 TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
 TARGET_LENGTH = np.array([3, 5], np.int32)
-
-
-def make(style: str) -> Transformer:
-    return Transformer(TransformerSettings(**{**SIZES, **STYLES[style]}))
 
 
 def scrambled_variables(session) -> dict[str, np.ndarray]:
@@ -133,9 +119,9 @@ class Reference:
         return out
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", styles.STYLES["transformer"])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
-    model = make(style)
+    model = styles.make("transformer", style)
     with PredictTowerContext(""):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
@@ -151,7 +137,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 
 @pytest.mark.parametrize("layer", [1, 2])
 def test_the_attention_that_is_guided_is_that_of_the_first_head_of_its_layer(graph, layer):
-    model = Transformer(TransformerSettings(**SIZES, guided_alignment_layer=layer))
+    model = styles.make("transformer", guided_alignment_layer=layer)
     with PredictTowerContext(""):
         _, attention = model.decode_with_attention(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                                                    shift_right(tf.constant(TARGET)))
@@ -163,120 +149,3 @@ def test_the_attention_that_is_guided_is_that_of_the_first_head_of_its_layer(gra
         reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]],
                                    reference.first_heads[layer - 1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("beam", [1, 3])
-def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, style, beam):
-    model = make(style)
-    length = TARGET.shape[1]
-    with PredictTowerContext(""):
-        memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
-        target_in = shift_right(tf.constant(TARGET))
-        forced = model.decode(memory, target_in)
-        steps = []
-        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
-            state = model.start_state(memory, beam)
-            for t in range(length):
-                logits, state = model.decode_step(tf.repeat(target_in[:, t], beam), state)
-                steps.append(logits)
-    with tf1.Session() as session:
-        scrambled_variables(session)
-        expected, got, step = session.run([forced, steps, state.step])
-    assert step == length
-    for t in range(length):
-        np.testing.assert_allclose(got[t], np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
-
-
-def test_more_padding_changes_neither_loss_nor_gradients(graph):
-    model = make("pre-norm")
-    wide = [np.pad(SOURCE, [[0, 0], [0, 3]]), SOURCE_LENGTH, np.pad(TARGET, [[0, 0], [0, 2]]), TARGET_LENGTH]
-    results = []
-    for index, (s, sl, t, tl) in enumerate([(SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH), wide]):
-        with tf1.variable_scope("", reuse=index > 0), PredictTowerContext(f"t{index}"):
-            cost = model.build_graph(*map(tf.constant, (s, sl, t, tl)), tf.constant(8.0))
-            results.append([cost, *map(tf.convert_to_tensor, tf1.gradients(cost, tf1.trainable_variables()))])
-    with tf1.Session() as session:
-        scrambled_variables(session)
-        narrow, padded = session.run(results)
-    for a, b in zip(narrow, padded, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_variables_have_the_same_names_in_every_tower(graph):
-    model = make("pre-norm")
-    inputs = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8))]
-    with TrainTowerContext("tower0", index=0, total=2):
-        model.build_graph(*inputs)
-    names = {v.op.name for v in tf1.global_variables()}
-    with tf1.variable_scope("", reuse=True):
-        with TrainTowerContext("tower1", index=1, total=2):
-            model.build_graph(*inputs)
-        with PredictTowerContext("predict"):
-            model.build_graph(*inputs)
-    assert {v.op.name for v in tf1.global_variables()} == names
-    assert "transformer/encoder/layer_0/self_attention/qkv/kernel" in names
-    assert not any("tower" in name for name in names)
-
-
-def dropout_losses(seed: int, clocks: list[int], tower: int = 0) -> list[float]:
-    with tf.Graph().as_default():
-        set_seed(seed)
-        model = Transformer(TransformerSettings(**SIZES, residual_dropout=0.3, attention_dropout=0.2,
-                                                activation_dropout=0.2))
-        with TrainTowerContext("", index=tower, total=tower + 1):
-            cost = model.build_graph(
-                *[tf.constant(a) for a in (SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8))])
-        clock = next(v for v in tf1.global_variables() if v.op.name == "random_clock")
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            losses = []
-            for time in clocks:
-                clock.load(time, session)
-                losses.append(float(session.run(cost)))
-            return losses
-
-
-def test_dropout_is_a_function_of_seed_and_clock_alone():
-    first, second, again = dropout_losses(1, [0, 1, 0])
-    assert first == again
-    assert first != second
-    assert dropout_losses(1, [0]) == [first]
-    assert dropout_losses(2, [0]) != [first]
-
-
-def test_the_clock_advances_once_a_training_batch(graph):
-    model = make("pre-norm")
-    with TrainTowerContext(""):
-        model.build_graph(*[tf.constant(a) for a in (SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8))])
-    (advance,) = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
-    clock = next(v for v in tf1.global_variables() if v.op.name == "random_clock")
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        session.run(advance)
-        session.run(advance)
-        assert session.run(clock) == 2
-
-
-@pytest.mark.parametrize("preset, million", [("base", 44.2), ("big", 176.4)])
-def test_presets_have_the_sizes_of_the_paper(preset, million):
-    """Table 3 of Vaswani et al. counts 65 and 213 million with a joint vocabulary of about 37,000 (19 and 38 M)."""
-    with tf.Graph().as_default():
-        settings = TransformerSettings(**PRESETS[preset], source_vocab_size=8, target_vocab_size=8)
-        model = Transformer(settings)
-        with PredictTowerContext(""):
-            model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-        size = sum(int(np.prod(v.shape)) for v in tf1.trainable_variables())
-    assert size / 1e6 == pytest.approx(million, abs=0.2)
-
-
-@pytest.mark.parametrize("wrong, message", [
-    ({"heads": 3}, "model.heads=3"),
-    ({"source_vocab_size": 0}, "source_vocab_size"),
-    ({"source_vocab_size": 23}, "--shared-vocab"),
-    ({"postprocess": "drr"}, "model.postprocess"),
-    ({"preprocess": "x"}, "model.preprocess"),
-])
-def test_settings_that_cannot_work_are_refused_with_their_name(wrong, message):
-    with pytest.raises(SettingsError, match=message):
-        Transformer(TransformerSettings(**{**SIZES, **wrong}))

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.check import check_tower
-from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.normalization import rms_norm
 from towernmt.models.layers.positions import RelativePositions, RotaryPositions
-from towernmt.models.transformer.model import PRESETS, Transformer, TransformerSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.models.transformer.ssru import weighted_sums
 from towernmt.predict.decoding.search import SearchSettings, beam_search
 
@@ -288,45 +286,5 @@ def test_deep_stacks_begin_with_the_kernels_of_their_papers():
 ALL = {"positions": "relative", "decoder_cell": "ssru", "norm": "rms", "feed_forward": "swiglu", "lhuc": True}
 
 
-def loss_in(precision: str) -> float:
-    with tf.Graph().as_default(), tf1.Session() as session:
-        set_precision(precision)
-        model = Transformer(TransformerSettings(**SIZES, **ALL))
-        with PredictTowerContext(""):
-            cost = model.build_graph(*map(tf.constant, (SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH)), 8.0)
-        session.run(tf1.global_variables_initializer())
-        return float(session.run(cost))
-
-
-def test_options_run_in_bfloat16_too():
-    exact, rounded = loss_in("float32"), loss_in("bfloat16")
-    assert exact != rounded and rounded == pytest.approx(exact, rel=0.02)
-
-
 def test_a_model_with_every_option_obeys_the_rules_of_tower_functions():
     assert check_tower(Transformer(TransformerSettings(**SIZES, **ALL))) == []
-
-
-def count_parameters(preset: str, vocabulary: int) -> float:
-    with tf.Graph().as_default():
-        sizes = {"source_vocab_size": vocabulary, "target_vocab_size": vocabulary}
-        model = Transformer(TransformerSettings(**{**PRESETS[preset], **sizes}))
-        with TrainTowerContext(""):
-            model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
-        return sum(int(np.prod(v.shape)) for v in tf1.trainable_variables()) / 1e6
-
-
-@pytest.mark.parametrize("preset, million", [("tiny", 5.53), ("modern", 5.54), ("student", 8.68)])
-def test_small_presets_have_the_sizes_of_the_manual(preset, million):
-    assert count_parameters(preset, 8) == pytest.approx(million, abs=0.01)
-
-
-@pytest.mark.parametrize("wrong, message", [
-    ({"positions": "rotary", "hidden_size": 12}, "model.heads=4"),
-    ({"positions": "relative", "max_distance": 0}, "model.max_distance=0"),
-    ({"initialization": "deepnorm"}, "model.postprocess=drn"),
-    ({"initialization": "deepnorm", "preprocess": "", "postprocess": "dr"}, "model.postprocess=drn"),
-])
-def test_options_that_do_not_fit_each_other_are_refused(wrong, message):
-    with pytest.raises(SettingsError, match=message):
-        Transformer(TransformerSettings(**{**SIZES, **wrong}))

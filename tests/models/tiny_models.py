@@ -82,11 +82,11 @@ def loss_and_gradients(model, inputs, scope: str = "", training: bool = True, re
     return [cost, *map(tf.convert_to_tensor, gradients)]
 
 
-def forced_and_stepwise(model, source, beam: int = 2) -> tuple:
+def forced_and_stepwise(model, source, beam: int = 2, scope: str = "") -> tuple:
     """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, those of each step of decoding, and the
     last state.
     """
-    with PredictTowerContext(""):
+    with PredictTowerContext(scope):
         memory = model.encode(tf.constant(source), tf.constant(SOURCE_LENGTH))
         target_in = shift_right(tf.constant(TARGET))
         forced, steps = model.decode(memory, target_in), []
