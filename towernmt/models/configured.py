@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from towernmt.core.tensors import Tensor
 from towernmt.models.interface import NMTModel
 from towernmt.models.layers.lhuc import lhuc
 
@@ -52,6 +53,6 @@ class ConfiguredModel(NMTModel):
         """One of `CommonSettings`, 0 where a model of one's own has no such setting."""
         return float(getattr(self.settings, name, 0.0))
 
-    def adapted(self, x: Any, name: str) -> Any:
+    def adapted(self, x: Tensor, name: str) -> Tensor:
         """`x` `[..., depth]`, scaled by `lhuc` under that variable scope if the settings ask for it."""
         return lhuc(x, name) if getattr(self.settings, "lhuc", False) else x

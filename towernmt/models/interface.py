@@ -17,6 +17,7 @@ from tensorpack.train.model_desc import ModelDesc
 from towernmt.core.default_optimizer import default_optimizer
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.layers.dropout import drop_words
@@ -43,7 +44,7 @@ class DecoderState(NamedTuple):
 
     memory: Any
     cache: Any
-    step: Any
+    step: Tensor
 
 
 class NMTModel(ModelDesc):
@@ -83,10 +84,10 @@ class NMTModel(ModelDesc):
             return self.optimizer_settings.make(self.clip_norm)
         return default_optimizer()
 
-    def inputs(self) -> list[Any]:
+    def inputs(self) -> list[TensorSpec]:
         return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)
 
-    def encoder_inputs(self) -> list[Any]:
+    def encoder_inputs(self) -> list[TensorSpec]:
         """What `encode` takes, in its order: a `tf.TensorSpec` with a name each.
 
         A model that reads more of a sentence to be translated declares that behind these two.
@@ -94,7 +95,7 @@ class NMTModel(ModelDesc):
         return batch_signature(self.source_factor_count)[:2]
 
     @abstractmethod
-    def encode(self, source: Any, source_length: Any) -> Any:
+    def encode(self, source: Tensor, source_length: Tensor) -> Any:
         """Encode sentences.
 
         Args:
@@ -105,7 +106,7 @@ class NMTModel(ModelDesc):
         """
 
     @abstractmethod
-    def decode_hidden(self, memory: Any, target_in: Any) -> Any:
+    def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
         """Teacher-forced decoding up to the last hidden layer.
 
         Args:
@@ -124,7 +125,7 @@ class NMTModel(ModelDesc):
         """The state before the first token, for `beam` hypotheses a sentence."""
 
     @abstractmethod
-    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         """One step of decoding.
 
         Args:
@@ -137,7 +138,7 @@ class NMTModel(ModelDesc):
             `decode_with_attention` gives for this position: float32 `[batch * beam, source length]`.
         """
 
-    def decode_with_attention(self, memory: Any, target_in: Any) -> tuple[Any, Any]:
+    def decode_with_attention(self, memory: Any, target_in: Tensor) -> tuple[Tensor, Tensor]:
         """`decode_hidden`, with one attention distribution over the source for each target position.
 
         Built only for guided alignment, so that nothing is spent on it elsewhere.
@@ -159,7 +160,7 @@ class NMTModel(ModelDesc):
         """Whether `decode_step` can be asked for attention."""
         return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
-    def decode(self, memory: Any, target_in: Any) -> Any:
+    def decode(self, memory: Any, target_in: Tensor) -> Tensor:
         """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 
@@ -188,8 +189,8 @@ class NMTModel(ModelDesc):
         """The weight of the loss of an attention head against given alignments; 0 for none."""
         return 0.0
 
-    def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
-                    target_tokens: Any, alignment: Any = None) -> Any:
+    def build_graph(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor,
+                    target_tokens: Tensor, alignment: Tensor = None) -> Tensor:
         """The training and teacher-forced validation tower.
 
         Args:
@@ -233,12 +234,12 @@ class NMTModel(ModelDesc):
         return tf.multiply(loss_sum, scale, name="loss")
 
 
-def shift_right(target: Any) -> Any:
+def shift_right(target: Tensor) -> Tensor:
     """The decoder's input: `target` int32 `[batch, target length]` behind BOS, without its last column."""
     return tf1.pad(target, [[0, 0], [1, 0]], constant_values=BOS)[:, :-1]
 
 
-def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[Any]:
+def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[TensorSpec]:
     """The tensors of a batch, as `tf.TensorSpec`: those that `NMTModel` describes.
 
     Args:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
@@ -51,10 +52,10 @@ class ConvS2SMemory(NamedTuple):
         scale: float32 `[batch, 1, 1]`: the root of the source length.
     """
 
-    keys: Any
-    values: Any
-    bias: Any
-    scale: Any
+    keys: Tensor
+    values: Tensor
+    bias: Tensor
+    scale: Tensor
 
 
 @dataclass
@@ -79,7 +80,7 @@ class ConvS2S(ConfiguredModel):
         _check(s, self._encoder)
         super().__post_init__()
 
-    def encode(self, source: Any, source_length: Any) -> ConvS2SMemory:
+    def encode(self, source: Tensor, source_length: Tensor) -> ConvS2SMemory:
         s = self.settings
         longest = tf.shape(source)[1]
         mask = tf.sequence_mask(source_length, longest, dtype=tf.float32)               # [batch, source length]
@@ -101,12 +102,12 @@ class ConvS2S(ConfiguredModel):
         scale = tf.sqrt(tf.cast(source_length, tf.float32))[:, None, None]
         return ConvS2SMemory(keys, values, ((1.0 - mask) * MASKED)[:, None, :], scale)
 
-    def decode_hidden(self, memory: ConvS2SMemory, target_in: Any) -> Any:
+    def decode_hidden(self, memory: ConvS2SMemory, target_in: Tensor) -> Tensor:
         return self.decode_with_attention(memory, target_in)[0]
 
-    def decode_with_attention(self, memory: ConvS2SMemory, target_in: Any) -> tuple[Any, Any]:
+    def decode_with_attention(self, memory: ConvS2SMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
         """With the attention of the last layer."""
-        def convolve(x: Any, layer: Convolution, _: int) -> Any:
+        def convolve(x: Tensor, layer: Convolution, _: int) -> Tensor:
             return self._convolve(x, layer, (layer.width - 1, 0))       # nothing from later positions
 
         return self._decode(target_in, tf.range(tf.shape(target_in)[1]), memory, convolve)
@@ -119,11 +120,11 @@ class ConvS2S(ConfiguredModel):
                  for layer, depth in zip(self._decoder, before, strict=False)]
         return DecoderState(memory, cache, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: ConvS2SMemory = state.memory
         cache = []
 
-        def convolve(x: Any, layer: Convolution, number: int) -> Any:
+        def convolve(x: Tensor, layer: Convolution, number: int) -> Tensor:
             new = tf.reshape(tf.cast(x, compute_dtype()), [-1, 1, int(x.shape[-1])])
             window = tf.concat([state.cache[number], new], 1)           # [batch * beam, width, depth]
             cache.append(window[:, 1:])
@@ -144,8 +145,8 @@ class ConvS2S(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _decode(self, ids: Any, positions: Any, memory: ConvS2SMemory,
-                convolve: Callable[[Any, Convolution, int], Any]) -> tuple[Any, Any]:
+    def _decode(self, ids: Tensor, positions: Tensor, memory: ConvS2SMemory,
+                convolve: Callable[[Tensor, Convolution, int], Tensor]) -> tuple[Tensor, Tensor]:
         """The decoder up to its last hidden layer.
 
         Args:
@@ -170,7 +171,7 @@ class ConvS2S(ConfiguredModel):
                         x = ((y + seen) * HALF + self._residual(x, layer)) * HALF
                 return dropout(self._affine(x, s.output_size, "output"), s.dropout, "output"), weights
 
-    def _attention(self, hidden: Any, embedded: Any, memory: ConvS2SMemory) -> tuple[Any, Any]:
+    def _attention(self, hidden: Tensor, embedded: Tensor, memory: ConvS2SMemory) -> tuple[Tensor, Tensor]:
         """What the source has for each hidden state `[batch, queries, depth]`.
 
         Returns:
@@ -183,18 +184,18 @@ class ConvS2S(ConfiguredModel):
             context = to_float32(matmul(weights, memory.values)) * memory.scale
             return self._affine(context, int(hidden.shape[-1]), "output"), weights
 
-    def _residual(self, x: Any, layer: Convolution) -> Any:
+    def _residual(self, x: Tensor, layer: Convolution) -> Tensor:
         """`x` `[batch, length, depth]`, mapped to the layer's depth where that differs."""
         return x if int(x.shape[-1]) == layer.depth else self._affine(x, layer.depth, "residual")
 
-    def _embed(self, words: Any, positions: Any) -> Any:
+    def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
         """Words plus positions: float32 `[batch, length, embedding]`, as the embeddings of the words are."""
         s = self.settings
         signal = tf.gather(_normal("positions", [s.max_positions, s.embedding_size], 0.1),
                            tf.minimum(positions, s.max_positions - 1))
         return dropout(words + signal[None], s.dropout, "embedding")
 
-    def _table(self, role: str) -> Any:
+    def _table(self, role: str) -> Tensor:
         """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
         s = self.settings
         name = {"all": "embedding", "target": "source_embedding" if role == "source" else "target_embedding",
@@ -205,7 +206,7 @@ class ConvS2S(ConfiguredModel):
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             return _normal(name, [size, depth], stddev)
 
-    def _affine(self, x: Any, depth: int, name: str) -> Any:
+    def _affine(self, x: Tensor, depth: int, name: str) -> Tensor:
         """float32 `[batch, length, depth]` of `x` `[batch, length, input depth]`."""
         before = int(x.shape[-1])
         with tf1.variable_scope(name):
@@ -213,11 +214,11 @@ class ConvS2S(ConfiguredModel):
             y = affine(tf.reshape(x, [-1, before]), kernel, _bias(depth))
             return to_float32(tf.reshape(y, tf.concat([tf.shape(x)[:2], [depth]], 0)))
 
-    def _convolve(self, x: Any, layer: Convolution, padding: tuple[int, int]) -> Any:
+    def _convolve(self, x: Tensor, layer: Convolution, padding: tuple[int, int]) -> Tensor:
         """`[batch, length + sum(padding) - width + 1, 2 * layer depth]` of `x` `[batch, length, depth]`."""
         return convolution(x, *self._convolution_variables(int(x.shape[-1]), layer), padding)
 
-    def _convolution_variables(self, before: int, layer: Convolution) -> tuple[Any, Any]:
+    def _convolution_variables(self, before: int, layer: Convolution) -> tuple[Tensor, Tensor]:
         """Kernel float32 `[width, before, 2 * depth]` and bias float32 `[2 * depth]`."""
         with tf1.variable_scope("convolution"):
             stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * before)) ** 0.5
@@ -247,22 +248,22 @@ def convolutions(text: str, name: str) -> list[Convolution]:
     return layers
 
 
-def _gated(x: Any) -> Any:
+def _gated(x: Tensor) -> Tensor:
     """A gated linear unit (Dauphin et al. 2017): float32 `[..., depth]` of `[..., 2 * depth]`."""
     value, gate = tf.split(to_float32(x), 2, -1)
     return value * tf.sigmoid(gate)
 
 
-def _scale_gradient(x: Any, scale: float) -> Any:
+def _scale_gradient(x: Tensor, scale: float) -> Tensor:
     """`x`, whose gradient is multiplied by `scale`."""
     return tf.custom_gradient(lambda y: (tf.identity(y), lambda dy: dy * scale))(x)
 
 
-def _bias(depth: int) -> Any:
+def _bias(depth: int) -> Tensor:
     return tf1.get_variable("bias", [depth], initializer=tf1.zeros_initializer())
 
 
-def _normal(name: str, shape: list[int], stddev: float) -> Any:
+def _normal(name: str, shape: list[int], stddev: float) -> Tensor:
     return tf1.get_variable(name, shape, initializer=StatelessNormal(stddev, name))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.products import gradients_over_rows, on_gpu
 
@@ -34,14 +35,14 @@ def compute_dtype() -> Any:
     return tf.as_dtype(graph_state().settings.precision)
 
 
-def matmul(a: Any, b: Any, transpose_b: bool = False) -> Any:
+def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
     """`tf.matmul` of the factors in the compute dtype; so is the result."""
     dtype = compute_dtype()
     with gradients_over_rows():
         return tf.matmul(tf.cast(a, dtype), tf.cast(b, dtype), transpose_b=transpose_b)
 
 
-def affine(x: Any, kernel: Any, bias: Any, transpose_kernel: bool = False) -> Any:
+def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = False) -> Tensor:
     """`x @ kernel + bias` in the compute dtype.
 
     In bfloat16 the bias is a row of the kernel and meets a column of ones: the product adds it before it rounds,
@@ -61,19 +62,19 @@ def affine(x: Any, kernel: Any, bias: Any, transpose_kernel: bool = False) -> An
                             transpose_kernel)
 
 
-def _affine_bfloat16(x: Any, kernel: Any, bias: Any, transpose_kernel: bool) -> Any:
+def _affine_bfloat16(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool) -> Tensor:
     depth = int(x.shape[1])
     axis = 1 if transpose_kernel else 0
 
     @tf.custom_gradient
-    def product(x: Any, kernel: Any, bias: Any) -> Any:
+    def product(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         augmented = with_ones(x)
         rows = tf.expand_dims(tf.cast(bias, tf.bfloat16), axis)
         narrow = tf.cast(kernel, tf.bfloat16)
         y = tf.matmul(augmented, tf.concat([narrow, rows, zeros_like_rows(rows, axis)], axis),
                       transpose_b=transpose_kernel)
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Tensor:
             if transpose_kernel:
                 joint = to_float32(tf.matmul(dy, augmented, transpose_a=True))
                 return tf.matmul(dy, narrow), joint[:, :depth], joint[:, depth]
@@ -89,17 +90,17 @@ _ONES = 32 if "amx_bf16" in processor_flags() else 2
 """Columns added for the bias; all but the first meet zeros. AMX takes depths in tiles of 32, AVX512_BF16 in pairs."""
 
 
-def with_ones(x: Any) -> Any:
+def with_ones(x: Tensor) -> Tensor:
     """`x` `[rows, depth]` with `_ONES` columns of ones behind it."""
     return tf.concat([x, tf.ones([tf.shape(x)[0], _ONES], x.dtype)], 1)
 
 
-def zeros_like_rows(row: Any, axis: int) -> Any:
+def zeros_like_rows(row: Tensor, axis: int) -> Tensor:
     """`_ONES - 1` rows (columns where `axis` is 1) of zeros beside `row`."""
     return tf.zeros([_ONES - 1, row.shape[1]] if axis == 0 else [row.shape[0], _ONES - 1], row.dtype)
 
 
-def relu(x: Any) -> Any:
+def relu(x: Tensor) -> Tensor:
     """`max(x, 0)`.
 
     On a CPU bfloat16 is compared as the integer of its bits, which is negative where the number is: 5 times
@@ -109,10 +110,10 @@ def relu(x: Any) -> Any:
         return tf.nn.relu(x)
 
     @tf.custom_gradient
-    def relu_of_bits(x: Any) -> Any:
+    def relu_of_bits(x: Tensor) -> Tensor:
         bits = tf.maximum(tf.bitcast(x, tf.int16), tf.zeros([], tf.int16))
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Tensor:
             positive = tf.minimum(bits, tf.ones([], tf.int16))      # 1 or 0
             return tf.bitcast(tf.bitcast(dy, tf.int16) * positive, tf.bfloat16)
 
@@ -121,6 +122,6 @@ def relu(x: Any) -> Any:
     return relu_of_bits(x)
 
 
-def to_float32(x: Any) -> Any:
+def to_float32(x: Tensor) -> Tensor:
     """`x` as float32; itself if it is."""
     return tf.cast(x, tf.float32)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from towernmt.core.machine.processor import processor_flags
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 _AVX2_ONLY = "avx2" in processor_flags() and "avx512f" not in processor_flags()
@@ -20,12 +20,12 @@ or more (`nocopy_checker_avx2` in its `gemm_driver.cpp`); it copies them togethe
 _GRADIENT = "TowernmtProductOverRows"
 
 
-def on_gpu(x: Any) -> bool:
+def on_gpu(x: Tensor) -> bool:
     """Whether a tensor was placed on a GPU."""
     return "GPU" in x.device.upper()
 
 
-def product_over_rows(x: Any, y: Any) -> Any:
+def product_over_rows(x: Tensor, y: Tensor) -> Tensor:
     """`transpose(x) @ y`: a kernel's gradient, from what went in and the gradient of what came out.
 
     On a processor with AVX2 and no more, float32 rows whose lines would push each other out of the cache are
@@ -44,11 +44,11 @@ def product_over_rows(x: Any, y: Any) -> Any:
     return tf.matmul(x, y, transpose_a=True)
 
 
-def _may_collide(x: Any) -> bool:
+def _may_collide(x: Tensor) -> bool:
     return _AVX2_ONLY and x.dtype == tf.float32 and x.shape.rank == 2 and x.shape[1] and not on_gpu(x)
 
 
-def _filled(x: Any) -> Any:
+def _filled(x: Tensor) -> Tensor:
     return tf.pad(x, [[0, 0], [0, _FILL]]) if x.shape[1] % _COLLIDES == 0 else x
 
 
@@ -60,7 +60,7 @@ def gradients_over_rows() -> AbstractContextManager[None]:
 
 
 @tf.RegisterGradient(_GRADIENT)
-def _gradient(product: Any, dy: Any) -> tuple[Any, Any]:
+def _gradient(product: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     a, b = product.inputs
     if product.get_attr("transpose_b"):
         return tf.matmul(dy, b), product_over_rows(dy, a)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.models.layers.randomness import seed_of_place
@@ -13,7 +12,7 @@ from towernmt.models.layers.randomness import seed_of_place
 _PHILOX = 1     # tf.random.Algorithm.PHILOX
 
 
-def drop_words(ids: Any, rate: float, name: str) -> Any:
+def drop_words(ids: Tensor, rate: float, name: str) -> Tensor:
     """Word dropout: in a training tower each word becomes the unknown word with a probability (Bowman et al. 2016).
 
     Padding, BOS and EOS stay. The model, which is not told a word, has to use the others, and its factors.
@@ -33,7 +32,7 @@ def drop_words(ids: Any, rate: float, name: str) -> Any:
     return tf.where(dropped, tf.fill(tf.shape(ids), UNK), ids)
 
 
-def dropout(x: Any, rate: float, name: str) -> Any:
+def dropout(x: Tensor, rate: float, name: str) -> Tensor:
     """Dropout (Srivastava et al. 2014) in a training tower; the identity elsewhere.
 
     Each element takes 16 random bits of Philox (Salmon et al. 2011), so that one draw serves two; the rate
@@ -55,12 +54,12 @@ def dropout(x: Any, rate: float, name: str) -> Any:
         return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
 
 
-def _masked(x: Any, keep: Any, scale: float) -> Any:
+def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """`x` times `scale` where `keep`, 0 elsewhere; what waits for the gradient is a byte an element."""
 
     @tf.custom_gradient
-    def masked(x: Any) -> Any:
-        def gradient(dy: Any) -> Any:
+    def masked(x: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> Tensor:
             # Without the dependency TensorFlow finds that the mask as float32 was there already, and keeps it.
             with tf1.control_dependencies([dy]):
                 mask = tf.cast(keep, tf.float32)
@@ -71,7 +70,7 @@ def _masked(x: Any, keep: Any, scale: float) -> Any:
     return masked(x)
 
 
-def _random_bits16(shape: Any, seed: Any) -> Any:
+def _random_bits16(shape: Tensor, seed: Tensor) -> Tensor:
     """uint16 of `shape`, uniform.
 
     The place is Philox's key, and the clock the high word of its counter. The low word counts the blocks of one

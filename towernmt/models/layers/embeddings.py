@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.initializers import StatelessNormal
 from towernmt.models.layers.projections import linear
 
 
-def embedding_table(vocabulary: int, depth: int, name: str) -> Any:
+def embedding_table(vocabulary: int, depth: int, name: str) -> Variable:
     """A variable float32 `[vocabulary, depth]`, normal with deviation 1/sqrt(depth) at first."""
     return tf1.get_variable(name, [vocabulary, depth], initializer=StatelessNormal(depth ** -0.5, name))
 
 
-def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Any:
+def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Variable:
     """The table of `role` (source, target, softmax) float32 `[vocabulary, depth]` in the enclosing variable scope.
 
     Args:
@@ -28,7 +29,7 @@ def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Any:
         return embedding_table(vocabulary, depth, name)
 
 
-def embed_source(table: Any, source: Any, settings: Any) -> Any:
+def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Tensor:
     """Embeddings of the source's words, and of their factors if there are any, in the enclosing variable scope.
 
     The embeddings of factors are added to the word's (as in Sockeye 2, Domhan et al. 2020), or stand beside it
@@ -55,7 +56,7 @@ def embed_source(table: Any, source: Any, settings: Any) -> Any:
     return to_float32(linear(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
 
 
-def look_up(table: Any, ids: Any) -> Any:
+def look_up(table: Tensor | Variable, ids: Tensor) -> Tensor:
     """Rows of a table: float32 `[..., depth]` for `ids` int32 `[...]`.
 
     The table is read first. To gather from the variable itself would have TensorFlow copy it at each other read.
@@ -63,6 +64,6 @@ def look_up(table: Any, ids: Any) -> Any:
     return tf.gather(tf.convert_to_tensor(table), ids)
 
 
-def by_time(ids: Any) -> Any:
+def by_time(ids: Tensor) -> Tensor:
     """`[batch, length, ...]` as `[length, batch, ...]`."""
     return tf.transpose(ids, [1, 0, 2][:ids.shape.rank])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import relu, to_float32
 from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.gains import PLAIN, Gains
 from towernmt.models.layers.projections import linear
 
-GATES: dict[str, Callable[[Any], Any]] = {
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": tf.sigmoid,
     "swiglu": tf.nn.silu,
     "geglu": tf.nn.gelu,
@@ -19,7 +19,7 @@ GATES: dict[str, Callable[[Any], Any]] = {
 """By name: what becomes of the half that is the gate."""
 
 
-def feed_forward(x: Any, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Any:
+def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Tensor:
     """`outer(act(inner x))`, or gated `outer(gate(a) * b)` with a and b side by side in `inner x`.
 
     All maps have a bias, where Shazeer (2020) has none.

@@ -13,6 +13,7 @@ from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.errors import TowerRuleError
 from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -22,7 +23,7 @@ def set_gradient_checkpointing(on: bool) -> None:
     state.settings = replace(state.settings, gradient_checkpointing=on)
 
 
-def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
+def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`layer(x)`, computed again for its gradient where `set_gradient_checkpointing` says so; in training towers only.
 
     The layer is built twice by calling it twice, the second time while the gradient is built and in the same variable
@@ -46,14 +47,14 @@ def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
         return layer(x)
     graph, scope = tf1.get_default_graph(), tf1.get_variable_scope()
     before = len(graph.get_operations())
-    variables: dict[str, Any] = {}
+    variables: dict[str, Variable] = {}
     y = _with_getter(layer, x, scope, lambda name, get: variables.setdefault(name, get()))
     captured = _captured(graph.get_operations()[before:], x, variables)
     values = [tf.convert_to_tensor(variable) for variable in variables.values()]
 
     @tf.custom_gradient
-    def passed(y: Any, x: Any, *others: Any) -> Any:
-        def gradient(dy: Any) -> list[Any]:
+    def passed(y: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> list[Tensor]:
             if get_current_tower_context() is not context:
                 raise TowerRuleError(f"train.gradient_checkpointing: the gradient of a layer in '{scope.name}' is "
                                      "asked for outside of the tower that built it; ask for it inside, or switch "
@@ -74,21 +75,21 @@ def checkpointed(layer: Callable[[Any], Any], x: Any) -> Any:
     return passed(y, x, *values, *captured)
 
 
-def _with_getter(layer: Callable[[Any], Any], x: Any, scope: Any,
-                 choose: Callable[[str, Callable[[], Any]], Any]) -> Any:
+def _with_getter(layer: Callable[[Tensor], Tensor], x: Tensor, scope: Any,
+                 choose: Callable[[str, Callable[[], Any]], Tensor]) -> Tensor:
     """`layer(x)` in the variable scope `scope`, with `choose(name, get)` in the place of each variable."""
-    def choosing(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+    def choosing(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Tensor:
         return choose(name, lambda: getter(name, *arguments, **options))
 
     with tf1.variable_scope(scope, custom_getter=choosing, auxiliary_name_scope=False):
         return layer(x)
 
 
-def _captured(operations: list[Any], x: Any, variables: dict[str, Any]) -> list[Any]:
+def _captured(operations: list[Operation], x: Tensor, variables: dict[str, Variable]) -> list[Tensor]:
     """The float tensors besides `x` that these operations take from others."""
     inside = {operation.name for operation in operations}
     handles = {variable.handle.name for variable in variables.values()}
-    found: dict[str, Any] = {}
+    found: dict[str, Tensor] = {}
     for operation in operations:
         for tensor in operation.inputs:
             if tensor.op.name in inside or tensor is x:

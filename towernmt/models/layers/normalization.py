@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 
-def layer_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
+def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
     """Layer normalisation (Ba et al. 2016) over the last dimension of `x` float32 `[..., depth]`."""
     depth = int(x.shape[-1])
     with tf1.variable_scope(name):
@@ -16,16 +15,16 @@ def layer_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
     return _standardize(x, epsilon) * scale + offset
 
 
-def _standardize(x: Any, epsilon: float) -> Any:
+def _standardize(x: Tensor, epsilon: float) -> Tensor:
     """(x - mean) / deviation over the last dimension, with the gradient written out: fewer passes over memory."""
 
     @tf.custom_gradient
-    def standardize(x: Any) -> Any:
+    def standardize(x: Tensor) -> Tensor:
         centred = x - tf.reduce_mean(x, -1, keepdims=True)
         inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
         y = centred * inverse
 
-        def gradient(dy: Any) -> Any:
+        def gradient(dy: Tensor) -> Tensor:
             mean_dy = tf.reduce_mean(dy, -1, keepdims=True)
             mean_dy_y = tf.reduce_mean(dy * y, -1, keepdims=True)
             return (dy - mean_dy - y * mean_dy_y) * inverse
@@ -35,13 +34,13 @@ def _standardize(x: Any, epsilon: float) -> Any:
     return standardize(x)
 
 
-def rms_norm(x: Any, name: str, epsilon: float = 1e-6) -> Any:
+def rms_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
     """Root mean square normalisation (Zhang & Sennrich 2019) over the last dimension of `x` float32 `[..., depth]`."""
     with tf1.variable_scope(name):
         scale = tf1.get_variable("scale", [int(x.shape[-1])], initializer=tf1.ones_initializer())
 
     @tf.custom_gradient
-    def normalize(x: Any) -> Any:
+    def normalize(x: Tensor) -> Tensor:
         inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
         y = x * inverse
         return y, lambda dy: (dy - y * tf.reduce_mean(dy * y, -1, keepdims=True)) * inverse

@@ -7,16 +7,17 @@ two positions.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import matmul, to_float32
 from towernmt.models.layers.initializers import StatelessUniform
 
 
-def sinusoids(positions: Any, depth: int) -> Any:
+def sinusoids(positions: Tensor, depth: int) -> Tensor:
     """Sinusoidal position signals (Vaswani et al. 2017): sines, then cosines.
 
     Args:
@@ -33,10 +34,10 @@ def sinusoids(positions: Any, depth: int) -> Any:
 class PairPositions(Protocol):
     """What self-attention knows of positions."""
 
-    def turn(self, x: Any, first: Any) -> Any:
+    def turn(self, x: Tensor, first: Tensor) -> Tensor:
         """Queries or keys `[batch, heads, length, head depth]` of the positions from `first`, int32 `[]`, on."""
 
-    def between(self, length: Any, depth: int, step: bool) -> Distances | None:
+    def between(self, length: Tensor, depth: int, step: bool) -> Distances | None:
         """What attention adds for each distance; None for nothing.
 
         Args:
@@ -53,7 +54,7 @@ class RotaryPositions:
     order: the kernels that make queries and keys can hold them in either.
     """
 
-    def turn(self, x: Any, first: Any) -> Any:
+    def turn(self, x: Tensor, first: Tensor) -> Tensor:
         half = int(x.shape[-1]) // 2
         rates = np.exp(-math.log(10000.0) * np.arange(half) / half).astype(np.float32)
         positions = tf.cast(first + tf.range(tf.shape(x)[2]), tf.float32)
@@ -62,7 +63,7 @@ class RotaryPositions:
         left, right = tf.split(to_float32(x), 2, -1)
         return tf.cast(tf.concat([left * cos - right * sin, left * sin + right * cos], -1), x.dtype)
 
-    def between(self, length: Any, depth: int, step: bool) -> None:
+    def between(self, length: Tensor, depth: int, step: bool) -> None:
         return None
 
 
@@ -77,10 +78,10 @@ class RelativePositions(NamedTuple):
 
     reach: int
 
-    def turn(self, x: Any, first: Any) -> Any:
+    def turn(self, x: Tensor, first: Tensor) -> Tensor:
         return x
 
-    def between(self, length: Any, depth: int, step: bool) -> Distances:
+    def between(self, length: Tensor, depth: int, step: bool) -> Distances:
         last = tf.constant(1) if step else length + 1
         rows = tf.clip_by_value(tf.range(1 - length, last), -self.reach, self.reach) + self.reach
         tables = []
@@ -102,28 +103,28 @@ class Distances(NamedTuple):
         step: whether there is one query.
     """
 
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
     step: bool
 
-    def logits(self, query: Any) -> Any:
+    def logits(self, query: Tensor) -> Tensor:
         """`[batch, heads, queries, keys]`, to be added to the logits of `query` `[batch, heads, queries, depth]`."""
         by_distance = _multiply(query, self.keys, transpose=True)               # [batch, heads, queries, distances]
         return by_distance if self.step else _distances_to_keys(by_distance)
 
-    def context(self, weights: Any) -> Any:
+    def context(self, weights: Tensor) -> Tensor:
         """`[batch, heads, queries, head depth]`, to be added to the mean of the values under `weights`."""
         return _multiply(weights if self.step else _keys_to_distances(weights), self.values, transpose=False)
 
 
-def _multiply(x: Any, table: Any, transpose: bool) -> Any:
+def _multiply(x: Tensor, table: Tensor, transpose: bool) -> Tensor:
     """`x` `[batch, heads, queries, depth]` times one matrix, as one product."""
     flat = matmul(tf.reshape(x, [-1, table.shape[1] if transpose else tf.shape(table)[0]]), table,
                   transpose_b=transpose)
     return tf.reshape(flat, tf.concat([tf.shape(x)[:-1], tf.shape(flat)[1:]], 0))
 
 
-def _distances_to_keys(x: Any) -> Any:
+def _distances_to_keys(x: Tensor) -> Tensor:
     """`y[..., i, j] = x[..., i, j - i + length - 1]`: `[batch, heads, length, length]` of `[..., length, 2 * length]`.
 
     Rows that are one element shorter begin one element earlier (Huang et al. 2019): nothing is gathered.
@@ -134,7 +135,7 @@ def _distances_to_keys(x: Any) -> Any:
     return tf.reshape(flat, [shape[0], shape[1], length, 2 * length - 1])[:, :, :, :length]
 
 
-def _keys_to_distances(x: Any) -> Any:
+def _keys_to_distances(x: Tensor) -> Tensor:
     """The inverse of `_distances_to_keys`, with zeros at distances that no key has."""
     shape = tf.shape(x)
     length = shape[2]

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import affine, matmul, to_float32
 from towernmt.models.layers.initializers import StatelessUniform
 
 
-def linear(x: Any, depth: int, name: str, parts: int = 1, use_bias: bool = True,
-           activation: Callable[[Any], Any] | None = None, gains: Sequence[float] = ()) -> Any:
+def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = True,
+           activation: Callable[[Tensor], Tensor] | None = None, gains: Sequence[float] = ()) -> Tensor:
     """An affine map of the last dimension, kernel initialised as Glorot & Bengio (2010).
 
     Args:
@@ -54,7 +55,7 @@ class _Scaled:
     def __init__(self, initializer: Callable[..., Any], gains: np.ndarray) -> None:
         self.initializer, self.gains = initializer, gains
 
-    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Any:
+    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
         return self.initializer(shape, dtype) * self.gains
 
 
@@ -66,15 +67,15 @@ class Projection(NamedTuple):
         bias: float32 `[target vocabulary]`.
     """
 
-    kernel: Any
-    bias: Any
+    kernel: Tensor
+    bias: Tensor
 
-    def logits(self, hidden: Any) -> Any:
+    def logits(self, hidden: Tensor) -> Tensor:
         """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
         shape = tf.shape(hidden)
         logits = to_float32(self.flat_logits(tf.reshape(hidden, [-1, self.kernel.shape[1]])))
         return tf.reshape(logits, tf.concat([shape[:-1], [self.kernel.shape[0]]], 0))
 
-    def flat_logits(self, tokens: Any) -> Any:
+    def flat_logits(self, tokens: Tensor) -> Tensor:
         """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""
         return affine(tokens, self.kernel, self.bias, transpose_kernel=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.graph_state import Clock, configure_graph, graph_state
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -31,7 +31,7 @@ def graph_seed() -> int:
     return graph_state().settings.seed
 
 
-def start_clock(batch_tensor: Any) -> None:
+def start_clock(batch_tensor: Tensor) -> None:
     """Make the clock of the graph, which advances by one with each batch that is trained on.
 
     It is advanced by `UPDATE_OPS`, which tensorpack's trainers run with each step, after it was read and
@@ -53,7 +53,7 @@ def start_clock(batch_tensor: Any) -> None:
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
-def seed_of_place(name: str) -> Any:
+def seed_of_place(name: str) -> Tensor:
     """int64 `[2]`: which place (variable scope, name, tower) and which batch."""
     context = get_current_tower_context()
     clock = graph_state().clock

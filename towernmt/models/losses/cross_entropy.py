@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.precision import matmul, to_float32
 from towernmt.models.kernels.products import on_gpu, product_over_rows
 from towernmt.models.layers.projections import Projection
 
 
-def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, target_length: Any,
-                           smoothing: float) -> tuple[Any, Any]:
+def smoothed_cross_entropy(hidden: Tensor, projection: Projection, target: Tensor, target_length: Tensor,
+                           smoothing: float) -> tuple[Tensor, Tensor]:
     """Summed token losses, computed for the real tokens only.
 
     Label smoothing (Szegedy et al. 2016) replaces the one-hot target by
@@ -36,7 +35,7 @@ def smoothed_cross_entropy(hidden: Any, projection: Projection, target: Any, tar
     return _summed_losses(tokens, projection, labels, smoothing)
 
 
-def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: float) -> tuple[Any, Any]:
+def _summed_losses(tokens: Tensor, projection: Projection, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """What `smoothed_cross_entropy` returns, with the gradient written out.
 
     The gradient with respect to the logits is their softmax, less the label's share and the same small number
@@ -50,7 +49,7 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
     """
 
     @tf.custom_gradient
-    def losses(tokens: Any, kernel: Any, bias: Any) -> Any:
+    def losses(tokens: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         logits = Projection(kernel, bias).flat_logits(tokens)
         # float16 ends at 6e-8: what the loss is made from must not have been that narrow.
         exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
@@ -68,7 +67,7 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
             loss = nll + smoothing * (right - mean)
         add_rows = _add_rows_on_gpu if on_gpu(logits) else _add_rows
 
-        def gradient(d_loss: Any, d_nll: Any) -> tuple[Any, Any, Any]:
+        def gradient(d_loss: Tensor, d_nll: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             of_softmax = d_loss + d_nll
             of_label, of_mean = smoothing * d_loss - of_softmax, -smoothing * d_loss
             ones = tf.ones([1, tf.shape(labels)[0]], probabilities.dtype)
@@ -92,12 +91,12 @@ def _summed_losses(tokens: Any, projection: Projection, labels: Any, smoothing: 
     return loss, nll
 
 
-def _add_rows(x: Any, ids: Any, rows: Any) -> Any:
+def _add_rows(x: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     """`x` `[V, ...]`, with `rows` `[tokens, ...]` added to its rows `ids` `[tokens]`."""
     return tf.tensor_scatter_nd_add(x, ids[:, None], rows)
 
 
-def _add_rows_on_gpu(x: Any, ids: Any, rows: Any) -> Any:
+def _add_rows_on_gpu(x: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     """`_add_rows`, in one pass more: under op determinism TensorFlow scatters on the CPU, copying there and back."""
     return x + tf.math.unsorted_segment_sum(rows, ids, tf.shape(x)[0])
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 
 _LEAST = 1e-30
 """Smaller attention counts as this."""
 
 
-def guided_alignment_loss(attention: Any, alignment: Any, passes: int = 1) -> Any:
+def guided_alignment_loss(attention: Tensor, alignment: Tensor, passes: int = 1) -> Tensor:
     """The cross-entropy between given alignments and attention (Chen et al. 2016; for one head Garg et al. 2019).
 
     Each target word that has links shall attend to their source words, to all alike. Words without links may

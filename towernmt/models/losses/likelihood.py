@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.kernels.precision import to_float32
 
 
-def token_log_probabilities(model: NMTModel, memory: Any, target: Any, target_length: Any) -> Any:
+def token_log_probabilities(model: NMTModel, memory: Any, target: Tensor, target_length: Tensor) -> Tensor:
     """log p(token | source, tokens before it), by teacher forcing; a gradient flows through.
 
     Args:
@@ -28,6 +29,6 @@ def token_log_probabilities(model: NMTModel, memory: Any, target: Any, target_le
     return tf.scatter_nd(places, right - tf.reduce_logsumexp(logits, axis=1), tf.shape(target, tf.int64))
 
 
-def sentence_log_probabilities(model: NMTModel, memory: Any, target: Any, target_length: Any) -> Any:
+def sentence_log_probabilities(model: NMTModel, memory: Any, target: Tensor, target_length: Tensor) -> Tensor:
     """log p(target | source), float32 `[batch]`; arguments as those of `token_log_probabilities`."""
     return tf.reduce_sum(token_log_probabilities(model, memory, target, target_length), axis=1)

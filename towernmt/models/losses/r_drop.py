@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.projections import Projection
 from towernmt.models.losses.cross_entropy import smoothed_cross_entropy
 
 
-def r_drop_cross_entropy(hidden: Any, projection: Projection, target: Any, target_length: Any, smoothing: float,
-                         alpha: float) -> tuple[Any, Any]:
+def r_drop_cross_entropy(hidden: Tensor, projection: Projection, target: Tensor, target_length: Tensor,
+                         smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
     """The loss of R-Drop (Liang et al. 2021): of two passes over a batch, with what they do not agree about.
 
     It is half the paper's, that is the mean of both passes' `smoothed_cross_entropy` plus

@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.layers.initializers import StatelessUniform
@@ -51,12 +52,12 @@ class Cell:
         self._layer_norm = layer_norm
         self._fused = _use_fused(kernels, layer_norm)
         rows = input_depth + extra_depth + depth
-        self._kernels: list[Any] = []
-        self._input_kernels: list[Any] = []
-        self._matrices: list[Any] = []
-        self._biases: list[Any] = []
-        self._input_scales: list[Any] = []
-        self._norms: list[Any] = []
+        self._kernels: list[Tensor] = []
+        self._input_kernels: list[Tensor] = []
+        self._matrices: list[Tensor] = []
+        self._biases: list[Tensor] = []
+        self._input_scales: list[Tensor] = []
+        self._norms: list[Tensor] = []
         with tf1.variable_scope(name):
             for scope, parts in _MAPS[kind].items():
                 with tf1.variable_scope(scope):
@@ -79,7 +80,7 @@ class Cell:
                 self._input_scales.append(_variable("input_scale", [depth], 1.0))
             self._norms.append(_variable("state_scale", [depth], 1.0))
 
-    def _first_bias(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Any:
+    def _first_bias(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
         """Zero, but one for the forget gate (Jozefowicz et al. 2015)."""
         if self.kind == "gru":
             return tf.zeros(shape, dtype)
@@ -91,7 +92,7 @@ class Cell:
         return 1 if self.kind == "gru" else 2
 
     @property
-    def matrices(self) -> list[Any]:
+    def matrices(self) -> list[Tensor]:
         """What a loop multiplies with: the rows of the kernels for extra input and state."""
         return self._matrices
 
@@ -103,17 +104,17 @@ class Cell:
         return [_GATES_OF_GRU, _OUTPUT_OF_GRU] if self.kind == "gru" else [_LSTM]
 
     @property
-    def norms(self) -> list[Any]:
+    def norms(self) -> list[Tensor]:
         """What layer normalisation needs within a loop; empty without it."""
         return self._norms
 
-    def zero_state(self, rows: Any) -> list[Any]:
+    def zero_state(self, rows: Tensor) -> list[Tensor]:
         """The state of `rows` sequences before anything was read."""
         zeros = tf.zeros([rows, self.depth])
         zeros.set_shape([None, self.depth])
         return [zeros] * self.state_size
 
-    def project(self, x: Any) -> list[Any]:
+    def project(self, x: Tensor) -> list[Tensor]:
         """The share of the known input in each map `[..., map depth]`, of `x` `[..., input depth]`.
 
         In the compute dtype; float32 with layer normalisation, or where no input is known.
@@ -133,9 +134,9 @@ class Cell:
             projected.append(y)
         return projected
 
-    def advance(self, projected: Sequence[Any], extra: Sequence[Any], state: Sequence[Any],
-                multiply: Callable[..., Any], norms: Sequence[Any],
-                apply: Callable[..., list[Any]] = apply_now) -> list[Any]:
+    def advance(self, projected: Sequence[Tensor], extra: Sequence[Tensor], state: Sequence[Tensor],
+                multiply: Callable[..., Any], norms: Sequence[Tensor],
+                apply: Callable[..., list[Tensor]] = apply_now) -> list[Tensor]:
         """One step.
 
         Args:
@@ -148,7 +149,7 @@ class Cell:
         Returns:
             the state after it.
         """
-        def mapped(h: Any, i: int) -> Any:
+        def mapped(h: Tensor, i: int) -> Tensor:
             read = tf.concat([*extra, h], 1) if extra else h
             if self._layer_norm:
                 return projected[i] + _standardize(multiply(read, i)) * norms[i]
@@ -162,8 +163,8 @@ class Cell:
             return apply(_OUTPUT_OF_GRU, mapped(shown, 1), update, h)
         return apply(_LSTM, mapped(h, 0), state[0])
 
-    def _advance_normalized(self, mapped: Callable[[Any, int], Any], state: Sequence[Any],
-                            norms: Sequence[Any]) -> list[Any]:
+    def _advance_normalized(self, mapped: Callable[[Tensor, int], Tensor], state: Sequence[Tensor],
+                            norms: Sequence[Tensor]) -> list[Tensor]:
         """`advance` with layer normalisation; `mapped(h, i)` is the i-th map, normalised."""
         h = state[-1]
         if self.kind == "gru":
@@ -174,7 +175,7 @@ class Cell:
         c = tf.sigmoid(f) * state[0] + tf.sigmoid(i) * tf.tanh(g)
         return [c, tf.sigmoid(o) * tf.tanh(_standardize(c) * norms[1] + norms[2])]
 
-    def step(self, x: Any, extra: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+    def step(self, x: Tensor, extra: Sequence[Tensor], state: Sequence[Tensor]) -> list[Tensor]:
         """One step by itself, of `x` float32 `[rows, input depth]`; see `advance`."""
         if self._fused:
             x = tf.concat([x, *extra], 1)
@@ -185,12 +186,12 @@ class Cell:
             return [cell.h]
         matrices = self.matrices
 
-        def multiply(a: Any, i: int, *added: Any) -> Any:
+        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
             return sum((to_float32(b) for b in added), to_float32(matmul(a, matrices[i])))
 
         return self.advance(self.project(x), extra, state, multiply, self.norms)
 
-    def run(self, x: Any, start: Sequence[Any], whole_state: bool = False) -> list[Any]:
+    def run(self, x: Tensor, start: Sequence[Tensor], whole_state: bool = False) -> list[Tensor]:
         """Read whole sequences.
 
         Args:
@@ -207,7 +208,7 @@ class Cell:
         if self._fused:
             return block_gru(x, list(start), self._kernels[0], self._biases[0], self._kernels[1], self._biases[1])
 
-        def one(step: Step) -> tuple[list[Any], list[Any]]:
+        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             state = self.advance(step.inputs, [], step.state, step.multiply, step.shared, step.apply)
             return state, state[first:]
 
@@ -223,42 +224,42 @@ def _use_fused(kernels: str, layer_norm: bool) -> bool:
     return kernels == "fused" or context is None or not context.is_training
 
 
-def _variable(name: str, shape: list[int], value: float) -> Any:
+def _variable(name: str, shape: list[int], value: float) -> Tensor:
     return tf.convert_to_tensor(tf1.get_variable(name, shape, initializer=tf1.constant_initializer(value)))
 
 
-def _standardize(x: Any) -> Any:
+def _standardize(x: Tensor) -> Tensor:
     """(x - mean) / deviation over the last dimension."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + _EPSILON)
 
 
-def _gates_of_gru(z: Any, h: Any) -> tuple[list[Any], list[Any]]:
+def _gates_of_gru(z: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     reset, update = tf.split(tf.sigmoid(z), 2, 1)
     return [reset * h, update], [reset]
 
 
-def _gates_of_gru_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                           d_outputs: Sequence[Any]) -> list[Any]:
+def _gates_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                           d_outputs: Sequence[Tensor]) -> list[Tensor]:
     (_, h), (_, update), (reset,), (d_shown, d_update) = args, outputs, kept, d_outputs
     d_z = tf.concat([_d_sigmoid(reset, d_shown * h), _d_sigmoid(update, d_update)], 1)
     return [d_z, d_shown * reset]
 
 
-def _output_of_gru(z: Any, update: Any, h: Any) -> tuple[list[Any], list[Any]]:
+def _output_of_gru(z: Tensor, update: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     candidate = tf.tanh(z)
     change = h - candidate
     return [candidate + update * change], [candidate, change]
 
 
-def _output_of_gru_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                            d_outputs: Sequence[Any]) -> list[Any]:
+def _output_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                            d_outputs: Sequence[Tensor]) -> list[Tensor]:
     (_, update, _), (candidate, change), (d,) = args, kept, d_outputs
     d_h = d * update
     return [_d_tanh(candidate, d - d_h), d * change, d_h]
 
 
-def _lstm(z: Any, c: Any) -> tuple[list[Any], list[Any]]:
+def _lstm(z: Tensor, c: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     i, f, g, o = tf.split(z, 4, 1)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
     c = f * c + i * g
@@ -266,20 +267,20 @@ def _lstm(z: Any, c: Any) -> tuple[list[Any], list[Any]]:
     return [c, o * shown], [i, f, g, o, shown]
 
 
-def _lstm_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                   d_outputs: Sequence[Any]) -> list[Any]:
+def _lstm_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                   d_outputs: Sequence[Tensor]) -> list[Tensor]:
     (_, c), (i, f, g, o, shown), (d_c, d_h) = args, kept, d_outputs
     d_c += _d_tanh(shown, d_h * o)
     d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * shown)]
     return [tf.concat(d_z, 1), d_c * f]
 
 
-def _d_sigmoid(y: Any, d: Any) -> Any:
+def _d_sigmoid(y: Tensor, d: Tensor) -> Tensor:
     """The gradient of x from that of y = sigmoid(x)."""
     return tf.raw_ops.SigmoidGrad(y=y, dy=d)
 
 
-def _d_tanh(y: Any, d: Any) -> Any:
+def _d_tanh(y: Tensor, d: Tensor) -> Tensor:
     return tf.raw_ops.TanhGrad(y=y, dy=d)
 
 

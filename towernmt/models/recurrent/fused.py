@@ -7,14 +7,13 @@ a batch without rows leaves out: it does not touch the gradients of the weights,
 
 from __future__ import annotations
 
-from typing import Any
-
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.products import product_over_rows
 from towernmt.models.recurrent.scan import loop_over_time
 
 
-def block_lstm(x: Any, start: list[Any], kernel: Any, bias: Any) -> list[Any]:
+def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> list[Tensor]:
     """A whole LSTM layer in one kernel.
 
     Args:
@@ -28,13 +27,13 @@ def block_lstm(x: Any, start: list[Any], kernel: Any, bias: Any) -> list[Any]:
     depth = int(kernel.shape[1]) // 4
 
     @tf.custom_gradient
-    def run(x: Any, cell: Any, output: Any, kernel: Any, bias: Any) -> Any:
+    def run(x: Tensor, cell: Tensor, output: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         peephole = tf.zeros([depth])
         given = {"seq_len_max": tf.shape(x, tf.int64)[0], "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
                  "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
         kept = tf.raw_ops.BlockLSTMV2(**given)
 
-        def gradient(d_cell: Any, d_output: Any) -> list[Any]:
+        def gradient(d_cell: Tensor, d_output: Tensor) -> list[Tensor]:
             d = tf.raw_ops.BlockLSTMGradV2(**given, **kept._asdict(), cs_grad=d_cell, h_grad=d_output,
                                            use_peephole=False)
             has_rows = tf.shape(x)[1] > 0
@@ -47,8 +46,8 @@ def block_lstm(x: Any, start: list[Any], kernel: Any, bias: Any) -> list[Any]:
     return [_with_depth(cells, depth), _with_depth(outputs, depth)]
 
 
-def block_gru(x: Any, start: list[Any], gates_kernel: Any, gates_bias: Any, candidate_kernel: Any,
-              candidate_bias: Any) -> list[Any]:
+def block_gru(x: Tensor, start: list[Tensor], gates_kernel: Tensor, gates_bias: Tensor, candidate_kernel: Tensor,
+              candidate_bias: Tensor) -> list[Tensor]:
     """A GRU layer with one kernel a step.
 
     Args:
@@ -62,18 +61,18 @@ def block_gru(x: Any, start: list[Any], gates_kernel: Any, gates_bias: Any, cand
     depth = int(candidate_kernel.shape[1])
 
     @tf.custom_gradient
-    def run(x: Any, state: Any, w_ru: Any, b_ru: Any, w_c: Any, b_c: Any) -> Any:
+    def run(x: Tensor, state: Tensor, w_ru: Tensor, b_ru: Tensor, w_c: Tensor, b_c: Tensor) -> Tensor:
         weights = {"w_ru": w_ru, "b_ru": b_ru, "w_c": w_c, "b_c": b_c}
 
-        def forward(inputs: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+        def forward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             kept = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
             return [kept.h], list(kept)
 
         reset, update, candidate, states = loop_over_time(forward, [x], [state], 4)[1]
         before = tf.concat([state[None], states[:-1]], 0)
 
-        def gradient(d_states: Any) -> list[Any]:
-            def backward(inputs: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+        def gradient(d_states: Tensor) -> list[Tensor]:
+            def backward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
                 x, h_prev, r, u, c, d_h = inputs
                 d = tf.raw_ops.GRUBlockCellGrad(x=x, h_prev=h_prev, **weights, r=r, u=u, c=c, d_h=d_h + carry[0])
                 return [d.d_h_prev], [d.d_x, d.d_r_bar_u_bar, d.d_c_bar]
@@ -92,15 +91,15 @@ def block_gru(x: Any, start: list[Any], gates_kernel: Any, gates_bias: Any, cand
     return [_with_depth(states, depth)]
 
 
-def _product_over_time(a: Any, b: Any) -> Any:
+def _product_over_time(a: Tensor, b: Tensor) -> Tensor:
     """The sum over time and batch of the outer products of `a` and `b`, each `[time, batch, depth]`."""
     return product_over_rows(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)))
 
 
-def _only_if(condition: Any, x: Any) -> Any:
+def _only_if(condition: Tensor, x: Tensor) -> Tensor:
     return tf.where(condition, x, tf.zeros_like(x))
 
 
-def _with_depth(x: Any, depth: int) -> Any:
+def _with_depth(x: Tensor, depth: int) -> Tensor:
     x.set_shape([None, None, depth])
     return x

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
@@ -38,7 +39,7 @@ class RNNSearchMemory(NamedTuple):
     """
 
     attention: AttentionMemory
-    start: list[list[Any]]
+    start: list[list[Tensor]]
 
 
 @dataclass
@@ -64,7 +65,7 @@ class RNNSearch(ConfiguredModel):
         _check(self.settings)
         super().__post_init__()
 
-    def encode(self, source: Any, source_length: Any) -> RNNSearchMemory:
+    def encode(self, source: Tensor, source_length: Tensor) -> RNNSearchMemory:
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
             x = embed_source(self._table("source"), by_time(source), s)     # [source length, batch, embedding]
@@ -82,14 +83,14 @@ class RNNSearch(ConfiguredModel):
                 return RNNSearchMemory(self._attention().memory(annotations, source_length),
                                        [self._start(back[0], layer) for layer in range(s.decoder_layers)])
 
-    def decode_hidden(self, memory: RNNSearchMemory, target_in: Any) -> Any:
+    def decode_hidden(self, memory: RNNSearchMemory, target_in: Tensor) -> Tensor:
         return self._teacher_forced(memory, target_in, False)[0]
 
-    def decode_with_attention(self, memory: RNNSearchMemory, target_in: Any) -> tuple[Any, Any]:
+    def decode_with_attention(self, memory: RNNSearchMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
         hidden, (weights,) = self._teacher_forced(memory, target_in, True)
         return hidden, by_time(weights)
 
-    def _teacher_forced(self, memory: RNNSearchMemory, target_in: Any, shown: bool) -> tuple[Any, list[Any]]:
+    def _teacher_forced(self, memory: RNNSearchMemory, target_in: Tensor, shown: bool) -> tuple[Tensor, list[Tensor]]:
         """The last hidden layer, and the attention `[target length, batch, source length]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
@@ -103,7 +104,7 @@ class RNNSearch(ConfiguredModel):
                     h = self.adapted(self._decoder_cell(layer).run(h, memory.start[layer])[-1], f"layer_{layer}")
                 return tf.transpose(self._read_out([h, x, context]), [1, 0, 2]), weights
 
-    def _attending_layer(self, memory: RNNSearchMemory, x: Any, shown: bool) -> list[Any]:
+    def _attending_layer(self, memory: RNNSearchMemory, x: Tensor, shown: bool) -> list[Tensor]:
         """The decoder's first layer: states, contexts and, if it is to be `shown`, attention.
 
         Each is float32 `[target length, batch, depth]`; the depth of attention is the source length.
@@ -112,7 +113,7 @@ class RNNSearch(ConfiguredModel):
         states, cells = cell.state_size, len(cell.matrices)
         norms = len(cell.norms)
 
-        def one(step: Step) -> tuple[list[Any], list[Any]]:
+        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             state, coverage = step.state[:states], step.state[states:]
             seen = attention.attend(state[-1][:, None], coverage, step.fixed[0],
                                     lambda a, i: step.multiply(a, cells + i), step.shared[norms:], step.apply)
@@ -130,7 +131,7 @@ class RNNSearch(ConfiguredModel):
         coverage = [by_hypothesis(x) for x in _no_coverage(memory.attention, beam)]
         return DecoderState(memory, {"states": start, "coverage": coverage}, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: AttentionMemory = state.memory.attention
         batch = tf.shape(memory.bias)[0]
         first, *upper = state.cache["states"]
@@ -155,7 +156,7 @@ class RNNSearch(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _table(self, role: str) -> Any:
+    def _table(self, role: str) -> Tensor:
         s = self.settings
         return shared_table(role, s.tie_embeddings, self.source_vocab_size if role == "source" else
                             self.target_vocab_size, s.read_out_size if role == "softmax" else s.embedding_size)
@@ -174,7 +175,7 @@ class RNNSearch(ConfiguredModel):
         s = self.settings
         return SingleHeadAttention(s.attention, s.decoder_size, s.attention_size, s.coverage, "attention")
 
-    def _start(self, first: Any, layer: int) -> list[Any]:
+    def _start(self, first: Tensor, layer: int) -> list[Tensor]:
         """The state before the first word, from the backward annotation of the first source word `[batch, depth]`."""
         s = self.settings
         states = 1 if s.cell == "gru" else 2
@@ -182,7 +183,7 @@ class RNNSearch(ConfiguredModel):
         *cell, h = tf.split(packed, states, 1)
         return [*cell, tf.tanh(h)]
 
-    def _read_out(self, parts: Sequence[Any]) -> Any:
+    def _read_out(self, parts: Sequence[Tensor]) -> Tensor:
         """The last hidden layer float32 `[..., read_out_size]` (deep output, Pascanu et al. 2014)."""
         s = self.settings
         x = tf.concat(parts, -1)
@@ -195,7 +196,7 @@ class RNNSearch(ConfiguredModel):
         return dropout(hidden, s.dropout, "read_out")
 
 
-def _no_coverage(memory: AttentionMemory, beam: int) -> list[Any]:
+def _no_coverage(memory: AttentionMemory, beam: int) -> list[Tensor]:
     """Coverage before the first word: nothing, or zeros `[batch, beam, source length]` in a list."""
     return [tf.repeat(tf.zeros_like(fertility)[:, None], beam, 1) for fertility in memory.fertility]
 

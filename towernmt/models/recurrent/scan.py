@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
 from towernmt.models.kernels.products import product_over_rows
@@ -28,11 +29,11 @@ class Operation(NamedTuple):
 
     outputs: int
     kept: int
-    forward: Callable[..., tuple[Sequence[Any], Sequence[Any]]]
-    backward: Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+    forward: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]]
+    backward: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
 
-def apply_now(operation: Operation, *args: Any) -> list[Any]:
+def apply_now(operation: Operation, *args: Tensor) -> list[Tensor]:
     """The outputs of an operation outside a loop."""
     return list(operation.forward(*args)[0])
 
@@ -50,20 +51,21 @@ class Step(NamedTuple):
         fixed: tensors that are the same at every step and have none (masks).
     """
 
-    inputs: Sequence[Any]
-    state: Sequence[Any]
+    inputs: Sequence[Tensor]
+    state: Sequence[Tensor]
     multiply: Callable[..., Any]
-    apply: Callable[..., list[Any]]
-    shared: Sequence[Any]
-    fixed: Sequence[Any]
+    apply: Callable[..., list[Tensor]]
+    shared: Sequence[Tensor]
+    fixed: Sequence[Tensor]
 
 
-StepFunction = Callable[[Step], tuple[Sequence[Any], Sequence[Any]]]
+StepFunction = Callable[[Step], tuple[Sequence[Tensor], Sequence[Tensor]]]
 """From a `Step` to the state after it and to what it emits. It must not create variables."""
 
 
-def scan(step: StepFunction, emits: int, inputs: Sequence[Any], start: Sequence[Any], matrices: Sequence[Any],
-         shared: Sequence[Any] = (), fixed: Sequence[Any] = (), operations: Sequence[Operation] = ()) -> list[Any]:
+def scan(step: StepFunction, emits: int, inputs: Sequence[Tensor], start: Sequence[Tensor], matrices: Sequence[Tensor],
+         shared: Sequence[Tensor] = (), fixed: Sequence[Tensor] = (), operations: Sequence[Operation] = ()
+         ) -> list[Tensor]:
     """Run `step` over the first dimension of `inputs`.
 
     Args:
@@ -81,11 +83,11 @@ def scan(step: StepFunction, emits: int, inputs: Sequence[Any], start: Sequence[
     groups = _Groups([len(inputs), len(start), len(matrices), len(shared), len(fixed)])
 
     @tf.custom_gradient
-    def run(*tensors: Any) -> Any:
+    def run(*tensors: Tensor) -> Tensor:
         inputs, start, matrices, shared, fixed = groups.split(tensors)
         forward = _forward(step, emits, inputs, start, matrices, shared, fixed, operations)
 
-        def gradient(*d_emitted: Any) -> list[Any]:
+        def gradient(*d_emitted: Tensor) -> list[Tensor]:
             grads = _backward(step, matrices, shared, fixed, forward, d_emitted)
             return [*grads, *[None] * len(fixed)]
 
@@ -101,7 +103,7 @@ class _Groups:
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = sizes
 
-    def split(self, tensors: Sequence[Any]) -> list[list[Any]]:
+    def split(self, tensors: Sequence[Tensor]) -> list[list[Any]]:
         groups, place = [], 0
         for size in self._sizes:
             groups.append(list(tensors[place:place + size]))
@@ -112,44 +114,44 @@ class _Groups:
 class _Series(NamedTuple):
     """A tensor a time step, with the static shape of one."""
 
-    array: Any
-    shape: Any
+    array: Tensor
+    shape: Tensor
 
-    def read(self, time: Any) -> Any:
+    def read(self, time: Tensor) -> Tensor:
         return _shaped(self.array.read(time), self.shape)
 
-    def stack(self) -> Any:
+    def stack(self) -> Tensor:
         """`[time, ...]`."""
         return _shaped(self.array.stack(), [None, *self.shape])
 
 
 class _Forward(NamedTuple):
-    emitted: list[Any]          # each [time, ...]
+    emitted: list[Tensor]          # each [time, ...]
     inputs: list[_Series]
     states: list[_Series]       # before each step
     products: list[_Series]
     factors: list[_Series]      # first factors of the products, in the compute dtype
     results: list[_Series]      # of the operations: outputs and what they keep, one after the other
-    length: Any                 # int32 []
+    length: Tensor                 # int32 []
 
 
-def _forward(step: StepFunction, emits: int, inputs: list[Any], start: list[Any], matrices: list[Any],
-             shared: list[Any], fixed: list[Any], operations: Sequence[Operation]) -> _Forward:
+def _forward(step: StepFunction, emits: int, inputs: list[Tensor], start: list[Tensor], matrices: list[Tensor],
+             shared: list[Tensor], fixed: list[Tensor], operations: Sequence[Operation]) -> _Forward:
     compute = _in_compute_dtype(matrices)
 
-    def one(time_inputs: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        products: list[Any] = [None] * len(matrices)
-        factors: list[Any] = [None] * len(matrices)
-        results: list[Any] = []
+    def one(time_inputs: list[Tensor], state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        products: list[Tensor] = [None] * len(matrices)
+        factors: list[Tensor] = [None] * len(matrices)
+        results: list[Tensor] = []
 
-        def multiply(a: Any, i: int, *added: Any) -> Any:
+        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
             factors[i] = tf.cast(a, compute_dtype())
             products[i] = to_float32(matmul(factors[i], compute[i]))
             for b in added:
                 products[i] += to_float32(b)
             return products[i]
 
-        def apply(operation: Operation, *args: Any) -> list[Any]:
+        def apply(operation: Operation, *args: Tensor) -> list[Tensor]:
             outputs, kept = operation.forward(*args)
             results.extend([*outputs, *kept])
             return list(outputs)
@@ -164,8 +166,8 @@ def _forward(step: StepFunction, emits: int, inputs: list[Any], start: list[Any]
     return _Forward([x.stack() for x in emitted], arriving, states, products, factors, results, length)
 
 
-def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed: list[Any], forward: _Forward,
-              d_emitted: Sequence[Any]) -> list[Any]:
+def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], fixed: list[Tensor], forward: _Forward,
+              d_emitted: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of inputs, start, matrices and shared, in this order."""
     compute = _in_compute_dtype(matrices)
     arriving = [forward.inputs, forward.states, forward.products, forward.results, _unstack(d_emitted)]
@@ -174,15 +176,15 @@ def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed:
     product_of_input: dict[int, int] = {}
     """Which product an input is added to, where that is all it is used for: their gradients are one."""
 
-    def one(arrived: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+    def one(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         time_inputs, state, products, results, d_out = arrivals.split(arrived)
         d_after, sums = carried.split(carry)
         shared_now = [tf.identity(s) for s in shared]
-        d_products: list[Any] = [None] * len(matrices)
+        d_products: list[Tensor] = [None] * len(matrices)
 
-        def multiply(a: Any, i: int, *added: Any) -> Any:
-            def known(*_: Any) -> Any:
-                def gradient(d: Any) -> list[Any]:
+        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
+            def known(*_: Any) -> Tensor:
+                def gradient(d: Tensor) -> list[Tensor]:
                     d_products[i] = tf.cast(d, compute_dtype())
                     d_a = to_float32(matmul(d_products[i], compute[i], transpose_b=True))
                     return [d_a, *[d if b.dtype == d.dtype else d_products[i] for b in added]]
@@ -191,11 +193,11 @@ def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed:
 
             return tf.custom_gradient(known)(a, *added)
 
-        def apply(operation: Operation, *args: Any) -> list[Any]:
+        def apply(operation: Operation, *args: Tensor) -> list[Tensor]:
             outputs, kept = results[:operation.outputs], results[operation.outputs:][:operation.kept]
             del results[:operation.outputs + operation.kept]
 
-            def known(*args: Any) -> Any:
+            def known(*args: Tensor) -> Tensor:
                 return (tuple(tf.identity(y) for y in outputs),
                         lambda *d: list(operation.backward(args, outputs, kept, d)))
 
@@ -229,7 +231,7 @@ def _backward(step: StepFunction, matrices: list[Any], shared: list[Any], fixed:
     return [*d_inputs, *d_start, *d_matrices, *d_shared]
 
 
-def _gradient_of_matrix(a: Any, d_product: Any, matrix: Any) -> Any:
+def _gradient_of_matrix(a: Tensor, d_product: Tensor, matrix: Tensor) -> Tensor:
     """The gradient of a matrix, summed over time and rows.
 
     Args:
@@ -244,15 +246,19 @@ def _gradient_of_matrix(a: Any, d_product: Any, matrix: Any) -> Any:
     return to_float32(product_over_rows(tf.cast(a, d_product.dtype), d_product))
 
 
-def _time_into_rows(x: Any) -> Any:
+def _time_into_rows(x: Tensor) -> Tensor:
     """`[time, groups, rows, depth]` as `[groups, time * rows, depth]`."""
     x = tf.transpose(x, [1, 0, 2, 3])
     shape = tf.shape(x)
     return tf.reshape(x, [shape[0], shape[1] * shape[2], shape[3]])
 
 
-def loop_over_time(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], inputs: Sequence[Any],
-                   start: list[Any], keeps: int, backwards: bool = False) -> tuple[list[Any], list[Any]]:
+_One = Callable[[list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+"""From this step's inputs and what is carried to what is carried on and what is kept."""
+
+
+def loop_over_time(one: _One, inputs: Sequence[Tensor], start: list[Tensor], keeps: int, backwards: bool = False
+                   ) -> tuple[list[Tensor], list[Tensor]]:
     """Carry `start` through `one` over the first dimension of `inputs`.
 
     Returns:
@@ -262,16 +268,16 @@ def loop_over_time(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[A
     return last, [x.stack() for x in kept]
 
 
-def _loop(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], inputs: Sequence[_Series], length: Any,
-          start: list[Any], dtypes: list[Any], backwards: bool = False) -> tuple[list[Any], list[_Series]]:
+def _loop(one: _One, inputs: Sequence[_Series], length: Tensor, start: list[Tensor], dtypes: list[Any],
+          backwards: bool = False) -> tuple[list[Tensor], list[_Series]]:
     """`loop_over_time` of `length` steps, from series to series; what a step keeps as None is not kept.
 
     Args:
         dtypes: of what each step keeps.
     """
-    shapes: list[Any] = []
+    shapes: list[Tensor] = []
 
-    def body(count: Any, carry: list[Any], kept: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+    def body(count: Tensor, carry: list[Tensor], kept: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         time = length - 1 - count if backwards else count
         after, keep = one([x.read(time) for x in inputs], carry)
         after = [_shaped(new, old.shape) for new, old in zip(after, start, strict=True)]
@@ -285,15 +291,15 @@ def _loop(one: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]], in
     return last, [_Series(array, shape) for array, shape in zip(kept, shapes, strict=True)]
 
 
-def _unstack(tensors: Sequence[Any]) -> list[_Series]:
+def _unstack(tensors: Sequence[Tensor]) -> list[_Series]:
     return [_Series(tf.TensorArray(x.dtype, tf.shape(x)[0]).unstack(x), x.shape[1:]) for x in tensors]
 
 
-def _shaped(x: Any, shape: Any) -> Any:
+def _shaped(x: Tensor, shape: Tensor) -> Tensor:
     """`x`, with what is known of its shape."""
     x.set_shape(shape)
     return x
 
 
-def _in_compute_dtype(matrices: list[Any]) -> list[Any]:
+def _in_compute_dtype(matrices: list[Tensor]) -> list[Tensor]:
     return [tf.cast(matrix, compute_dtype()) for matrix in matrices]

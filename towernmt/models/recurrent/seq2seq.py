@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.common_settings import check_common
 from towernmt.models.configured import ConfiguredModel
@@ -41,7 +42,7 @@ class Seq2SeqMemory(NamedTuple):
         attention: keys and values, in a tuple; empty without attention.
     """
 
-    start: list[list[Any]]
+    start: list[list[Tensor]]
     attention: tuple[AttentionMemory, ...]
 
 
@@ -68,7 +69,7 @@ class Seq2Seq(ConfiguredModel):
         _check(self.settings)
         super().__post_init__()
 
-    def encode(self, source: Any, source_length: Any) -> Seq2SeqMemory:
+    def encode(self, source: Tensor, source_length: Tensor) -> Seq2SeqMemory:
         s = self.settings
         last = []
         with tf1.variable_scope("seq2seq"):
@@ -89,18 +90,18 @@ class Seq2Seq(ConfiguredModel):
             with tf1.variable_scope("decoder"):
                 return Seq2SeqMemory(last, (self._attention().memory(tf.transpose(x, [1, 0, 2]), source_length),))
 
-    def decode_hidden(self, memory: Seq2SeqMemory, target_in: Any) -> Any:
+    def decode_hidden(self, memory: Seq2SeqMemory, target_in: Tensor) -> Tensor:
         return self._teacher_forced(memory, target_in, False)[0]
 
     @property
     def gives_attention(self) -> bool:
         return self.settings.attention != "none"
 
-    def decode_with_attention(self, memory: Seq2SeqMemory, target_in: Any) -> tuple[Any, Any]:
+    def decode_with_attention(self, memory: Seq2SeqMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
         hidden, weights = self._teacher_forced(memory, target_in, True)
         return hidden, self._in_order_of_source(weights, memory)
 
-    def _in_order_of_source(self, weights: Any, memory: Seq2SeqMemory) -> Any:
+    def _in_order_of_source(self, weights: Tensor, memory: Seq2SeqMemory) -> Tensor:
         """Attention to the annotations `[batch, queries, annotations]` as attention to the words of the source."""
         if not self.settings.reverse_source:
             return weights
@@ -108,7 +109,7 @@ class Seq2Seq(ConfiguredModel):
         length = tf.math.count_nonzero(tf.equal(attended.bias[:, 0], 0.0), 1)
         return tf.reverse_sequence(weights, length, seq_axis=2, batch_axis=0)
 
-    def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Any, shown: bool) -> tuple[Any, Any]:
+    def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Tensor, shown: bool) -> tuple[Tensor, Tensor]:
         """The last hidden layer, and the attention `[batch, target length, annotations]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("seq2seq"):
@@ -125,7 +126,7 @@ class Seq2Seq(ConfiguredModel):
                     hidden, *weights = self._last_hidden(tf.transpose(x, [1, 0, 2]), memory)
                 return dropout(hidden, s.dropout, "hidden"), weights[0] if shown else None
 
-    def _feed_inputs(self, memory: Seq2SeqMemory, x: Any, shown: bool) -> list[Any]:
+    def _feed_inputs(self, memory: Seq2SeqMemory, x: Tensor, shown: bool) -> list[Tensor]:
         """Decode with input feeding, where every layer and attention are within the loop.
 
         Args:
@@ -142,7 +143,7 @@ class Seq2Seq(ConfiguredModel):
         states, maps, norms = cells[0].state_size, len(cells[0].matrices), len(cells[0].norms)
         scales = [lhuc_scale(s.hidden_size, f"layer_{layer}") for layer in range(s.layers)] if s.lhuc else []
 
-        def one(step: Step) -> tuple[list[Any], list[Any]]:
+        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             *flat, below = step.state
             before, after = _by_layer(flat, states, s.layers), []
             projected, norm = _by_layer(step.inputs, maps, s.layers), _by_layer(step.shared, norms, s.layers)
@@ -168,7 +169,7 @@ class Seq2Seq(ConfiguredModel):
         hidden = [self._no_hidden(rows)] if self.settings.input_feeding else []
         return DecoderState(memory, {"states": states, "hidden": hidden}, tf.constant(0))
 
-    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         s = self.settings
         states = []
         with tf1.variable_scope("seq2seq"):
@@ -192,7 +193,7 @@ class Seq2Seq(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _last_hidden(self, h: Any, memory: Seq2SeqMemory) -> list[Any]:
+    def _last_hidden(self, h: Tensor, memory: Seq2SeqMemory) -> list[Tensor]:
         """The last hidden layer from the top layer's output.
 
         Args:
@@ -211,7 +212,7 @@ class Seq2Seq(ConfiguredModel):
         hidden = tf.tanh(to_float32(matmul(both, self._attentional_kernel())))
         return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), seen.weights]
 
-    def _scaled(self, embeddings: Any) -> Any:
+    def _scaled(self, embeddings: Tensor) -> Tensor:
         """Embeddings at the size that a stack of cells needs to begin with; a softmax shares their table.
 
         Unscaled they leave so little of a sentence in the upper layers that attention is hardly learnt: after 500
@@ -219,11 +220,11 @@ class Seq2Seq(ConfiguredModel):
         """
         return embeddings * self.settings.embedding_size ** 0.5
 
-    def _table(self, role: str) -> Any:
+    def _table(self, role: str) -> Tensor:
         size = self.source_vocab_size if role == "source" else self.target_vocab_size
         return shared_table(role, self.settings.tie_embeddings, size, self.settings.embedding_size)
 
-    def _layer_input(self, x: Any, layer: int) -> Any:
+    def _layer_input(self, x: Tensor, layer: int) -> Tensor:
         return sequence_dropout(x, self.settings.dropout, f"layer_{layer}_input") if layer else x
 
     def _cell(self, layer: int, known: int, extra: int = 0) -> Cell:
@@ -242,7 +243,7 @@ class Seq2Seq(ConfiguredModel):
         s = self.settings
         return SingleHeadAttention(s.attention, s.hidden_size, s.hidden_size, "none", "attention")
 
-    def _attentional_kernel(self) -> Any:
+    def _attentional_kernel(self) -> Tensor:
         """W of the attentional layer, float32 `[2 * hidden_size, embedding_size]`."""
         s = self.settings
         limit = math.sqrt(6.0 / (2 * s.hidden_size + s.embedding_size))
@@ -250,19 +251,19 @@ class Seq2Seq(ConfiguredModel):
             return tf.convert_to_tensor(tf1.get_variable(
                 "kernel", [2 * s.hidden_size, s.embedding_size], initializer=StatelessUniform(limit, "kernel")))
 
-    def _no_hidden(self, rows: Any) -> Any:
+    def _no_hidden(self, rows: Tensor) -> Tensor:
         """The last hidden layer before the first word."""
         zeros = tf.zeros([rows, self.settings.embedding_size])
         zeros.set_shape([None, self.settings.embedding_size])
         return zeros
 
 
-def _nothing(x: Any) -> Any:
+def _nothing(x: Tensor) -> Tensor:
     """Of depth 0, for a layer that knows no input beforehand."""
     return x[..., :0]
 
 
-def _by_layer(flat: Sequence[Any], each: int, layers: int) -> list[Sequence[Any]]:
+def _by_layer(flat: Sequence[Tensor], each: int, layers: int) -> list[Sequence[Tensor]]:
     return [flat[layer * each:(layer + 1) * each] for layer in range(layers)]
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.layers.dropout import dropout
 from towernmt.models.recurrent.cell import Cell
 
 
-def run_both_ways(forwards: Cell, backwards: Cell, x: Any, length: Any) -> tuple[Any, Any]:
+def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """A bidirectional layer (Schuster & Paliwal 1997).
 
     Args:
@@ -27,24 +26,24 @@ def run_both_ways(forwards: Cell, backwards: Cell, x: Any, length: Any) -> tuple
     return ahead, reverse(back, length)
 
 
-def reverse(x: Any, length: Any) -> Any:
+def reverse(x: Tensor, length: Tensor) -> Tensor:
     """Each sequence of `x` `[time, batch, ...]` turned round within its length int32 `[batch]`."""
     return tf.reverse_sequence(x, length, seq_axis=0, batch_axis=1)
 
 
-def at_end(x: Any, length: Any) -> Any:
+def at_end(x: Tensor, length: Tensor) -> Tensor:
     """The last step of each sequence, `[batch, depth]`, of `x` `[time, batch, depth]`; length int32 `[batch]`."""
     return tf.gather_nd(x, tf.stack([length - 1, tf.range(tf.shape(length)[0])], 1))
 
 
-def sequence_mask(rows: Any, depth: int, rate: float, name: str) -> Any:
+def sequence_mask(rows: Tensor, depth: int, rate: float, name: str) -> Tensor:
     """Dropout that is the same at every step of a sequence (Gal & Ghahramani 2016): float32 `[rows, depth]`."""
     ones = tf.ones([rows, depth])
     ones.set_shape([None, depth])
     return dropout(ones, rate, name)
 
 
-def sequence_dropout(x: Any, rate: float, name: str) -> Any:
+def sequence_dropout(x: Tensor, rate: float, name: str) -> Tensor:
     """`x` float32 `[time, batch, depth]` times a `sequence_mask`; itself where nothing is dropped."""
     context = get_current_tower_context()
     if rate == 0.0 or context is None or not context.is_training:

@@ -29,9 +29,9 @@ class AttentionMemory(NamedTuple):
         fertility: float32 `[batch, source length]`, or nothing without coverage.
     """
 
-    keys: Any
-    values: Any
-    bias: Any
+    keys: Tensor
+    values: Tensor
+    bias: Tensor
     fertility: tuple[Any, ...]
 
 
@@ -45,7 +45,7 @@ class Attended(NamedTuple):
     """
 
     context: Any
-    weights: Any
+    weights: Tensor
     coverage: tuple[Any, ...]
 
 
@@ -119,8 +119,8 @@ class SingleHeadAttention:
         """What `attend` applies."""
         return [_ADDITIVE_SCORES] if self._score == "additive" and self._coverage == "none" else []
 
-    def attend(self, query: Any, coverage: Sequence[Any], bias: Any, multiply: Callable[[Any, int], Any],
-               shared: Sequence[Any], apply: Callable[..., list[Any]] = apply_now) -> Attended:
+    def attend(self, query: Tensor, coverage: Sequence[Tensor], bias: Tensor, multiply: Callable[[Tensor, int], Tensor],
+               shared: Sequence[Tensor], apply: Callable[..., list[Tensor]] = apply_now) -> Attended:
         """Attend from `query` `[batch, queries, query depth]`.
 
         Args:
@@ -138,8 +138,8 @@ class SingleHeadAttention:
         covered = tuple(before + weights / shared[3][:, None] for before in coverage)
         return Attended(multiply(weights, 1), weights, covered)
 
-    def _additive(self, query: Any, coverage: Sequence[Any], multiply: Callable[[Any, int], Any],
-                  shared: Sequence[Any], apply: Callable[..., list[Any]]) -> Any:
+    def _additive(self, query: Tensor, coverage: Sequence[Tensor], multiply: Callable[[Tensor, int], Tensor],
+                  shared: Sequence[Tensor], apply: Callable[..., list[Tensor]]) -> Tensor:
         keys, vector = shared[0], shared[1]
         shape = tf.shape(query)
         projected = multiply(tf.reshape(query, [-1, self._query_depth]), 0)
@@ -151,14 +151,14 @@ class SingleHeadAttention:
             inner += seen[..., None] * shared[2]
         return _weighted(tf.tanh(inner), vector)
 
-    def attend_once(self, query: Any, coverage: Sequence[Any], memory: AttentionMemory) -> Attended:
+    def attend_once(self, query: Tensor, coverage: Sequence[Tensor], memory: AttentionMemory) -> Attended:
         """`attend` outside a loop: all queries of a sentence are there, positions or hypotheses."""
         matrices = self.matrices(memory)
         return self.attend(query, coverage, memory.bias, lambda a, i: to_float32(matmul(a, matrices[i])),
                            self.shared(memory))
 
 
-def _additive_scores(query: Any, keys: Any, vector: Any) -> tuple[list[Any], list[Any]]:
+def _additive_scores(query: Tensor, keys: Tensor, vector: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """v . tanh(W s + U h), float32 `[batch, queries, source length]`.
 
     Args:
@@ -169,8 +169,8 @@ def _additive_scores(query: Any, keys: Any, vector: Any) -> tuple[list[Any], lis
     return [_weighted(tf.tanh(keys[:, None] + query), vector)], []
 
 
-def _additive_scores_backward(args: Sequence[Any], outputs: Sequence[Any], kept: Sequence[Any],
-                              d_outputs: Sequence[Any]) -> list[Any]:
+def _additive_scores_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                              d_outputs: Sequence[Tensor]) -> list[Tensor]:
     """Computes the largest tensor again, `[batch, queries, source length, depth]`, rather than keep it a step."""
     (query, keys, vector), (d,) = args, d_outputs
     y = tf.tanh(keys[:, None] + query)
@@ -180,7 +180,7 @@ def _additive_scores_backward(args: Sequence[Any], outputs: Sequence[Any], kept:
     return [tf.reduce_sum(d_inner, 2, keepdims=True), tf.reduce_sum(d_inner, 1), d_vector]
 
 
-def _weighted(x: Any, vector: Any) -> Any:
+def _weighted(x: Tensor, vector: Tensor) -> Tensor:
     """`x` `[a, b, c, depth]` times `vector` `[depth]`: `[a, b, c]`."""
     return tf.reshape(tf.matmul(tf.reshape(x, [-1, vector.shape[0]]), vector[:, None]), tf.shape(x)[:-1])
 
@@ -188,20 +188,20 @@ def _weighted(x: Any, vector: Any) -> Any:
 _ADDITIVE_SCORES = Operation(1, 0, _additive_scores, _additive_scores_backward)
 
 
-def by_sentence(x: Any, batch: Any) -> Any:
+def by_sentence(x: Tensor, batch: Tensor) -> Tensor:
     """`[batch * beam, depth]` as `[batch, beam, depth]`."""
     return tf.reshape(x, [batch, -1, _last(x)])
 
 
-def by_hypothesis(x: Any) -> Any:
+def by_hypothesis(x: Tensor) -> Tensor:
     """`[batch, beam, depth]` as `[batch * beam, depth]`."""
     return tf.reshape(x, [-1, _last(x)])
 
 
-def _last(x: Any) -> Any:
+def _last(x: Tensor) -> Tensor:
     return tf.shape(x)[-1] if x.shape[-1] is None else x.shape[-1]
 
 
-def _uniform(name: str, shape: list[int], fans: int) -> Any:
+def _uniform(name: str, shape: list[int], fans: int) -> Tensor:
     return tf.convert_to_tensor(tf1.get_variable(
         name, shape, initializer=StatelessUniform(math.sqrt(6.0 / fans), name)))

@@ -188,12 +188,12 @@ class Transformer(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _table(self, role: str) -> Any:
+    def _table(self, role: str) -> Tensor:
         """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
         size = self.source_vocab_size if role == "source" else self.target_vocab_size
         return shared_table(role, self.settings.tie_embeddings, size, self.settings.hidden_size)
 
-    def _embed(self, x: Any, positions: Any) -> Any:
+    def _embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Scaled embeddings, plus positions unless self-attention has them.
 
         Args:
@@ -242,7 +242,7 @@ class Transformer(ConfiguredModel):
         y = self.adapted(layer(self._process(x, None, s.preprocess, f"{name}_pre", gains)), name)
         return self._process(y, x, s.postprocess, f"{name}_post", gains)
 
-    def _process(self, x: Any, residual: Any, sequence: str, name: str, gains: Gains) -> Any:
+    def _process(self, x: Tensor, residual: Tensor, sequence: str, name: str, gains: Gains) -> Tensor:
         for place, operation in enumerate(sequence):
             if operation == "n":
                 x = self._norm(x, f"{name}_norm")
@@ -252,16 +252,16 @@ class Transformer(ConfiguredModel):
                 x = to_float32(x) + (residual if gains.residual == 1.0 else residual * gains.residual)
         return x
 
-    def _feed_forward(self, x: Any, gains: Gains) -> Any:
+    def _feed_forward(self, x: Tensor, gains: Gains) -> Tensor:
         s = self.settings
         return self._sublayer(x, "feed_forward", gains, partial(
             feed_forward, filter_size=s.filter_size, dropout_rate=s.activation_dropout, kind=s.feed_forward,
             gains=gains))
 
-    def _norm(self, x: Any, name: str) -> Any:
+    def _norm(self, x: Tensor, name: str) -> Tensor:
         return rms_norm(x, name) if self.settings.norm == "rms" else layer_norm(x, name)
 
-    def _final_norm(self, x: Any) -> Any:
+    def _final_norm(self, x: Tensor) -> Tensor:
         """A pre-norm stack adds up unnormalised sublayers: normalise their sum once."""
         return self._norm(x, "final_norm") if "n" in self.settings.preprocess else x
 
