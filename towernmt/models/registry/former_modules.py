@@ -105,7 +105,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "callbacks.progress": ("callbacks.reporting.progress",),
     "callbacks.patience": ("callbacks.schedules.patience",),
     "callbacks.run_hooks": ("callbacks.hooks.run_hooks",),
-    "callbacks.schedule_callbacks": ("callbacks.schedules.callbacks",),
+    "callbacks.schedule_callbacks": ("callbacks.schedules.named", "callbacks.schedules.plateau",
+                                     "callbacks.schedules.make"),
     "callbacks.score_watcher": ("callbacks.validation.score_watcher",),
     "callbacks.stop_signal": ("callbacks.stopping.stop_signal",),
     "callbacks.summaries": ("callbacks.reporting.summaries",),
@@ -114,7 +115,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "callbacks.hooks": ("callbacks.hooks.hooks",),
-    "callbacks.schedules": ("callbacks.schedules.schedules",),
+    "callbacks.schedules": ("callbacks.schedules.settings",),
     "dataflow.prepare": ("dataflow.prepare.preparation",),
     "dataflow.prepared": ("dataflow.prepared.prepared_data",),
     "dataflow.text": ("dataflow.text.cleaning", "dataflow.text.chunks"),
