@@ -11,6 +11,7 @@ from tensorpack.train.base import StopTraining
 
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.core.errors import SettingsError
+from towernmt.core.world import present_world
 
 
 class StopAtStep(Callback):
@@ -71,8 +72,8 @@ class StopAfterMinutes(StatefulCallback):
         return self._before + (0.0 if self._started is None else self._clock() - self._started)
 
     def share_used(self) -> float:
-        """The share of the limit that is used up, from 0."""
-        return self.elapsed_seconds / (60 * self.minutes)
+        """The share of the limit that is used up, from 0: the same in all processes, which all ask for it."""
+        return present_world().agree(self.elapsed_seconds) / (60 * self.minutes)
 
     def _before_train(self) -> None:
         self._started = self._clock()

@@ -100,6 +100,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "callbacks.bleu_validator": ("callbacks.validation.bleu_validator",),
     "callbacks.checkpoint": ("callbacks.checkpoints.saver",),
     "callbacks.early_stopping": ("callbacks.stopping.early_stopping",),
+    "callbacks.every": ("callbacks.period",),
     "callbacks.limits": ("callbacks.stopping.limits",),
     "callbacks.nan_guard": ("callbacks.stopping.nan_guard", "optim.gradient_health"),
     "callbacks.progress": ("callbacks.reporting.progress",),
@@ -109,6 +110,7 @@ MODULES: dict[str, tuple[str, ...]] = {
                                      "callbacks.schedules.make"),
     "callbacks.score_watcher": ("callbacks.validation.score_watcher",),
     "callbacks.stop_signal": ("callbacks.stopping.stop_signal",),
+    "callbacks.surroundings": ("callbacks.lookup",),
     "callbacks.summaries": ("callbacks.reporting.summaries",),
 }
 """Former module to the modules that have its names now, all without the leading `towernmt.`."""
@@ -123,11 +125,13 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "models.convs2s": ("models.convs2s.model",),
     "models.transformer": ("models.transformer.model",),
     "train": ("run", "optim"),
+    "train.trainer": ("train.devices",),
 }
 """Likewise, for what is still there, but has some of its names elsewhere now."""
 
 RENAMED = {
     "Attention": "SingleHeadAttention",
+    "Every": "Period",
     "agreeing_cross_entropy": "r_drop_cross_entropy",
     "recompute": "checkpointed",
     "set_recompute": "set_gradient_checkpointing",
