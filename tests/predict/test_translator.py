@@ -23,9 +23,10 @@ from towernmt.models.interface import shift_right
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
 from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor
+from towernmt.predict.decoding.search import search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.decoding.step import StepContext
-from towernmt.predict.trained_model import make_predictor
+from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator
 
 WORDS = [f"w{i}" for i in range(16)]
@@ -224,3 +225,15 @@ def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_transla
     assert translator.translate(lines[0], prefixes[0]) == found[0]
     with pytest.raises(SettingsError, match="inputs source, source_length, prefix, each to be given once"):
         translator.translate(lines)
+
+
+def test_a_trained_model_gives_its_weights_after_a_predictor_and_until_it_is_closed(run_directory: Path) -> None:
+    with TrainedModel(Run(run_directory)) as trained:
+        search = SearchSettings(beam_size=1)
+        predict = trained.predictor(search_tower(trained.model, search), search_signature(trained.model, search),
+                                    ["tokens"])
+        weights = trained.weights()
+    reader = tf.train.load_checkpoint(str(run_directory / "best" / "model"))
+    assert set(weights) == set(reader.get_variable_to_shape_map()) - {"beta1_power"}
+    assert all(np.array_equal(value, reader.get_tensor(name)) for name, value in weights.items())
+    assert predict([[4, 2]], [2])[0].shape[:2] == (1, 1)
