@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from towernmt.cli.main import program
+from towernmt.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())

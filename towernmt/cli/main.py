@@ -50,11 +50,6 @@ towernmt translate --model runs/de-en --input test.de --n-best 3""",
 }
 
 
-def program() -> int:
-    """`main`, as a program of its own."""
-    return main()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 only if it did what was asked."""
     open_missing_streams()
