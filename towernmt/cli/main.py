@@ -112,4 +112,4 @@ def _sentence(error: TowerNMTError | OSError) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())
