@@ -24,8 +24,12 @@ from towernmt.run import Parts, RunDirectory, default_settings, settings_of_mode
 pytestmark = pytest.mark.processes
 
 EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
-PAGES = "".join((EXTEND / page).read_text(encoding="utf-8") for page in ("architecture.md", "own-model.md"))
 LINES = ["ba be bi bo", "da de di"]
+
+
+def pages() -> str:
+    """The manual's pages; read when they are asked for, since runs hold a copy of this file, which has none by it."""
+    return "".join((EXTEND / page).read_text(encoding="utf-8") for page in ("architecture.md", "own-model.md"))
 
 
 class Variant(Transformer):
@@ -44,7 +48,7 @@ def place(corpus, tmp_path_factory) -> Path:
     (place / "data").symlink_to(corpus.prepared)
     for side in ("source", "target"):
         shutil.copy(corpus.file(f"valid.{side}"), place / f"test.{side}")
-    for name, code in re.findall(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", PAGES, re.M | re.S):
+    for name, code in re.findall(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", pages(), re.M | re.S):
         (place / name).write_text(code)
     return place
 
@@ -63,7 +67,7 @@ def done(place) -> dict[str, str]:
     written: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        for block in re.findall(r"^```sh\n(.*?)^```", PAGES, re.M | re.S):
+        for block in re.findall(r"^```sh\n(.*?)^```", pages(), re.M | re.S):
             if "elsewhere" in block:
                 shutil.copytree("runs", "before")
                 Path("runs").rename("elsewhere")
