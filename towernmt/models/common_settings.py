@@ -1,4 +1,4 @@
-"""Settings that every architecture has, beside its sizes."""
+"""Settings that every architecture has besides its sizes."""
 
 from __future__ import annotations
 

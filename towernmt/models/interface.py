@@ -171,7 +171,7 @@ class NMTModel(ModelDesc):
 
     @property
     def word_dropout(self) -> float:
-        """The share of the words, of source and of target read, that a training tower is not told; see `drop_words`."""
+        """The share of the words that a training tower reads as the unknown word; see `drop_words`."""
         return 0.0
 
     @property

@@ -45,9 +45,9 @@ def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
 def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = False) -> Tensor:
     """`x @ kernel + bias` in the compute dtype.
 
-    In bfloat16 the bias is a row of the kernel and meets a column of ones: the product adds it before it rounds,
-    and brings its gradient along. (oneDNN's bfloat16 product with a fused bias runs 4 times slower than its plain
-    one on a processor with AMX, and TensorFlow's bfloat16 `BiasAdd` takes longer than the product.)
+    In bfloat16 the bias is one more row of the kernel, and `x` gets a column of ones: so the product adds the bias
+    before it rounds, and gives its gradient, too. (oneDNN's bfloat16 product with a fused bias runs 4 times slower
+    than its plain one on a processor with AMX, and TensorFlow's bfloat16 `BiasAdd` takes longer than the product.)
 
     Args:
         x: `[rows, depth]`.
@@ -87,7 +87,8 @@ def _affine_bfloat16(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
 
 
 _ONES = 32 if "amx_bf16" in processor_flags() else 2
-"""Columns added for the bias; all but the first meet zeros. AMX takes depths in tiles of 32, AVX512_BF16 in pairs."""
+"""Columns of ones added to `x` for the bias: AMX takes depths in tiles of 32, AVX512_BF16 in pairs. The kernel's
+rows for them are the bias, and then zeros."""
 
 
 def with_ones(x: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ def with_ones(x: Tensor) -> Tensor:
 
 
 def zeros_like_rows(row: Tensor, axis: int) -> Tensor:
-    """`_ONES - 1` rows (columns where `axis` is 1) of zeros beside `row`."""
+    """`_ONES - 1` rows (columns where `axis` is 1) of zeros, which follow `row`."""
     return tf.zeros([_ONES - 1, row.shape[1]] if axis == 0 else [row.shape[0], _ONES - 1], row.dtype)
 
 

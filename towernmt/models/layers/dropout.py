@@ -15,7 +15,7 @@ _PHILOX = 1     # tf.random.Algorithm.PHILOX
 def drop_words(ids: Tensor, rate: float, name: str) -> Tensor:
     """Word dropout: in a training tower each word becomes the unknown word with a probability (Bowman et al. 2016).
 
-    Padding, BOS and EOS stay. The model, which is not told a word, has to use the others, and its factors.
+    Padding, BOS and EOS stay. For a dropped word the model has to use the other words, and the factors.
 
     Args:
         ids: int32 `[batch, length]`, or `[batch, length, 1 + factors]`, where factors stay.

@@ -106,8 +106,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "callbacks.progress": ("callbacks.reporting.progress",),
     "callbacks.patience": ("callbacks.schedules.patience",),
     "callbacks.run_hooks": ("callbacks.hooks.run_hooks",),
-    "callbacks.schedule_callbacks": ("callbacks.schedules.named", "callbacks.schedules.plateau",
-                                     "callbacks.schedules.make"),
+    "callbacks.schedule_callbacks": (
+        "callbacks.schedules.named", "callbacks.schedules.make", "callbacks.schedules.plateau",
+        "callbacks.schedules.learning_rate"),
     "callbacks.score_watcher": ("callbacks.validation.score_watcher",),
     "callbacks.stop_signal": ("callbacks.stopping.stop_signal",),
     "callbacks.surroundings": ("callbacks.lookup",),
@@ -117,7 +118,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "callbacks.hooks": ("callbacks.hooks.hooks",),
-    "callbacks.schedules": ("callbacks.schedules.settings",),
+    "callbacks.schedules": ("callbacks.schedules.settings", "callbacks.schedules.rates"),
     "dataflow.prepare": ("dataflow.prepare.preparation",),
     "dataflow.prepared": ("dataflow.prepared.prepared_data",),
     "dataflow.text": ("dataflow.text.cleaning", "dataflow.text.chunks"),

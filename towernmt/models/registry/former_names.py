@@ -1,4 +1,4 @@
-"""Former names of modules, for code of one's own that was written when they were called otherwise.
+"""Former names of modules, for code of one's own that was written before they were renamed.
 
 A run keeps the code of its model, and is resumed and translated with years later. While such code is loaded, a module
 that is no longer there stands for those that have its names now (`former_modules`), and says once which these are.
