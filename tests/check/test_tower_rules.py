@@ -55,6 +55,7 @@ SMALL = {"hidden_size": 8, "filter_size": 8, "heads": 2, "encoder_layers": 1, "d
          "target_vocab_size": 9}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_our_own_models_obey(name):
     kind = architecture(name)
@@ -63,6 +64,7 @@ def test_our_own_models_obey(name):
     assert check_tower(kind.model(settings)) == []
 
 
+@pytest.mark.thorough
 def test_post_norm_and_learned_positions_obey():
     model = Transformer(TransformerSettings(
         hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=9,

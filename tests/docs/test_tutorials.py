@@ -16,6 +16,8 @@ import pytest
 from towernmt.cli.main import main
 from towernmt.core.tf_compat import tf
 
+pytestmark = pytest.mark.thorough
+
 EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
 
 

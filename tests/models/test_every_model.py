@@ -18,7 +18,9 @@ from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
 
-STYLES = [(name, style) for name, named in styles.STYLES.items() for style in named]
+STYLES = [pytest.param(name, style, marks=[pytest.mark.thorough] if number else [])
+          for name, named in styles.STYLES.items() for number, style in enumerate(named)]
+"""The first of each architecture runs by default."""
 DROPOUT = {"transformer": {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
            "convs2s": {"dropout": 0.3}}
 RECURRENT_DROPOUT = {"dropout": 0.3, "embedding_dropout": 0.2}
@@ -80,6 +82,7 @@ def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
     assert not tiny.make("seq2seq", attention="none").gives_step_attention
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name, more", [
     ("transformer", {"preprocess": "", "postprocess": "drn", "positions": "learned", "tie_embeddings": "none"}),
     ("transformer", {"positions": "relative", "max_distance": 2, "norm": "rms", "feed_forward": "geglu"}),
@@ -189,6 +192,7 @@ def dropout_losses(name: str, seed: int, clocks: list[int]) -> list[float]:
             return losses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["transformer", "seq2seq, fed", "rnnsearch", "convs2s"])
 def test_dropout_is_a_function_of_seed_and_clock_alone(name):
     first, second, again = dropout_losses(name, 1, [0, 1, 0])
@@ -199,8 +203,9 @@ def test_dropout_is_a_function_of_seed_and_clock_alone(name):
 
 
 @pytest.mark.parametrize("name, more", [
-    ("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"}), ("seq2seq, fed", {}),
-    ("rnnsearch", {}), ("convs2s", {})])
+    ("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"}), ("convs2s", {}),
+    pytest.param("seq2seq, fed", {}, marks=pytest.mark.thorough),
+    pytest.param("rnnsearch", {}, marks=pytest.mark.thorough)])
 def test_bfloat16_stays_close_to_float32_which_parameters_and_gradients_are_in(name, more):
     losses = {}
     for precision in ("float32", "bfloat16"):
@@ -218,6 +223,7 @@ def test_bfloat16_stays_close_to_float32_which_parameters_and_gradients_are_in(n
     assert losses["bfloat16"] != losses["float32"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name, preset, million, words", [
     ("transformer", "tiny", 5.53, 8), ("transformer", "modern", 5.54, 8), ("transformer", "student", 8.68, 8),
     ("transformer", "base", 44.2, 8), ("transformer", "big", 176.4, 8),
@@ -281,11 +287,13 @@ def bleu_after_overfitting(name: str, pairs, steps: int, sentences: int, rates: 
 @pytest.mark.parametrize("name, count, steps, rates, sizes", [
     ("transformer", 10, 150, (1e-3, 3e-4), {
         "hidden_size": 64, "filter_size": 128, "encoder_layers": 1, "decoder_layers": 1}),
-    ("rnnsearch", 10, 200, (3e-3, None), {
-        "embedding_size": 32, "read_out_size": 32, "encoder_size": 32, "decoder_size": 64, "attention_size": 32}),
-    ("seq2seq", 10, 200, (3e-3, None), {"embedding_size": 32, "hidden_size": 64, "layers": 1, "input_feeding": True}),
-    ("convs2s", 20, 150, (2e-3, 5e-4), {
-        "embedding_size": 48, "output_size": 48, "encoder": "2x48/3", "decoder": "2x48/3"}),
+    pytest.param("rnnsearch", 10, 200, (3e-3, None), {
+        "embedding_size": 32, "read_out_size": 32, "encoder_size": 32, "decoder_size": 64, "attention_size": 32},
+        marks=pytest.mark.thorough),
+    pytest.param("seq2seq", 10, 200, (3e-3, None), {
+        "embedding_size": 32, "hidden_size": 64, "layers": 1, "input_feeding": True}, marks=pytest.mark.thorough),
+    pytest.param("convs2s", 20, 150, (2e-3, 5e-4), {
+        "embedding_size": 48, "output_size": 48, "encoder": "2x48/3", "decoder": "2x48/3"}, marks=pytest.mark.thorough),
 ])
 def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search(name, count, steps, rates, sizes):
     shortest, longest, pieces = (3, 5, 80) if count == 10 else (4, 8, 90)

@@ -16,6 +16,8 @@ from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.run.assemble import check_recompute
 from towernmt.run.settings import TrainSettings
 
+pytestmark = pytest.mark.thorough
+
 
 def batch(rows: int, length: int, words: int) -> list[np.ndarray]:
     random = np.random.default_rng(0)

@@ -12,6 +12,8 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.losses.guided_alignment import guided_alignment_loss
 
+pytestmark = pytest.mark.thorough
+
 INPUTS = [*tiny.INPUTS, tiny.ALIGNMENT]
 FOUR = ("transformer", "seq2seq", "rnnsearch", "convs2s")
 

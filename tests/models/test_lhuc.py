@@ -9,6 +9,8 @@ import towernmt_tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.lhuc import lhuc
 
+pytestmark = pytest.mark.thorough
+
 
 def test_each_unit_is_scaled_by_twice_the_sigmoid_of_its_variable_and_not_at_all_at_first(graph):
     x = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)

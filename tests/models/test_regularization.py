@@ -13,6 +13,8 @@ from towernmt.models.layers.randomness import start_clock
 from towernmt.models.losses.r_drop import r_drop_cross_entropy
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 
+pytestmark = pytest.mark.thorough
+
 INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
           np.array([[8, 6, 2], [10, 2, 0]], np.int32), np.array([3, 2], np.int32), np.float32(5)]
 SIZES = {"hidden_size": 8, "filter_size": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,

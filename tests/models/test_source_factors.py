@@ -15,6 +15,8 @@ from towernmt.models.layers.dropout import drop_words
 from towernmt.models.layers.randomness import start_clock
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 
+pytestmark = pytest.mark.thorough
+
 SOURCE = tiny.FACTORED_SOURCE
 INPUTS = [SOURCE, *tiny.INPUTS[1:]]
 KINDS = ("sum", "concat")

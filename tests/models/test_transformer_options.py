@@ -156,6 +156,7 @@ def results(request):
         return {"settings": model.settings, "values": values, **session.run(fetches)}
 
 
+@pytest.mark.thorough
 def test_logits_with_an_option_equal_a_forward_pass_written_from_its_paper(results):
     reference = Reference(results["settings"], results["values"])
     for row in range(2):

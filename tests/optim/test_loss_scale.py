@@ -28,6 +28,8 @@ from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
+pytestmark = pytest.mark.thorough
+
 STATE = ("loss_scale/scale", "loss_scale/good_updates", "loss_scale/skipped_updates")
 COUNTERS = {"global_step", "random_clock", *STATE}
 """What a skipped update moves all the same."""

@@ -23,6 +23,8 @@ from towernmt.run.grown_run import grow_vocabulary
 from towernmt.run.run_model import model_from_settings
 from towernmt.run.settings import default_settings
 
+pytestmark = pytest.mark.thorough
+
 SOURCE, NEW_SOURCE = ["haus", "baum", "tür"], ["tür", "neu", "haus", "wort", "baum"]
 TARGET, NEW_TARGET = ["house", "tree", "door"], ["house", "tree", "door", "word"]
 

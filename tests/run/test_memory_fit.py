@@ -29,6 +29,8 @@ from towernmt.run.memory.fit import (
 )
 from towernmt.run.settings import DataSettings, default_settings
 
+pytestmark = pytest.mark.thorough
+
 GIB = 1 << 30
 
 

@@ -12,6 +12,8 @@ from towernmt.run.directory import RunDirectory
 from towernmt.run.rollback import with_lower_rate, with_rollbacks
 from towernmt.run.settings import RecoverySettings, Settings, default_settings
 
+pytestmark = pytest.mark.thorough
+
 
 def settings(**recovery) -> Settings:
     return dataclasses.replace(default_settings(), recovery=RecoverySettings(on_divergence="rollback", **recovery))

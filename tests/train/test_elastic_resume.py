@@ -22,6 +22,8 @@ from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 12
 AVERAGE = "ExponentialMovingAverage"
 SLOTS = {"adam": {"Adam", "Adam_1", AVERAGE}, "lazyadam": {"Adam", "Adam_1", AVERAGE}}

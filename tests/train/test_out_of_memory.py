@@ -18,6 +18,8 @@ from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
+pytestmark = pytest.mark.thorough
+
 ROWS = 4
 
 

@@ -299,6 +299,7 @@ class Arrays:
         return self.listed
 
 
+@pytest.mark.thorough
 def test_a_transformer_with_dropout_learns_the_same_to_the_last_bit(tmp_path):
     variables = []
     for staging in (True, False):

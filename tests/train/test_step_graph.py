@@ -15,6 +15,8 @@ from towernmt.models import Transformer, TransformerSettings
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
 
+pytestmark = pytest.mark.thorough
+
 
 def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1, again: bool = False,
                **sizes: int) -> list[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = str(Path(__file__).parent) + os.sep
-_OURS = str(Path(__file__).parents[2]) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def where_made(thing: Any) -> str:
