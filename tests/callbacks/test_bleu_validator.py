@@ -250,7 +250,7 @@ def test_metrics_that_cannot_be_had_are_refused():
     twice = [ValidationSet("a", ["4"], [["4"]])] * 2
     with pytest.raises(SettingsError, match="Two validation sets are called 'a'"):
         validator(more_sets=twice)
-    with pytest.raises(SettingsError, match="validate_minutes=-1"):
+    with pytest.raises(SettingsError, match="validation.minutes=-1"):
         validator(every_minutes=-1.0)
 
 

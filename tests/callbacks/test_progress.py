@@ -297,5 +297,5 @@ def test_perplexity_overflows_to_infinity():
 
 
 def test_an_interval_of_no_steps_is_refused():
-    with pytest.raises(SettingsError, match="log_steps"):
+    with pytest.raises(SettingsError, match="log.steps=0"):
         Progress(0)

@@ -29,6 +29,8 @@ from towernmt.run.directory import RunDirectory
 from towernmt.run.grown_run import grow_vocabulary
 from towernmt.run.resume import finished
 
+pytestmark = pytest.mark.thorough
+
 TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.encoder_layers=1",
         "model.decoder_layers=1", "data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2",
         "train.deterministic=false", "log.steps=1", "search.beam_size=1"]

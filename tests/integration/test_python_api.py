@@ -169,6 +169,7 @@ def test_a_last_checkpoint_that_cannot_be_written_fails_the_program(tmp_path: Pa
     assert steps.events[-1] == "end"        # the callbacks behind it ended all the same
 
 
+@pytest.mark.processes
 def test_a_program_put_together_by_hand_is_quiet_and_logs_into_its_run(corpus, start, tmp_path: Path):
     program = [Path(__file__).with_name("by_hand.py")]
     for _ in range(2):      # the second time there is a log already, and nobody is asked what to do about it

@@ -165,6 +165,7 @@ def test_logits_with_an_option_equal_a_forward_pass_written_from_its_paper(resul
         np.testing.assert_allclose(results["forced"][row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_stepwise_decoding_with_an_option_gives_the_teacher_forced_logits(results):
     for t, logits in enumerate(results["steps"]):
         np.testing.assert_allclose(logits, np.repeat(results["forced"][:, t], 2, 0), rtol=1e-4, atol=1e-4)
@@ -287,5 +288,6 @@ def test_deep_stacks_begin_with_the_kernels_of_their_papers():
 ALL = {"positions": "relative", "decoder_cell": "ssru", "norm": "rms", "feed_forward": "swiglu", "lhuc": True}
 
 
+@pytest.mark.thorough
 def test_a_model_with_every_option_obeys_the_rules_of_tower_functions():
     assert check_tower(Transformer(TransformerSettings(**SIZES, **ALL))) == []

@@ -11,6 +11,8 @@ import pytest
 from towernmt.cli.main import main
 from towernmt.core.terminal.terminal_log import terminal_handlers
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
          "model.decoder_layers=1", "data.batch_tokens=100", "checkpoint.steps=0"]
 

@@ -87,6 +87,7 @@ def test_a_share_without_a_row_counts_nothing(tmp_path):
     assert_equal_variables(one, train(tmp_path / "four", batches=batches(), steps=5, towers=4)[0], 1e-5)
 
 
+@pytest.mark.thorough
 def test_sparse_gradients_of_untied_embeddings_are_averaged_over_towers(tmp_path):
     one = train(tmp_path / "one", tie_embeddings="none", steps=5)[0]
     assert_equal_variables(one, train(tmp_path / "two", tie_embeddings="none", steps=5, towers=2)[0], 1e-5)
@@ -163,6 +164,7 @@ def test_a_trainer_without_clear_towers_is_refused(gpus, towers):
         SyncMultiGPUTrainer(gpus, towers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("good", [3, 4])
 def test_a_broken_source_inside_an_update_cycle_is_an_error_and_no_end(tmp_path, good):
     class Broken(Listed):
