@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli.broken_pipe import BROKEN_PIPE
 from towernmt.cli.main import COMMANDS, EXAMPLES, main, make_parser
+from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
 from towernmt.models import settings_and_presets
 
 ROOT = Path(__file__).parents[2]
@@ -85,7 +85,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly_with_the_usual_status(lin
 
 def test_another_broken_pipe_is_an_error():
     with pytest.raises(BrokenPipeError):
-        from towernmt.cli.broken_pipe import until_the_reader_has_gone
+        from towernmt.core.terminal.broken_pipe import until_the_reader_has_gone
 
         def fail() -> int:
             raise BrokenPipeError(32, "a server's")

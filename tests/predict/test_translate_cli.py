@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from towernmt.cli import evaluate, translate
-from towernmt.cli.broken_pipe import BROKEN_PIPE
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
 from towernmt.predict.stream import Hypothesis
 from towernmt.predict.text_io import clean_lines
 

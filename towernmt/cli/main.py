@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from towernmt import __version__
-from towernmt.cli.broken_pipe import until_the_reader_has_gone
 from towernmt.cli.parser import Parser, refuse_unknown_command
-from towernmt.cli.standard_streams import open_missing_streams
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.secrets import mask_text, mask_uri
+from towernmt.core.terminal.broken_pipe import until_the_reader_has_gone
+from towernmt.core.terminal.standard_streams import open_missing_streams
 from towernmt.core.terminal.stderr_noise import without_noise
 
 COMMANDS = {

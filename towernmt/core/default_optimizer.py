@@ -23,7 +23,7 @@ def default_optimizer() -> Any:
     """A new `tf1.train.Optimizer` in the default graph.
 
     Raises:
-        SettingsError: nobody has said which.
+        SettingsError: the package `towernmt` was not imported, which sets it.
     """
     if not _MAKERS:
         raise SettingsError("The model was handed no optimizer: set its make_optimizer to a function without "

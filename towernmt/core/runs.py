@@ -75,7 +75,7 @@ def runs_of(hook: Any) -> tuple[Any, ...]:
     Raises:
         SettingsError: its attribute `belongs_to` holds something else than runs and operations.
     """
-    runs = said(hook, "belongs_to", (Run.TRAIN_STEP,))
+    runs = attribute_of(hook, "belongs_to", (Run.TRAIN_STEP,))
     if not isinstance(runs, tuple) or not runs or not all(
             isinstance(run, Run) or hasattr(run, "graph") for run in runs):
         raise SettingsError(f"{name_of(hook)} belongs to {runs!r}: name one or more of {_kinds()}, or operations "
@@ -83,7 +83,7 @@ def runs_of(hook: Any) -> tuple[Any, ...]:
     return runs
 
 
-def said(hook: Any, attribute: str, default: Any) -> Any:
+def attribute_of(hook: Any, attribute: str, default: Any) -> Any:
     """An attribute of a callback or hook, or of what it wraps."""
     while hook is not None:
         if hasattr(hook, attribute):
@@ -92,7 +92,7 @@ def said(hook: Any, attribute: str, default: Any) -> Any:
     return default
 
 
-def meets(runs: Iterable[Any], fetches: Any) -> bool:
+def is_among(runs: Iterable[Any], fetches: Any) -> bool:
     """Whether the present run, of `fetches`, is among `runs`."""
     from tensorpack.tfutils.dependency import dependency_of_fetches
 

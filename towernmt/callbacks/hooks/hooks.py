@@ -13,7 +13,7 @@ from towernmt.callbacks.hooks.hook_trainer import HookTrainer
 from towernmt.callbacks.hooks.run_hooks import FeedLedger, declared_feeds, refuse_shared_feeds
 from towernmt.callbacks.lookup import EndOfTraining
 from towernmt.core.errors import SettingsError
-from towernmt.core.runs import belong_to, meets, name_of, runs_of
+from towernmt.core.runs import belong_to, is_among, name_of, runs_of
 from towernmt.core.tf_compat import tf, tf1
 
 _SAVERS = tf1.GraphKeys.SAVERS
@@ -139,7 +139,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._present = []
         with self._trainer.entered():
             for index, callback in enumerate(self._callbacks):
-                if not meets(self._runs[index], run_context.original_args.fetches):
+                if not is_among(self._runs[index], run_context.original_args.fetches):
                     continue
                 self._present.append(callback)
                 request = self._ask(callback, run_context)

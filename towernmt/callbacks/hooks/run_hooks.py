@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.runs import Run, meets, name_of, run_as, runs_of, said
+from towernmt.core.runs import Run, attribute_of, is_among, name_of, run_as, runs_of
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -42,7 +42,7 @@ class RunHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context: Any) -> Any:
         self._present = None
-        if not meets(self._runs, run_context.original_args.fetches):
+        if not is_among(self._runs, run_context.original_args.fetches):
             return None
         self._present = run_context
         request = self.wrapped.before_run(run_context)
@@ -96,7 +96,7 @@ def session_for(trainer: Any, kind: Run) -> Any:
 
 def _optional_runs(callback: Any) -> tuple[Any, ...]:
     """Runs that `callback` asks for; one that only looks after the input of others' runs asks for none."""
-    return () if said(callback, "looks_after_input", False) else runs_of(callback)
+    return () if attribute_of(callback, "looks_after_input", False) else runs_of(callback)
 
 
 def refuse_shared_feeds(hooks: Iterable[Any]) -> None:
@@ -116,7 +116,7 @@ def refuse_shared_feeds(hooks: Iterable[Any]) -> None:
 
 def declared_feeds(hook: Any) -> list[Any]:
     """The tensors, or their names, that a hook or callback says it feeds."""
-    feeds = said(hook, "feeds", ())
+    feeds = attribute_of(hook, "feeds", ())
     return list(feeds) if isinstance(feeds, (list, tuple, set, frozenset)) else [feeds]
 
 

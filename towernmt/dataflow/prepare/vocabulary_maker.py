@@ -37,7 +37,7 @@ class VocabularyMaker:
         if settings.shared_vocab:
             file = settings.source_vocab or settings.target_vocab
             self._files = {"source": file, "target": file}
-        self._factors = self._given_factors()
+        self._factors = self._factors_from_files()
         for path in self._files.values():
             if path and not Path(path).is_file():
                 raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
@@ -57,7 +57,7 @@ class VocabularyMaker:
             checksums[f"source_factor_{number}_vocab"] = hashlib.sha256(content).hexdigest()
         return checksums
 
-    def _given_factors(self) -> list[WordVocabulary] | None:
+    def _factors_from_files(self) -> list[WordVocabulary] | None:
         """The word lists next to the source vocabulary's file; None: they are to be learned."""
         path, wanted = self._files["source"], self._settings.factors
         found = load_factors(Path(path).parent) if path and wanted else []

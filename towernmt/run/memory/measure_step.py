@@ -30,7 +30,7 @@ STEPS = 4
 """The first steps take more than later ones: slots and buffers are made."""
 
 
-class Given:
+class FixedBatches:
     """These batches, in turn."""
 
     def __init__(self, batches: list[Batch], count: int) -> None:
@@ -59,7 +59,7 @@ def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
     s = settings.train
     with tf.Graph().as_default():
         configure_graph(graph_settings(settings))
-        source = GeneralQueueInput(Given(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
+        source = GeneralQueueInput(FixedBatches(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
         config = TrainConfig(model=run.load_model(), data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
                              update_cycle=s.update_cycle, max_epoch=1)
         launch_train_with_config(config, SyncMultiGPUTrainer(
