@@ -24,8 +24,8 @@ from overheads_steps import callbacks_cost, towers_cost, update_cycle_cost  # no
 from tensorpack.utils import logger  # noqa: E402
 from train_work import VOCABULARY, draw, load  # noqa: E402
 
-from towernmt.core.session import make_deterministic  # noqa: E402
 from towernmt.core.terminal.stderr_noise import without_noise  # noqa: E402
+from towernmt.core.tf_compat import tf  # noqa: E402
 from towernmt.models.choices import PRECISIONS  # noqa: E402
 
 FIGURES = ("towers", "update_cycle", "callbacks", "startup", "depth")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure the figures that are asked for."""
     options = _parser().parse_args(arguments)
     logger._logger.setLevel("WARNING")
-    make_deterministic()
+    tf.config.experimental.enable_op_determinism()
     batches = load(options.batches) if options.batches else draw(VOCABULARY[options.config], options.batch_tokens)
     work = (options.config, batches, options.precision)
     measures = {

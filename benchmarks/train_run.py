@@ -24,7 +24,7 @@ from towernmt.callbacks.schedules.named import InverseSquareRootSchedule
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal
-from towernmt.core.session import make_deterministic, processors, session_config
+from towernmt.core.session import processors, session_config
 from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
@@ -134,7 +134,7 @@ def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = 
     """Train as `plan` says, in a graph of its own, with `more` callbacks behind the meter."""
     logger._logger.setLevel("WARNING")
     if plan.deterministic:
-        make_deterministic()
+        tf.config.experimental.enable_op_determinism()
     with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
         set_seed(1)
         set_precision(plan.precision)

@@ -76,10 +76,12 @@ class SavedRun:
         Raises:
             SettingsError: there is no run here, or the group holds what `defaults` do not know.
         """
+        return self._group(name, defaults, self.saved_settings())
+
+    def _group(self, name: str, defaults: T, saved: dict[str, Any]) -> T:
         groups = dataclasses.make_dataclass("Groups", [(name, Any)], namespace={"former": FORMER})(defaults)
-        saved = {key: value for key, value in self.saved_settings().items()
-                 if FORMER.renamed.get(key, key).startswith(f"{name}.")}
-        found: T = getattr(apply_overrides(groups, saved, origin=str(self.settings_file)), name)
+        values = {key: value for key, value in saved.items() if FORMER.renamed.get(key, key).startswith(f"{name}.")}
+        found: T = getattr(apply_overrides(groups, values, origin=str(self.settings_file)), name)
         return found
 
     def architecture(self) -> str:
@@ -119,9 +121,10 @@ class SavedRun:
         else:
             name = self.architecture()
             kind, defaults = model, model_class.default_values(model, model.__name__)
-        settings = self.group("model", defaults)
-        return model_class.make(kind, name, settings, optimizer_settings=self.group("optimizer", OptimizerSettings()),
-                                clip_norm=float(self.saved_settings().get("train.clip_norm", 0.0)))
+        saved = self.saved_settings()
+        optimizer = self._group("optimizer", OptimizerSettings(), saved)
+        return model_class.make(kind, name, self._group("model", defaults, saved), optimizer_settings=optimizer,
+                                clip_norm=float(saved.get("train.clip_norm", 0.0)))
 
     def check_vocabulary(self) -> None:
         """Refuse a vocabulary that was put in the place of the run's own: its ids are other words.
@@ -129,7 +132,10 @@ class SavedRun:
         Raises:
             SettingsError: it is not the one that `settings.yaml` tells of.
         """
-        recorded = recorded_fingerprints(self.saved_settings()).get("vocabulary")
+        self._check_vocabulary(self.saved_settings())
+
+    def _check_vocabulary(self, saved: dict[str, Any]) -> None:
+        recorded = recorded_fingerprints(saved).get("vocabulary")
         if recorded is not None and recorded != vocabulary_fingerprint(self.vocabulary):
             raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: put the "
                                 "run's own back (the data that it was trained on have it).")
@@ -144,8 +150,8 @@ class SavedRun:
         from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
         source, target, _ = load_vocabularies(self.vocabulary)
-        self.check_vocabulary()
         saved = self.saved_settings()
+        self._check_vocabulary(saved)
         for side, vocabulary in (("source", source), ("target", target)):
             size = saved.get(f"model.{side}_vocab_size")
             if size and size != vocabulary.size:

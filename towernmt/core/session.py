@@ -1,4 +1,4 @@
-"""The TensorFlow session of a run: threads, determinism, what the processor can do."""
+"""The TensorFlow session of a run: its threads, and what the processor can do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.tf_compat import tf1
 from towernmt.core.world import present_world
 
 
@@ -74,8 +74,3 @@ def refuse_forked(process: int) -> None:
 def processors() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def make_deterministic() -> None:
-    """Let TensorFlow use only kernels that add in a fixed order: the same run gives the same bits."""
-    tf.config.experimental.enable_op_determinism()
