@@ -29,7 +29,7 @@ from tensorpack.callbacks import Callback
 
 from towernmt.checkpoint.files import keep_last, write_checkpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.training.train import add_run_arguments, gpu_numbers, settings_of
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1

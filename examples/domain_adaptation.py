@@ -26,7 +26,7 @@ import yaml
 from from_run import add_arguments, data_from_run, settings_from_run
 
 from towernmt.cli.main import run_command
-from towernmt.cli.train import gpu_numbers
+from towernmt.cli.training.train import gpu_numbers
 from towernmt.core.errors import SettingsError
 
 COMMON = ["train.steps=1000", "validation.steps=200", "checkpoint.steps=200", "schedule.name=constant",

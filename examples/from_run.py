@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.cli.train import with_user_settings
+from towernmt.cli.training.train import with_user_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, parse_assignments
 

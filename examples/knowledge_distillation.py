@@ -30,8 +30,8 @@ from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
-from towernmt.cli.translate import write_translations
+from towernmt.cli.training.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.translation.translate import write_translations
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1

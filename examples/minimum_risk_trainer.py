@@ -25,7 +25,7 @@ from from_run import add_arguments, data_from_run, settings_from_run
 from sacrebleu.metrics import BLEU, CHRF
 
 from towernmt.cli.main import run_command
-from towernmt.cli.train import gpu_numbers
+from towernmt.cli.training.train import gpu_numbers
 from towernmt.core.runs import Run
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf

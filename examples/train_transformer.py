@@ -18,7 +18,7 @@ from pathlib import Path
 from nearest import nearest_translations
 
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared
+from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from towernmt.cli.main import COMMANDS
-from towernmt.cli.train import settings_of
+from towernmt.cli.commands import COMMANDS
+from towernmt.cli.training.train import settings_of
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.run import default_settings
@@ -71,7 +71,7 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
     for page, words in commands():
         if words[0] == "towernmt":
             parser = argparse.ArgumentParser()
-            importlib.import_module(f"towernmt.cli.{words[1]}").add_arguments(parser)
+            importlib.import_module(COMMANDS[words[1]].module).add_arguments(parser)
             try:
                 options = parser.parse_args(words[2:])
             except SystemExit:

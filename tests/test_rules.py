@@ -124,7 +124,7 @@ def test_a_folder_holds_about_a_dozen_modules() -> None:
 
 @pytest.mark.parametrize("module", [
     "towernmt", "towernmt.core.settings", "towernmt.dataflow.prepare.preparation", "towernmt.dataflow.order.batches",
-    "towernmt.cli.main", "towernmt.cli.translate", "towernmt.cli.train", "towernmt.run.settings",
+    "towernmt.cli.main", "towernmt.cli.translation.translate", "towernmt.cli.training.train", "towernmt.run.settings",
     "towernmt.run.directory", "towernmt.checkpoint.saved_run"])
 def test_what_needs_no_tensorflow_does_not_import_it(module: str) -> None:
     program = f"import sys, {module}; sys.exit('tensorflow' in sys.modules)"

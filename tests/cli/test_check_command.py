@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli.check import load_model
 from towernmt.cli.main import main
+from towernmt.cli.training.check import load_model
 
 MODEL = '''
 from dataclasses import dataclass

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli.main import COMMANDS, EXAMPLES, main, make_parser
+from towernmt.cli.commands import COMMANDS
+from towernmt.cli.main import main, make_parser
 from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
 from towernmt.models import settings_and_presets
 
@@ -44,7 +45,7 @@ def test_help_shows_an_example_that_the_command_takes(command, capsys):
     shown = capsys.readouterr().out
     assert ended.value.code == 0 and f"example:\n  towernmt {command} " in shown
     _, parsers = make_parser([command])
-    for word in EXAMPLES[command].split():
+    for word in COMMANDS[command].example.split():
         assert not word.startswith("--") or word in parsers[command]._option_string_actions
 
 

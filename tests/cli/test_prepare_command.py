@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli import prepare as command
+from towernmt.cli.data import prepare as command
 from towernmt.cli.main import main
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared.prepared_data import PreparedData

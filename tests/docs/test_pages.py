@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from towernmt.cli.main import COMMANDS
+from towernmt.cli.commands import COMMANDS
 from towernmt.core.settings import all_keys
 from towernmt.models import ARCHITECTURES
 from towernmt.run import default_settings

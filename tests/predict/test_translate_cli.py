@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli import evaluate, translate
+from towernmt.cli.translation import evaluate, translate
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
 from towernmt.predict.stream import Hypothesis
@@ -99,7 +99,7 @@ def test_every_line_is_flushed_before_the_next_is_translated() -> None:
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     program = """
 import sys
-from towernmt.cli import translate
+from towernmt.cli.translation import translate
 from towernmt.cli.main import main
 from towernmt.predict.stream import Hypothesis
 class Endless:
@@ -120,7 +120,7 @@ sys.exit(main(["translate", "--model", "runs/x"]))
 
 
 def test_the_command_line_parses_without_tensorflow() -> None:
-    program = "import sys; from towernmt.cli import evaluate, translate; exit('tensorflow' in sys.modules)"
+    program = "import sys; from towernmt.cli.translation import evaluate, translate; exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ImportError:
         raise SettingsError("completion needs the package 'shtab': pip install 'towernmt[completion]'.") from None
-    from towernmt.cli.main import COMMANDS, make_parser
+    from towernmt.cli.commands import COMMANDS
+    from towernmt.cli.main import make_parser
 
     parser, commands = make_parser(COMMANDS)
     for command in commands.values():

@@ -10,44 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from towernmt import __version__
+from towernmt.cli.commands import COMMANDS
 from towernmt.cli.parser import Parser, refuse_unknown_command
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.secrets import mask_text, mask_uri
 from towernmt.core.terminal.broken_pipe import until_the_reader_has_gone
 from towernmt.core.terminal.standard_streams import open_missing_streams
 from towernmt.core.terminal.stderr_noise import without_noise
-
-COMMANDS = {
-    "prepare": "make vocabularies and shards of integer ids from text",
-    "load": "put sentence pairs into a database table",
-    "inspect": "look at sources: pairs, samples, lengths, speed, trouble",
-    "train": "train a model, or go on with a run",
-    "translate": "translate lines from standard input",
-    "evaluate": "translate a test set and score it (BLEU, chrF)",
-    "score": "the log-probability that a model gives to translations",
-    "check": "check a model against the rules of tower functions",
-    "average": "make one checkpoint from the mean weights of several",
-    "grow": "give a trained run the vocabulary of other data",
-    "completion": "print the completion of commands and options for a shell",
-}
-
-
-EXAMPLES = {
-    "prepare": """towernmt prepare --source train.de --target train.en --valid-source valid.de \\
-    --valid-target valid.en --vocab-size 8000 --shared-vocab --output data/de-en""",
-    "load": "towernmt load --source 'crawl.{de,en}.gz' --output 'sqlite:///crawl.db?table=pairs'",
-    "inspect": "towernmt inspect corpora.yaml\ntowernmt inspect data/de-en --samples 10",
-    "train": """towernmt train --data data/de-en --preset tiny --logdir runs/de-en --set train.minutes=30
-towernmt train --help-settings schedule""",
-    "translate": """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp
-towernmt translate --model runs/de-en --input test.de --n-best 3""",
-    "evaluate": "towernmt evaluate --model runs/de-en --source test.de --reference test.en",
-    "score": "towernmt score --model runs/de-en --source test.de --target test.en > scores",
-    "check": "towernmt check my_model.py:MyModel",
-    "average": "towernmt average --model runs/de-en --last 5",
-    "grow": "towernmt grow --model runs/de-en --vocabulary data/more --output runs/grown",
-    "completion": "towernmt completion bash > ~/.local/share/bash-completion/completions/towernmt",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +34,7 @@ def _main(arguments: list[str]) -> int:
     if asked is not None:
         commands[asked].refuse_unknown(arguments[arguments.index(asked) + 1:])
     options = parser.parse_args(arguments)
-    return run_command(lambda: int(importlib.import_module(f"towernmt.cli.{options.command}").run(options)))
+    return run_command(lambda: int(importlib.import_module(COMMANDS[options.command].module).run(options)))
 
 
 def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
@@ -77,10 +46,10 @@ def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made = {name: commands.add_parser(name, help=text, description=text, example=EXAMPLES.get(name, ""))
-            for name, text in COMMANDS.items()}
+    made = {name: commands.add_parser(name, help=command.help, description=command.help, example=command.example)
+            for name, command in COMMANDS.items()}
     for name in complete:
-        importlib.import_module(f"towernmt.cli.{name}").add_arguments(made[name])
+        importlib.import_module(COMMANDS[name].module).add_arguments(made[name])
     return parser, made
 
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from towernmt.cli.train import with_user_settings
+from towernmt.cli.training.train import with_user_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import parse_assignments
 from towernmt.models.registry.model_class import settings_class

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import zip_longest
 
-from towernmt.cli.translate import log_to_stderr
+from towernmt.cli.translation.translate import log_to_stderr
 from towernmt.core.errors import DataError
 from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.text_io import clean_lines, open_input

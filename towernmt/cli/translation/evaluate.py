@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from towernmt.cli.translate import add_model_arguments, make_translator
+from towernmt.cli.translation.translate import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.output_file import check_apart

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.cli.help_settings import settings_text
+from towernmt.cli.training.help_settings import settings_text
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import all_keys, apply_overrides, former_settings, load_yaml, parse_assignments
 from towernmt.models import ARCHITECTURES

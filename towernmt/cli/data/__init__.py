@@ -1,0 +1,1 @@
+"""Commands that make, store and look at data."""
