@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,11 @@ _servers = ModuleType("towernmt_test_servers")
 _servers.__path__ = [str(Path(__file__).parent / "servers")]
 sys.modules.setdefault(_servers.__name__, _servers)
 
+# Under nohup, or in the background of a script, these are ignored, and so they would be in programs that tests start.
+# A handler, other than that, is not inherited by a program.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 """Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
