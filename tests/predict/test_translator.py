@@ -24,7 +24,7 @@ from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict import translator as translator_module
 from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor
 from towernmt.predict.decoding.search import search_signature, search_tower
-from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.decoding.step import StepContext
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator
@@ -107,6 +107,24 @@ def test_scores_are_the_teacher_forced_log_probabilities(run_directory: Path) ->
     expected = (forced * written).sum(1) / ((5 + written.sum(1)) / 6)
     np.testing.assert_allclose(scores[0], expected, rtol=1e-4)
     assert (np.diff(scores[0]) <= 0).all() and len({tuple(row) for row in tokens[0]}) == 4
+
+
+def test_details_are_of_the_tokens_of_each_hypothesis(run_directory: Path) -> None:
+    lines = ["w1 w2 w3", "", "w4", "w1 w2 w3 w4 w5 w6"]
+    plain, asked = (Translator(run_directory, beam_size=3, n_best=2, length_penalty=0.0, log_probs=detailed,
+                               attention=detailed, stream=StreamSettings(max_source_length=4))
+                    for detailed in (False, True))
+    for without, found in zip(plain.translate_nbest(lines), asked.translate_nbest(lines), strict=True):
+        assert without == found and all(hypothesis.details is None for hypothesis in without)
+        for hypothesis in found:
+            if not hypothesis.text:
+                continue
+            details = hypothesis.details
+            pieces = details.source_ids.count(EOS)
+            assert asked.target_vocabulary.decode([i for i in details.ids if i != EOS]) == hypothesis.text
+            assert details.log_probs.sum() / pieces == pytest.approx(hypothesis.score, abs=1e-4)
+            assert details.attention.shape == (len(details.ids), len(details.source_ids))
+            np.testing.assert_allclose(details.attention.sum(1), 1.0, atol=1e-5)
 
 
 def test_n_best_translations_come_best_first(run_directory: Path) -> None:

@@ -1,9 +1,8 @@
 """Lines -> batches -> lines: what `Translator` and the validation callback share.
 
 A predictor is any function of the inputs of a batch by name (`predictor(source=..., source_length=...)`,
-see `batch_inputs`) that gives (tokens int32 `[batch, n_best, length]`, scores float32 `[batch, n_best]`); nothing here
-knows of TensorFlow. Lines are read a window at a time, their sentences sorted by length, batched, translated
-(the same sentence once), and given back in the order they came in.
+see `batch_inputs`) that gives `Found`; nothing here knows of TensorFlow. Lines are read a window at a time, their
+sentences sorted by length, batched, translated (the same sentence once), and given back in the order they came in.
 """
 
 from __future__ import annotations
@@ -26,20 +25,69 @@ from towernmt.predict.text_io import clean_lines
 
 log = logging.getLogger(__name__)
 
-Predictor = Callable[..., tuple[np.ndarray, np.ndarray]]
 S = TypeVar("S", bound=Sized)
 
 
-class Hypothesis(NamedTuple):
-    """A translation.
+class Found(NamedTuple):
+    """What a predictor gives for a batch.
+
+    Attributes:
+        tokens: int32 `[batch, n_best, length]`: EOS where a hypothesis ended by itself, PAD behind.
+        scores: float32 `[batch, n_best]`.
+        log_probs: float32 `[batch, n_best, length]`, of each token; None if not asked for.
+        attention: float32 `[batch, n_best, length, source length]`; None if not asked for.
+    """
+
+    tokens: np.ndarray
+    scores: np.ndarray
+    log_probs: np.ndarray | None = None
+    attention: np.ndarray | None = None
+
+
+Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
+"""From the inputs of a batch by name to `Found`, or to its first two arrays."""
+
+
+class TokenDetails(NamedTuple):
+    """The tokens of a translation, and what the model made of each.
+
+    Of a line translated in pieces, those of the pieces, one behind the other.
+
+    Attributes:
+        source_ids: of the source; EOS ends each piece. Of several streams, those of the words.
+        ids: of the translation; EOS ends each piece, unless that was cut at the length limit.
+        log_probs: float32 `[tokens]`, of each token by the model, in nats; None if not asked for.
+        attention: float32 `[tokens, source tokens]`, which source tokens the model looked at when it chose each
+            token; 0 between different pieces. None if not asked for.
+    """
+
+    source_ids: list[int]
+    ids: list[int]
+    log_probs: np.ndarray | None = None
+    attention: np.ndarray | None = None
+
+
+class _TextAndScore(NamedTuple):
+    text: str
+    score: float
+
+
+class Hypothesis(_TextAndScore):
+    """A translation: the pair of its text and its score, with what else is known of it.
 
     Attributes:
         text: detokenised, without line breaks.
         score: log-probability over the length penalty; of a line translated in pieces, their mean.
+        details: of its tokens, where log-probabilities or attention were asked for.
     """
 
-    text: str
-    score: float
+    details: TokenDetails | None = None
+
+    def __new__(cls, text: str, score: float, details: TokenDetails | None = None) -> Hypothesis:
+        """The translation."""
+        made = super().__new__(cls, text, score)
+        made.details = details
+        return made
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
@@ -123,20 +171,31 @@ def _encode(window: list[tuple[int, str, LineInputs]], name: str, vocabulary: Vo
 
 def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: Sequence[Piece],
                      streams: int) -> list[list[Hypothesis]]:
-    tokens, scores = predictor(**batch_inputs(batch, streams))  # [batch, n_best, length], [batch, n_best]
-    if not np.isfinite(scores[:, 0]).all():
+    found = Found(*predictor(**batch_inputs(batch, streams)))
+    if not np.isfinite(found.scores[:, 0]).all():
         why = "training has diverged. Take an earlier checkpoint."
-        if np.isneginf(scores[:, 0]).any():
+        if np.isneginf(found.scores[:, 0]).any():
             why += " Or a logits processor of your own forbids every token."
         raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
-    return [[Hypothesis(_text(vocabulary, ids), float(score))
-             for ids, score in zip(row, row_scores, strict=True) if np.isfinite(score)]
-            for row, row_scores in zip(tokens, scores, strict=True)]
+    detailed = found.log_probs is not None or found.attention is not None
+    return [[Hypothesis(_text(vocabulary, found.tokens[row, k]), float(score),
+                        _details(found, row, k, piece) if detailed else None)
+             for k, score in enumerate(found.scores[row]) if np.isfinite(score)]
+            for row, piece in enumerate(batch)]
 
 
 def _text(vocabulary: Vocabulary, ids: np.ndarray) -> str:
     ends = np.flatnonzero((ids == EOS) | (ids == PAD))
     return one_line(vocabulary.decode(ids[:ends[0]].tolist() if len(ends) else ids.tolist()))
+
+
+def _details(found: Found, row: int, k: int, piece: Piece) -> TokenDetails:
+    source = [token[0] if isinstance(token, tuple) else token for token in piece.ids] + [EOS]
+    ids = found.tokens[row, k]
+    length = np.count_nonzero(ids != PAD)
+    return TokenDetails(
+        source, ids[:length].tolist(), None if found.log_probs is None else found.log_probs[row, k, :length],
+        None if found.attention is None else found.attention[row, k, :length, :len(source)])
 
 
 def _join(pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
@@ -145,5 +204,25 @@ def _join(pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
         return [Hypothesis("", 0.0)]
     if len(pieces) == 1:
         return pieces[0]
-    return [Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts))
+    return [Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
+                       _joined_details([h.details for h in parts if h.details]))
             for parts in zip(*pieces, strict=False)]
+
+
+def _joined_details(pieces: list[TokenDetails]) -> TokenDetails | None:
+    if not pieces:
+        return None
+    log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
+    blocks = [piece.attention for piece in pieces if piece.attention is not None]
+    return TokenDetails([token for piece in pieces for token in piece.source_ids],
+                        [token for piece in pieces for token in piece.ids],
+                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None)
+
+
+def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    joined = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
+    row = column = 0
+    for block in blocks:
+        joined[row:row + block.shape[0], column:column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return joined

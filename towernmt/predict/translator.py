@@ -12,11 +12,12 @@ import numpy as np
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.predict.batch_inputs import LineInputs
-from towernmt.predict.decoding.inputs import by_name
+from towernmt.predict.decoding.assembly import decoding_for
+from towernmt.predict.decoding.inputs import by_name, decoding_signature
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
-from towernmt.predict.decoding.search import OUTPUT_NAMES, search_signature, search_tower
+from towernmt.predict.decoding.search import decoding_tower, output_names
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.stream import Hypothesis, translate_stream
+from towernmt.predict.stream import Found, Hypothesis, translate_stream
 from towernmt.predict.trained_model import TrainedModel
 
 
@@ -27,7 +28,8 @@ class Translator:
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         predictor: tensorpack's `OfflinePredictor`: (source int32 `[batch, source length]`, source_length
             int32 `[batch]`) to tokens int32 `[batch, n_best, length]` and scores float32
-            `[batch, n_best]`. What the model or the processors declare beyond these two comes behind them.
+            `[batch, n_best]`. What the model or the processors declare beyond these two comes behind them, and so do
+            log-probabilities and attention in what it gives.
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
@@ -36,7 +38,8 @@ class Translator:
                  batch_tokens: int = StreamSettings.batch_tokens,
                  batch_sentences: int = StreamSettings.batch_sentences,
                  stream: StreamSettings | None = None, model: Any = None,
-                 processors: Sequence[LogitsProcessor] = (), **search: Any) -> None:
+                 processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
+                 **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
@@ -51,6 +54,7 @@ class Translator:
             stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
             model: the `NMTModel` of the run, or its class, where the run does not hold its code.
             processors: what else the search asks of a translation, by logits processors of one's own.
+            log_probs, attention: give these with each hypothesis, as its `details`.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -63,10 +67,10 @@ class Translator:
         with TrainedModel(run, checkpoint, device=device, averaged=self.search.averaged, model=model) as trained:
             self.checkpoint = trained.checkpoint
             self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
-            signature = search_signature(trained.model, self.search, processors)
-            self._inputs = [spec.name for spec in signature]
-            self.predictor = trained.predictor(
-                search_tower(trained.model, self.search, processors=processors), signature, OUTPUT_NAMES)
+            decoding = decoding_for(self.search, processors, log_probs=log_probs, attention=attention)
+            signature = decoding_signature(trained.model, decoding)
+            self._inputs, self._outputs = [spec.name for spec in signature], output_names(decoding)
+            self.predictor = trained.predictor(decoding_tower(trained.model, decoding), signature, self._outputs)
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None) -> str: ...  # type: ignore[overload-overlap]
@@ -122,9 +126,9 @@ class Translator:
         return translate_stream(self._predict, self.source_vocabulary, self.target_vocabulary, lines,
                                 self.stream, name, inputs)
 
-    def _predict(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        tokens, scores = self.predictor(*by_name(self._inputs, (), inputs))
-        return tokens, scores
+    def _predict(self, **inputs: np.ndarray) -> Found:
+        arrays = self.predictor(*by_name(self._inputs, (), inputs))
+        return Found(**dict(zip(self._outputs, arrays, strict=True)))
 
 
 def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,

@@ -120,16 +120,18 @@ def test_a_strategy_of_ones_own_decodes_what_its_input_says_with_the_scores_and_
 
 @pytest.mark.parametrize("settings", [SearchSettings(beam_size=1), SearchSettings(beam_size=4, n_best=3),
                                       SamplingSettings(samples=3)])
-def test_every_strategy_collects_the_attention_that_teacher_forcing_has_for_what_it_finds(
+def test_every_strategy_collects_the_attention_and_log_probabilities_of_teacher_forcing_for_what_it_finds(
         graph: Any, settings: Any) -> None:
     sampling = isinstance(settings, SamplingSettings)
     plain = sampling_for(settings) if sampling else decoding_for(settings)
-    decoder = Decoder(rnnsearch(), Decoding(plain.strategy, plain.processors, LengthLimit(1.0, 3), attention=True))
+    decoder = Decoder(rnnsearch(), Decoding(plain.strategy, plain.processors, LengthLimit(1.0, 3), attention=True,
+                                            log_probs=True))
     found = decoder(source=SOURCE, source_length=SOURCE_LENGTH, **({"draw": 1} if sampling else {}))
     assert found.attention[1].std() > 0.02      # not the same everywhere
     for place in range(found.tokens.shape[1]):
-        _, attention = decoder.forced(found.tokens[:, place])
+        log_prob, attention = decoder.forced(found.tokens[:, place])
         np.testing.assert_allclose(found.attention[:, place], attention, atol=1e-5)
+        np.testing.assert_allclose(found.log_probs[:, place], log_prob, rtol=1e-4, atol=1e-5)
 
 
 def test_attention_of_a_model_that_gives_none_is_refused(graph: Any) -> None:

@@ -10,6 +10,7 @@ from towernmt_toy_model import EOS, ToyModel, plain_beam_search, searcher
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.decoding.candidates import Candidates
+from towernmt.predict.decoding.distribution import Distribution
 from towernmt.predict.decoding.processors.forbidden_tokens import ForbiddenTokens
 from towernmt.predict.decoding.processors.minimum_length import MinimumLength
 from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor, TokenFilter
@@ -91,7 +92,8 @@ def test_the_processors_of_a_chain_act_in_their_order(graph: Any) -> None:
     chain = [Temperature(2.0), ForbiddenTokens([3]), Temperature(0.25)]
     expected = LOGITS / 2
     expected[:, 3] = NEVER
-    assert np.array_equal(run(Candidates(tf.constant(LOGITS), chain, context()).logits()), expected / 0.25)
+    candidates = Candidates(Distribution(tf.constant(LOGITS)), chain, context())
+    assert np.array_equal(run(candidates.logits()), expected / 0.25)
 
 
 @pytest.mark.parametrize("chain", [
@@ -100,7 +102,7 @@ def test_the_processors_of_a_chain_act_in_their_order(graph: Any) -> None:
 @pytest.mark.parametrize("count", [1, 3, SIZE])
 def test_the_best_candidates_are_those_that_may_come_with_the_models_log_probabilities(
         graph: Any, chain: list[LogitsProcessor], count: int) -> None:
-    candidates = Candidates(tf.constant(LOGITS), chain, context())
+    candidates = Candidates(Distribution(tf.constant(LOGITS)), chain, context())
     log_prob, token, logits = run([*candidates.best(count), candidates.logits()])
     full = np.where(logits > NEVER, log_softmax(LOGITS), NEVER)
     for row in range(len(LOGITS)):
@@ -121,7 +123,7 @@ def test_the_best_candidates_are_the_same_with_filters_as_with_processors_of_all
             return self.filter(logits, context)
 
     filters: list[TokenFilter] = [ForbiddenTokens([0, 1]), MinimumLength(9), NotAgainByFilter()]
-    few, every = run([Candidates(tf.constant(LOGITS), chain, context()).best(4)
+    few, every = run([Candidates(Distribution(tf.constant(LOGITS)), chain, context()).best(4)
                       for chain in (filters, [All(filter) for filter in filters])])
     for row in range(len(LOGITS)):
         left = few[0][row] > NEVER
@@ -131,8 +133,8 @@ def test_the_best_candidates_are_the_same_with_filters_as_with_processors_of_all
 
 def test_the_models_log_probability_of_a_token_is_what_no_processor_changes(graph: Any) -> None:
     token = np.array([3, 0, 5, 8])
-    found = run(Candidates(tf.constant(LOGITS), [Temperature(0.1), ForbiddenTokens([0])], context()).log_prob(
-        tf.constant(token)))
+    chain = [Temperature(0.1), ForbiddenTokens([0])]
+    found = run(Candidates(Distribution(tf.constant(LOGITS)), chain, context()).log_prob(tf.constant(token)))
     np.testing.assert_allclose(found, log_softmax(LOGITS)[range(4), token], rtol=1e-5, atol=1e-6)
 
 

@@ -68,7 +68,7 @@ class ValidationTowers:
         nll = None if self._loss is None else self._mean_nll(validation)
         return Outcome(translations, corpus_scores(translations, *validation.references), nll)
 
-    def _translate(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _translate(self, **inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         self._between()
         return self._predictor(**inputs)
 

@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
+from towernmt.cli.translation.search_options import add_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.output_file import check_apart, output_file
@@ -17,8 +18,6 @@ from towernmt.predict.text_io import open_input
 
 if TYPE_CHECKING:
     from towernmt.predict.translator import Translator
-
-AS_THE_RUN = "default: the run's setting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,17 +75,6 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="the --logdir of a training run")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
-    parser.add_argument("--last-weights", action="store_true",
-                        help="translate with the weights of the last update, not with their moving average")
-    parser.add_argument("--beam", type=int, metavar="N",
-                        help=f"hypotheses kept for each sentence; 1 is greedy search ({AS_THE_RUN})")
-    parser.add_argument("--length-penalty", type=float, metavar="ALPHA",
-                        help=f"length normalisation; 0 is none, more makes longer text ({AS_THE_RUN})")
-    parser.add_argument("--max-length", metavar="FACTOR,CONSTANT",
-                        help="a translation has at most source tokens * FACTOR + CONSTANT tokens "
-                             f"({AS_THE_RUN})")
-    parser.add_argument("--min-length", type=int, metavar="TOKENS",
-                        help=f"a translation has at least so many tokens ({AS_THE_RUN})")
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are cut at punctuation or spaces, translated in "
                                                "pieces and joined (default: %(default)s)")
@@ -94,6 +82,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="source tokens in a batch, padding included, at most (default: %(default)s)")
     parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
                         help="sentences in a batch, at most (default: %(default)s)")
+    add_search_options(parser, without=["n_best"])
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", type=int, metavar="N",
                         help="translate on GPU N (default: the first one, or the CPU where there is none)")
@@ -109,7 +98,7 @@ def make_translator(args: argparse.Namespace) -> Translator:
     """
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
-    search = _search_arguments(args)
+    search = search_options(args)
     # A wrong value is refused before anything is loaded; the beam is at least n_best if it is not given.
     SearchSettings(**{"beam_size": max(5, search.get("n_best", 1)), **search})
     window = getattr(args, "window", None)
@@ -122,21 +111,6 @@ def make_translator(args: argparse.Namespace) -> Translator:
 
     log_to_stderr()
     return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream, **search)
-
-
-def _search_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `SearchSettings` that were given."""
-    given: dict[str, Any] = {
-        "beam_size": args.beam, "n_best": getattr(args, "n_best", None), "length_penalty": args.length_penalty,
-        "min_length": args.min_length, "averaged": False if args.last_weights else None}
-    if args.max_length is not None:
-        factor, _, constant = args.max_length.partition(",")
-        try:
-            given["max_length_factor"], given["max_length_constant"] = float(factor), int(constant or 0)
-        except ValueError:
-            raise SettingsError(
-                f"--max-length {args.max_length}: expected FACTOR,CONSTANT, for example 2,10.") from None
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def log_to_stderr() -> None:

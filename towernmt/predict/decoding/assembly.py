@@ -17,11 +17,13 @@ from towernmt.predict.decoding.strategies.greedy import GreedySearch
 from towernmt.predict.decoding.strategies.strategy import Strategy
 
 
-def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor] = ()) -> Decoding:
+def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor] = (), *,
+                 attention: bool = False, log_probs: bool = False) -> Decoding:
     """The search that settings ask for.
 
     Args:
         processors: those of one's own; they act behind those of the settings.
+        attention, log_probs: what else is given of each hypothesis; see `Decoded`.
     """
     scoring = LengthPenalty(settings.length_penalty)
     strategy: Strategy = GreedySearch(scoring)
@@ -31,4 +33,4 @@ def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor]
     if settings.min_length:
         chain.append(MinimumLength(settings.min_length))
     return Decoding(strategy, [*chain, *processors],
-                    LengthLimit(settings.max_length_factor, settings.max_length_constant))
+                    LengthLimit(settings.max_length_factor, settings.max_length_constant), attention, log_probs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
+from towernmt.predict.decoding.distribution import Distribution
 from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor, TokenFilter
 from towernmt.predict.decoding.step import StepContext
 
@@ -13,13 +14,13 @@ from towernmt.predict.decoding.step import StepContext
 class Candidates:
     """What a strategy chooses from at a step. Nothing is computed but what it asks for."""
 
-    def __init__(self, logits: Tensor, processors: Sequence[LogitsProcessor], context: StepContext) -> None:
+    def __init__(self, distribution: Distribution, processors: Sequence[LogitsProcessor], context: StepContext) -> None:
         """
         Args:
-            logits: `[batch * width, vocabulary]`, as the model gave them.
+            distribution: the model's, `[batch * width, vocabulary]`.
             processors: in the order in which they act.
         """
-        self._logits = tf.cast(logits, tf.float32)
+        self._distribution = distribution
         self._processors, self._context = processors, context
 
     def logits(self) -> Tensor:
@@ -41,7 +42,8 @@ class Candidates:
         before, filters = _split(self._processors)
         wanted = count + sum(filter.at_most for filter in filters)
         top, token = tf.math.top_k(self._processed(before), min(wanted, self._context.vocabulary_size))
-        log_prob = top - self._log_sum(tf.reduce_max(self._logits, axis=1, keepdims=True) if before else top[:, :1])
+        log_prob = top - self._distribution.log_sum(
+            tf.reduce_max(self._distribution.logits, axis=1, keepdims=True) if before else top[:, :1])
         for filter in filters:
             log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
         return log_prob, token
@@ -54,18 +56,13 @@ class Candidates:
         Returns:
             float32 `[batch * width]`.
         """
-        log_sum = self._log_sum(tf.reduce_max(self._logits, axis=1, keepdims=True))
-        return tf.gather(self._logits, token, batch_dims=1) - log_sum[:, 0]
+        return self._distribution.log_prob(token)
 
     def _processed(self, processors: Sequence[LogitsProcessor]) -> Tensor:
-        logits = self._logits
+        logits = self._distribution.logits
         for processor in processors:
             logits = processor(logits, self._context)
         return logits
-
-    def _log_sum(self, highest: Tensor) -> Tensor:
-        """log(sum(exp(logits))), float32 `[batch * width, 1]`, given the highest logit of each row."""
-        return highest + tf.math.log(tf.reduce_sum(tf.exp(self._logits - highest), axis=1, keepdims=True))
 
 
 def _split(processors: Sequence[LogitsProcessor]) -> tuple[Sequence[LogitsProcessor], list[TokenFilter]]:

@@ -12,6 +12,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.predict.decoding.candidates import Candidates
+from towernmt.predict.decoding.distribution import Distribution
 from towernmt.predict.decoding.length_limit import LengthLimit
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.step import History, StepContext
@@ -27,12 +28,14 @@ class Decoding:
         processors: what a candidate may be; they act in this order.
         limit: how long a hypothesis may become.
         attention: whether the attention of every step is collected, for which the model must give it.
+        log_probs: whether the log-probability of every token is collected.
     """
 
     strategy: Strategy
     processors: Sequence[LogitsProcessor]
     limit: LengthLimit
     attention: bool = False
+    log_probs: bool = False
 
 
 def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) -> Decoded:
@@ -81,7 +84,8 @@ class _Loop:
     def start(self) -> _LoopState:
         width = self._strategy.width
         state = self._model.start_state(self._memory, width)
-        empty = History(tf.zeros([self._batch, width, 0], tf.int32), self._no_attention())
+        empty = History(tf.zeros([self._batch, width, 0], tf.int32), self._no_attention(),
+                        tf.zeros([self._batch, width, 0]) if self._decoding.log_probs else ())
         return _LoopState(
             step=tf.convert_to_tensor(state.step), token=tf.fill([self._batch * width], BOS), history=empty,
             strategy=self._strategy.start(empty, self._inputs), cache=state.cache)
@@ -92,10 +96,12 @@ class _Loop:
     def step(self, state: _LoopState) -> _LoopState:
         logits, decoder, attention = self._decode(
             state.token, DecoderState(self._memory, state.cache, state.step))
+        distribution = Distribution(logits)
         context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=attention,
-                              inputs=self._inputs, vocabulary_size=self._model.target_vocab_size)
+                              inputs=self._inputs, vocabulary_size=self._model.target_vocab_size,
+                              distribution=distribution if self._decoding.log_probs else None)
         choice = self._strategy.choose(
-            Candidates(logits, self._decoding.processors, context), context, state.strategy)
+            Candidates(distribution, self._decoding.processors, context), context, state.strategy)
         return _LoopState(
             step=state.step + 1, token=tf.reshape(choice.token, [-1]),
             history=context.grown(choice.parent, choice.token), strategy=choice.state,

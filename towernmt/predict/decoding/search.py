@@ -18,11 +18,13 @@ from towernmt.predict.decoding.inputs import by_name, decoding_signature
 from towernmt.predict.decoding.loop import Decoding, decode
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.decoding.strategies.strategy import Decoded
 
 __all__ = ["OUTPUT_NAMES", "SearchPredictor", "SearchResult", "SearchSettings", "beam_search", "build_predictor",
            "build_search_predictor", "search_signature", "search_tower"]
 
 OUTPUT_NAMES = ["tokens", "scores"]
+"""Tensors that every search tower has, by name."""
 
 
 class SearchResult(NamedTuple):
@@ -77,13 +79,24 @@ def search_tower(model: NMTModel, settings: SearchSettings, device: str | None =
     it in a `TowerFunc` there, which tensorpack 0.11 then calls without end.
 
     Its outputs are named `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32
-    `[batch, n_best]`) in the tower; see `SearchResult`.
+    `[batch, n_best]`) in the tower; see `SearchResult`. `decoding_tower` gives more of each hypothesis.
 
     Args:
         device: TensorFlow's name, such as "/cpu:0"; None leaves the placement to TensorFlow.
         processors: of one's own; they act behind those of the settings.
     """
-    return _tower(model, decoding_for(settings, processors), device)
+    tower = decoding_tower(model, decoding_for(settings, processors), device)
+
+    def search(*tensors: Tensor) -> SearchResult:
+        found = tower(*tensors)
+        return SearchResult(found.tokens, found.scores)
+    return search
+
+
+def output_names(decoding: Decoding) -> list[str]:
+    """The names of the tensors that a decoding tower has: fields of `Decoded`."""
+    asked = {"log_probs": decoding.log_probs, "attention": decoding.attention}
+    return [*OUTPUT_NAMES, *(name for name, given in asked.items() if given)]
 
 
 class SearchPredictor:
@@ -93,13 +106,13 @@ class SearchPredictor:
     gets its session later (`_before_train`).
     """
 
-    def __init__(self, inputs: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         """
         Args:
             inputs: placeholders by name, in their order.
-            outputs: tokens and scores.
+            outputs: tensors by name, in the order in which they are given.
         """
-        self._names, self._inputs, self._outputs = list(inputs), list(inputs.values()), list(outputs)
+        self._names, self._inputs, self._outputs = list(inputs), list(inputs.values()), dict(outputs)
         self._call: Callable[..., Any] | None = None
 
     def set_session(self, session: Any) -> None:
@@ -110,9 +123,9 @@ class SearchPredictor:
         """
         if hasattr(session, "_tf_sess"):
             session = session._tf_sess()
-        self._call = session.make_callable(self._outputs, feed_list=self._inputs)
+        self._call = session.make_callable(list(self._outputs.values()), feed_list=self._inputs)
 
-    def __call__(self, *arrays: np.ndarray, **named: np.ndarray | int) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray | int) -> tuple[np.ndarray, ...]:
         """Translate a batch: `predictor(source, source_length)`.
 
         Args:
@@ -120,14 +133,13 @@ class SearchPredictor:
                 source_length int32 `[batch]`; and what the model, the strategy and the processors declare.
             named: any of them by name.
         Returns:
-            tokens int32 `[batch, n, length]` and scores float32 `[batch, n]`.
+            tokens int32 `[batch, n, length]` and scores float32 `[batch, n]`, and what else the decoding gives.
         Raises:
             SettingsError: an input is missing, given twice or not known.
         """
         if self._call is None:
             raise RuntimeError("SearchPredictor: call set_session(session) before the first batch.")
-        tokens, scores = self._call(*by_name(self._names, arrays, named))
-        return tokens, scores
+        return tuple(self._call(*by_name(self._names, arrays, named)))
 
 
 def build_search_predictor(model: NMTModel, settings: SearchSettings, device: str | None = None,
@@ -153,16 +165,16 @@ def build_predictor(model: NMTModel, decoding: Decoding, device: str | None = No
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
         inputs = {spec.name: tf1.placeholder(spec.dtype, spec.shape, spec.name)
                   for spec in decoding_signature(model, decoding)}
-        result = _tower(model, decoding, device)(*inputs.values())
-    return SearchPredictor(inputs, result)
+        result = decoding_tower(model, decoding, device)(*inputs.values())
+    return SearchPredictor(inputs, {name: getattr(result, name) for name in output_names(decoding)})
 
 
-def _tower(model: NMTModel, decoding: Decoding, device: str | None) -> Callable[..., SearchResult]:
-    """A tower function over `decoding_signature(model, decoding)`, with outputs that have names."""
+def decoding_tower(model: NMTModel, decoding: Decoding, device: str | None = None) -> Callable[..., Decoded]:
+    """A tower function over `decoding_signature(model, decoding)`, with outputs `output_names(decoding)`."""
     names = [spec.name for spec in decoding_signature(model, decoding)]
 
-    def tower(*tensors: Tensor) -> SearchResult:
+    def tower(*tensors: Tensor) -> Decoded:
         with tf1.device(device) if device else nullcontext():
             found = decode(model, dict(zip(names, tensors, strict=True)), decoding)
-            return SearchResult(tf.identity(found.tokens, name="tokens"), tf.identity(found.scores, name="scores"))
+            return Decoded(**{name: tf.identity(getattr(found, name), name=name) for name in output_names(decoding)})
     return tower

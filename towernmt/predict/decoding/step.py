@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import PAD
+from towernmt.predict.decoding.distribution import Distribution
 
 
 class History(NamedTuple):
@@ -17,10 +18,13 @@ class History(NamedTuple):
         tokens: int32 `[batch, n, length]`, without BOS.
         attention: float32 `[batch, n, length, source length]`, which source positions the model looked at when it chose
             each token; `()` where that is not collected.
+        log_probs: float32 `[batch, n, length]`, of each token by the model, 0 for PAD; `()` where that is not
+            collected.
     """
 
     tokens: Tensor
     attention: Tensor = ()
+    log_probs: Tensor = ()
 
     def selected(self, place: Tensor) -> History:
         """The hypotheses at `place`, int32 `[batch, m]`: a number from 0 to n - 1 each."""
@@ -33,7 +37,7 @@ class History(NamedTuple):
     def without_attention_of_padding(self) -> History:
         """With an attention of 0 where the token is PAD."""
         written = tf.not_equal(self.tokens, PAD)[:, :, :, None]
-        return History(self.tokens, tf.nest.map_structure(
+        return self._replace(attention=tf.nest.map_structure(
             lambda tensor: tf.where(written, tensor, tf.zeros_like(tensor)), self.attention))
 
 
@@ -51,6 +55,7 @@ class StepContext(NamedTuple):
         inputs: the tensors that the model, the strategy and the processors declared, by name; one that belongs to
             sentences has `batch` rows (see `for_rows`).
         vocabulary_size: of the target.
+        distribution: what the model says of the next token, where log-probabilities are collected.
     """
 
     step: Tensor
@@ -59,6 +64,7 @@ class StepContext(NamedTuple):
     attention: Tensor
     inputs: Mapping[str, Tensor]
     vocabulary_size: int
+    distribution: Distribution | None = None
 
     @property
     def width(self) -> int:
@@ -83,11 +89,19 @@ class StepContext(NamedTuple):
         Returns:
             `[batch, n, step + 1]`.
         """
-        before, attention = self.history, self.attention
+        before, attention, log_prob = self.history, self.attention, self._log_prob(parent, token)
         if parent is not None:
             before, attention = before.selected(parent), _gathered(attention, parent)
-        step = tf.nest.map_structure(lambda tensor: tf.expand_dims(tensor, 2), History(token, attention))
+        step = tf.nest.map_structure(lambda tensor: tf.expand_dims(tensor, 2), History(token, attention, log_prob))
         return before.followed_by(step)
+
+    def _log_prob(self, parent: Tensor | None, token: Tensor) -> Tensor:
+        """Of tokens that follow hypotheses, as for `grown`: float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
+        if self.distribution is None:
+            return ()
+        place = tf.range(self.width)[None] if parent is None else parent
+        row = tf.range(tf.shape(token)[0])[:, None] * self.width + place
+        return tf.where(tf.equal(token, PAD), 0.0, self.distribution.log_prob(token, row))
 
 
 def _gathered(nest: Any, place: Tensor) -> Any:

@@ -67,7 +67,7 @@ class AncestralSampling(Strategy):
 
     def result(self, state: SamplingState, live: History) -> Decoded:
         live = live.without_attention_of_padding()
-        return Decoded(live.tokens, state.log_prob, live.attention)
+        return Decoded(live.tokens, state.log_prob, live.attention, live.log_probs)
 
     def _draw(self, logits: Tensor, step: Tensor, seed: Tensor, vocabulary_size: int) -> Tensor:
         """A token of each row, int32 `[batch * samples]`."""

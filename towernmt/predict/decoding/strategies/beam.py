@@ -82,7 +82,7 @@ class BeamSearch(Strategy):
 
     def result(self, state: BeamState, live: History) -> Decoded:
         best = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
-        return Decoded(best.tokens, state.finished_score[:, :self._n_best], best.attention)
+        return Decoded(best.tokens, state.finished_score[:, :self._n_best], best.attention, best.log_probs)
 
     def _best_extensions(self, candidates: Candidates, state: BeamState) -> tuple[Tensor, Tensor, Tensor]:
         """The best 2 * beam one-token extensions of a sentence's live hypotheses, best first.

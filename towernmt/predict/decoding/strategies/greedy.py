@@ -60,6 +60,6 @@ class GreedySearch(Strategy):
 
     def result(self, state: GreedyState, live: History) -> Decoded:
         # Where every token was forbidden, there is no translation.
-        found = History(tf.where((state.score > NEVER)[:, :, None], live.tokens, PAD), live.attention)
+        found = live._replace(tokens=tf.where((state.score > NEVER)[:, :, None], live.tokens, PAD))
         found = found.without_attention_of_padding()
-        return Decoded(found.tokens, state.score, found.attention)
+        return Decoded(found.tokens, state.score, found.attention, found.log_probs)

@@ -34,11 +34,14 @@ class Decoded(NamedTuple):
             length limit has none); PAD behind.
         scores: float32 `[batch, n]`, as the strategy has them.
         attention: float32 `[batch, n, length, source length]`, 0 behind the end; `()` where that is not collected.
+        log_probs: float32 `[batch, n, length]`, of each token by the model, 0 behind the end; `()` where that is not
+            collected.
     """
 
     tokens: Tensor
     scores: Tensor
     attention: Tensor = ()
+    log_probs: Tensor = ()
 
 
 class Strategy(ABC):

@@ -1,0 +1,47 @@
+"""Options of a search: every field of `SearchSettings` has one, and nothing is given that was not said."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+import pytest
+
+from towernmt.cli.translation.search_options import add_search_options, search_options
+from towernmt.core.errors import SettingsError
+from towernmt.predict.decoding.settings import SearchSettings
+
+
+def parse(*arguments: str, **options: Any) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_search_options(parser, **options)
+    return search_options(parser.parse_args(arguments))
+
+
+def test_what_is_not_said_is_not_given() -> None:
+    assert parse() == {}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(SearchSettings), ids=lambda field: field.name)
+def test_every_field_can_be_said(field: Any) -> None:
+    option = field.name.replace("_", "-")
+    choices = field.metadata["choices"]
+    usual = ([f"--no-{option}"], False) if isinstance(field.default, bool) else (
+        [f"--{option}", str(choices[-1] if choices else field.default)], choices[-1] if choices else field.default)
+    said, value = {"beam_size": (["--beam", "3"], 3), "averaged": (["--last-weights"], False),
+                   "max_length_factor": (["--max-length", "1.5,3"], 1.5),
+                   "max_length_constant": (["--max-length", "1.5,3"], 3)}.get(field.name, usual)
+    found = parse(*said)[field.name]
+    assert found == value and type(found) is type(field.default)
+
+
+def test_a_command_may_have_an_option_of_its_own_for_a_field() -> None:
+    with pytest.raises(SystemExit):
+        parse("--n-best", "2", without=["n_best"])
+
+
+def test_a_length_that_is_not_two_numbers_is_refused() -> None:
+    assert parse("--max-length", "3") == {"max_length_factor": 3.0, "max_length_constant": 0}
+    with pytest.raises(SettingsError, match="--max-length 1,x: expected FACTOR,CONSTANT"):
+        parse("--max-length", "1,x")
