@@ -31,3 +31,128 @@ def test_an_n_gram_counts_that_any_of_several_references_has(texts, capsys) -> N
 def test_a_reference_of_another_length_is_named(texts, capsys) -> None:
     assert main(["evaluate", "--hypothesis-file", "hyp", "--reference", "one", "--reference", "long"]) == 1
     assert "hyp has 1 lines and long has 2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reference = [f"the {color} {animal} sees a {other}" for color in ("red", "blue", "old", "young")
+                 for animal in ("dog", "cat", "horse") for other in ("man", "house")]
+    worse = [line.replace("sees a", "is the") if i % 2 else line.replace("sees", "looks") for i, line in
+             enumerate(reference)]
+    better = [line.replace("the old", "an old") for line in reference]
+    for name, lines in {"ref": reference, "worse": worse, "better": better, "src": reference}.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+
+
+QUICK = ["--bootstrap-samples", "50", "--randomization-trials", "60"]
+
+
+def test_several_systems_stand_in_one_table_with_their_chances(systems, capsys) -> None:
+    assert main(["evaluate", "--reference", "ref", "--system", "first=worse", "--system", "better", *QUICK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "24 sentences; ± is the 95 % confidence interval; p against first, * below 0.05"
+    assert lines[1].split() == ["BLEU", "chrF2", "TER"]
+    assert [line.split()[0] for line in lines[2:6]] == ["first", "better", "bootstrap", "randomisation"]
+    assert lines[4].count("*") == 3
+    assert [line.split(":")[0] for line in lines[6:]] == ["BLEU", "chrF2", "TER"] * 2
+    assert "bs:50|seed:12345|case:mixed" in lines[6] and "ar:60|seed:12345" in lines[9]
+
+
+def test_buckets_and_examples_are_shown_when_asked_for(systems, capsys) -> None:
+    arguments = ["evaluate", "--reference", "ref", "--system", "worse", "--system", "better", *QUICK, "--buckets",
+                 "--examples", "2", "--metrics", "bleu"]
+    assert main(arguments) == 0
+    output = capsys.readouterr().out
+    assert "BLEU by the length of the reference:\nwords  sentences" in output
+    assert "F1 of words by their frequency in the reference:" in output
+    assert "Worst of worse (sentence chrf):\nline " in output and "better is furthest above worse" in output
+    assert main([*arguments, "--source", "src", "--frequency-text", "src"]) == 0
+    output = capsys.readouterr().out
+    assert "by the length of the source" in output and "frequency in src" in output
+    assert "\n  source" in output
+
+
+def test_the_report_of_systems_is_one_json_object(systems, capsys) -> None:
+    assert main(["evaluate", "--reference", "ref", "--system", "a=worse", "--system", "b=better", *QUICK, "--json",
+                 "--source", "src"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["sentences"], report["references"], report["baseline"]) == (24, 1, "a")
+    assert [system["name"] for system in report["systems"]] == ["a", "b"]
+    scores = report["systems"][1]["scores"]
+    assert set(scores) == {"BLEU", "chrF2", "TER"} and scores["BLEU"]["bootstrap_p"] < 0.05
+    assert sum(bucket["sentences"] for bucket in report["by_length"]["buckets"]) == 24
+    assert sum(bucket["words"] for bucket in report["by_word_frequency"]["buckets"]) == 24 * 6
+    gained = report["systems"][1]["gained"][0]
+    assert gained["scores"]["b"] > gained["scores"]["a"] and set(gained["translations"]) == {"a", "b"}
+
+
+def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) -> None:
+    one = ["evaluate", "--reference", "ref", "--hypothesis-file", "worse"]
+    assert main([*one, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert list(before) == ["bleu", "chrf", "signature", "chrf_signature", "sentences"]
+    assert main([*one, "--json", "--buckets", "--metrics", "bleu", "chrf", "ter", *QUICK]) == 0
+    more = json.loads(capsys.readouterr().out)
+    assert {key: more[key] for key in before} == before
+    assert more["ter_signature"].startswith("nrefs:1|case:lc") and more["by_length"]["buckets"]
+    assert main([*one, "--metrics", "ter", "--buckets", *QUICK]) == 0
+    assert capsys.readouterr().out.startswith("TER = ")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--system", "a=worse", "--system", "a=better"], "there is a system 'a' already"),
+    (["--system", "=worse"], "expected NAME=RUN_OR_FILE"),
+    (["--system", "worse", "--model", "x"], "leave out --model"),
+    (["--system", "."], "is a run: pass the text that it is to translate as --source"),
+    (["--system", "missing"], "missing: cannot read"),
+    (["--system", "one"], "one has 1 lines and ref has 24"),
+    (["--system", "worse", "--significance-seed", "0"], "seed=0"),
+    (["--system", "worse", "--buckets", "--lengths", "5", "3"], "must rise"),
+])
+def test_what_cannot_be_compared_is_refused_in_a_sentence(systems, capsys, arguments, message) -> None:
+    Path("one").write_text("a\n")
+    assert main(["evaluate", "--reference", "ref", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems, capsys, monkeypatch) -> None:
+    from towernmt.cli.translation import evaluate
+    from towernmt.predict.stream import Hypothesis
+
+    Path("run/best/step-7").mkdir(parents=True)
+    Path("run/best/step-7/model.index").touch()
+
+    class Echo:
+        def __init__(self, checkpoint: str) -> None:
+            self.checkpoint = checkpoint
+
+        def translate_stream(self, lines, name):
+            return ([Hypothesis(line, 0.0)] for line in lines)
+
+    asked = []
+
+    def make(args):
+        asked.append((args.model, args.checkpoint))
+        return Echo(f"{args.model} {args.checkpoint}")
+
+    monkeypatch.setattr(evaluate, "make_translator", make)
+    assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
+                 "--system", "seventh=run/best/step-7", "--checkpoint", "last", "--json", *QUICK]) == 0
+    assert asked == [("run", "last"), ("run", "run/best/step-7/model")]
+    found = json.loads(capsys.readouterr().out)["systems"]
+    assert [system["checkpoint"] for system in found] == [None, "run last", "run run/best/step-7/model"]
+    assert [round(system["scores"]["BLEU"]["score"]) for system in found[1:]] == [100, 100]
+
+
+def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(systems, capsys) -> None:
+    arguments = ["evaluate", "--reference", "ref", "--system", "worse", "--system", "better", *QUICK]
+    assert main([*arguments, "--html", "page.html"]) == 0
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and "Translations beside ref" in text and "worse" in text
+    for file in ("ref", "better"):
+        assert main([*arguments, "--html", file]) == 1
+        assert f"--html {file} is the same file as" in capsys.readouterr().err
+    assert main(["evaluate", "--reference", "ref", "--hypothesis-file", "worse", "--html", "one.html", *QUICK]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 and Path("one.html").stat().st_size > 10000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -64,8 +65,10 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory, model: Transformer) 
     return write_run(tmp_path_factory.mktemp("run"), model, 0.5)
 
 
-def expected_scores(model: Transformer, checkpoint: str) -> list[float]:
-    """From the model's logits, pair by pair, in float64."""
+@pytest.fixture(scope="module")
+def expected_tokens(run_directory: Path, model: Transformer) -> list[np.ndarray]:
+    """Log-probabilities of the target's tokens from the model's logits, pair by pair, in float64."""
+    checkpoint = str(run_directory / "checkpoints/step-1/model")
     vocabulary = Data.source_vocabulary
     scores = []
     with tf1.Graph().as_default(), PredictTowerContext(""):
@@ -78,19 +81,32 @@ def expected_scores(model: Transformer, checkpoint: str) -> list[float]:
                 found = session.run(logits, {source: [ids], length: [len(ids)], target_in: [[BOS, *out[:-1]]]})[0]
                 found = found.astype(np.float64)
                 normalised = found - np.log(np.exp(found).sum(1, keepdims=True))
-                scores.append(normalised[np.arange(len(out)), out].sum())
+                scores.append(normalised[np.arange(len(out)), out])
     return scores
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 20, 4096])
 def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
-        run_directory: Path, model: Transformer, batch_tokens: int) -> None:
+        run_directory: Path, expected_tokens: list[np.ndarray], batch_tokens: int) -> None:
     scorer = Scorer(run_directory, device="cpu", batch_tokens=batch_tokens)
     found = scorer.score(PAIRS)
-    np.testing.assert_allclose([s.log_prob for s in found], expected_scores(model, scorer.checkpoint), atol=1e-4)
+    np.testing.assert_allclose([s.log_prob for s in found], [tokens.sum() for tokens in expected_tokens], atol=1e-4)
     assert [s.tokens for s in found] == [3, 1, 8, 2, 3, 4]
     assert found[0].mean == found[0].log_prob / 3
     assert scorer.score([]) == []
+
+
+def test_each_tokens_log_probability_is_told_when_asked_for(run_directory: Path,
+                                                            expected_tokens: list[np.ndarray]) -> None:
+    scorer = Scorer(run_directory, device="cpu", batch_tokens=20)
+    for found, expected in zip(scorer.score(PAIRS, per_token=True), expected_tokens, strict=True):
+        np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+        assert found.log_prob == pytest.approx(sum(found.log_probs), abs=1e-4)
+        assert found.perplexity == pytest.approx(np.exp(-expected.mean()), rel=1e-3)
+    one = scorer.score(("w7 unseen", "w8 unseen w9"), per_token=True)
+    assert one.pieces == ("w8", "<unk>", "w9", "</s>") and one.tokens == 4
+    assert one.bits_per_character == pytest.approx(-one.log_prob / np.log(2) / 13)      # 12, and the end
+    assert scorer.score(PAIRS[1]).characters == 1 and scorer.score(PAIRS[0]).pieces is None
 
 
 def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(run_directory: Path) -> None:
@@ -101,18 +117,40 @@ def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(run_directory: Pa
             scorer.score(wrong)  # type: ignore[call-overload]
 
 
-def test_the_command_writes_a_score_a_line(run_directory: Path, tmp_path: Path, model: Transformer,
+def test_the_command_writes_a_score_a_line(run_directory: Path, tmp_path: Path, expected_tokens: list[np.ndarray],
                                            capfd: pytest.CaptureFixture[str]) -> None:
     for side, name in enumerate(("source", "target")):
         (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
     files = [f"--source={tmp_path}/source", f"--target={tmp_path}/target", f"--output={tmp_path}/scores"]
-    expected = expected_scores(model, str(run_directory / "checkpoints/step-1/model"))
+    expected = [tokens.sum() for tokens in expected_tokens]
     assert main(["score", f"--model={run_directory}", *files]) == 0
     np.testing.assert_allclose(np.loadtxt(tmp_path / "scores"), expected, atol=1e-4)
-    said = re.search(r"6 pairs, 21 target tokens, perplexity ([\d.]+)\n", capfd.readouterr().err)
-    assert said is not None and float(said[1]) == pytest.approx(np.exp(-sum(expected) / 21), rel=1e-3)
+    said = re.search(r"6 pairs, 21 target tokens, ([\d.]+) bits a character, perplexity ([\d.]+)\n",
+                     capfd.readouterr().err)
+    characters = sum(len(target) + 1 for _, target in PAIRS)
+    assert said is not None and float(said[1]) == pytest.approx(-sum(expected) / np.log(2) / characters, rel=1e-3)
+    assert float(said[2]) == pytest.approx(np.exp(-sum(expected) / 21), rel=1e-3)
     assert main(["score", f"--model={run_directory}", "--mean", *files]) == 0
     np.testing.assert_allclose(np.loadtxt(tmp_path / "scores"), np.array(expected) / [3, 1, 8, 2, 3, 4], atol=1e-4)
+
+
+def test_the_command_writes_tokens_and_objects(run_directory: Path, tmp_path: Path, expected_tokens: list[np.ndarray],
+                                               capfd: pytest.CaptureFixture[str]) -> None:
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    command = ["score", f"--model={run_directory}", f"--source={tmp_path}/source", f"--target={tmp_path}/target"]
+    assert main([*command, "--tokens"]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert [row[:2] for row in rows[:4]] == [["0", "w4"], ["0", "w5"], ["0", "</s>"], ["1", "</s>"]]
+    np.testing.assert_allclose([float(row[2]) for row in rows], np.concatenate(expected_tokens), atol=1e-4)
+    assert main([*command, "--tokens", "--json"]) == 0
+    objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [one["pieces"] for one in objects[:2]] == [["w4", "w5", "</s>"], ["</s>"]]
+    np.testing.assert_allclose(objects[2]["log_probs"], expected_tokens[2], atol=1e-4)
+    assert objects[2]["perplexity"] == pytest.approx(np.exp(-expected_tokens[2].mean()), rel=1e-3)
+    assert list(objects[0]) == ["log_prob", "tokens", "mean", "perplexity", "bits_per_character", "pieces", "log_probs"]
+    assert main([*command, "--json", "--mean"]) == 1
+    assert "leave out --tokens and --json" in capfd.readouterr().err
 
 
 def test_files_of_unequal_length_are_refused_by_name(run_directory: Path, tmp_path: Path,

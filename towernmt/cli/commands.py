@@ -40,8 +40,10 @@ towernmt train --help-settings schedule"""),
         """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp
 towernmt translate --model runs/de-en --input test.de --n-best 3"""),
     "evaluate": Command(
-        "towernmt.cli.translation.evaluate", "translate a test set and score it (BLEU, chrF)",
-        "towernmt evaluate --model runs/de-en --source test.de --reference test.en"),
+        "towernmt.cli.translation.evaluate", "score translations of a test set (BLEU, chrF, TER), compare systems",
+        """towernmt evaluate --model runs/de-en --source test.de --reference test.en
+towernmt evaluate --source test.de --reference test.en --system runs/de-en --system other.en \\
+    --html page.html"""),
     "score": Command(
         "towernmt.cli.translation.score", "the log-probability that a model gives to translations",
         "towernmt score --model runs/de-en --source test.de --target test.en > scores"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sacrebleu.metrics import BLEU, CHRF
-
 from towernmt.core.errors import DataError
+from towernmt.predict.evaluation.metrics import MetricSettings, score_corpus
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,6 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *more: S
                             "there must be one line of each for every sentence.")
     if not references:
         raise DataError("There are no sentences to score: the reference is empty.")
-    everyone = [list(lines) for lines in (references, *more)]
-    bleu, chrf = BLEU(force=True), CHRF()  # force: no warning about text that looks tokenised
-    bleu_score = bleu.corpus_score(list(hypotheses), everyone)
-    chrf_score = chrf.corpus_score(list(hypotheses), everyone)
-    return Scores(bleu=float(bleu_score.score), chrf=float(chrf_score.score),
-                  signature=str(bleu.get_signature()), chrf_signature=str(chrf.get_signature()))
+    found = score_corpus(hypotheses, [references, *more], MetricSettings(("bleu", "chrf")))
+    (bleu, signature), (chrf, chrf_signature) = found["BLEU"], found["chrF2"]
+    return Scores(bleu=bleu, chrf=chrf, signature=signature, chrf_signature=chrf_signature)

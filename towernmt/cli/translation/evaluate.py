@@ -1,18 +1,25 @@
-"""`towernmt evaluate`: BLEU and chrF of a model on a test set, or of translations that are there already."""
+"""`towernmt evaluate`: BLEU, chrF and TER of a model, of translations that are there already, or of several systems."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
+from towernmt.cli.translation.systems import SystemArgument, parse_systems, read_systems
 from towernmt.cli.translation.translate import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.predict.evaluate import corpus_scores
+from towernmt.predict.evaluation.attention import sentence_attention
+from towernmt.predict.evaluation.buckets import FREQUENCIES, LENGTHS, count_words
+from towernmt.predict.evaluation.comparison import SignificanceSettings, System, check_sentences
+from towernmt.predict.evaluation.metrics import METRICS, TOKENIZERS, MetricSettings, score_corpus
+from towernmt.predict.evaluation.page import html_page
+from towernmt.predict.evaluation.report import Report, ReportSettings, as_json
+from towernmt.predict.evaluation.tables import bucket_tables, example_list, score_table
 from towernmt.predict.output_file import check_apart
-from towernmt.predict.text_io import read_text, write_lines
+from towernmt.predict.text_io import clean_lines, open_input, read_text, write_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,56 +30,182 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hypothesis", metavar="FILE", help="write the model's translations here")
     parser.add_argument("--hypothesis-file", metavar="FILE",
                         help="score these translations; no model and no source needed")
+    parser.add_argument("--system", metavar="[NAME=]RUN_OR_FILE", action="append", default=[],
+                        help="a run, a checkpoint's directory or a file of translations, to be compared with others: "
+                             "give several, the first is the baseline")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write a page with all of it: scores, charts, and the sentences side by side")
+    _add_metric_arguments(parser)
+    _add_report_arguments(parser)
     add_model_arguments(parser, required=False)
+
+
+def _add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, metavar="NAME",
+                        help=f"{', '.join(METRICS)} (default: bleu chrf; of several systems all)")
+    parser.add_argument("--tokenize", choices=TOKENIZERS, metavar="NAME",
+                        help=f"sacreBLEU's tokeniser for BLEU: {', '.join(TOKENIZERS)} (default: by --target-language, "
+                             "else 13a)")
+    parser.add_argument("--lowercase", action="store_true", help="let case make no difference (to TER it never does)")
+    parser.add_argument("--target-language", default="", metavar="CODE",
+                        help="of the translations, as zh, ja or ko, which have tokenisers of their own")
+    parser.add_argument("--bootstrap-samples", type=int, default=SignificanceSettings.samples, metavar="N",
+                        help="test sets drawn by the paired bootstrap (default: %(default)s)")
+    parser.add_argument("--randomization-trials", type=int, default=SignificanceSettings.trials, metavar="N",
+                        help="exchanges drawn by the paired approximate randomisation (default: %(default)s)")
+    parser.add_argument("--significance-seed", type=int, default=SignificanceSettings.seed, metavar="N",
+                        help="of both (default: %(default)s)")
+
+
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--buckets", action="store_true",
+                        help="scores by the length of the sentences, and F1 of words by their frequency")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="WORDS",
+                        help="the longest sentence of each bucket but the last (default: "
+                             f"{' '.join(map(str, LENGTHS))})")
+    parser.add_argument("--frequencies", type=int, nargs="+", default=FREQUENCIES, metavar="COUNT",
+                        help="the largest frequency of each bucket but the last (default: "
+                             f"{' '.join(map(str, FREQUENCIES))})")
+    parser.add_argument("--frequency-text", metavar="FILE",
+                        help="count the words here, as in the target side of the training data (default: the first "
+                             "reference)")
+    parser.add_argument("--examples", type=int, metavar="N",
+                        help="the N worst and best sentences, and the N that set systems most apart")
+    parser.add_argument("--examples-by", choices=("chrf", "bleu"), default="chrf",
+                        help="the score of a sentence alone (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
-    _check(args)
-    if args.hypothesis:
-        check_apart(("--hypothesis", args.hypothesis), {"--source": args.source, "--reference": args.reference},
-                    args.model)
+    settings = _settings(args)
+    arguments = parse_systems(args.system)
+    _check(args, arguments)
     references = [read_text(file) for file in args.reference]
-    result: dict[str, Any] = {}
-    if args.hypothesis_file:
-        hypotheses = read_text(args.hypothesis_file)
-        _check_lines(args.hypothesis_file, hypotheses, args.reference, references)
+    source = read_text(args.source) if args.source else None
+    systems = _systems(args, arguments, source, references)
+    if args.hypothesis:
+        write_lines(args.hypothesis, list(systems[0].hypotheses))
+    check_sentences(systems, references)
+    report = Report(systems, references, source, settings, *_frequencies(args))
+    if args.html:
+        title = f"Translations of {args.source}" if args.source else f"Translations beside {args.reference[0]}"
+        write_lines(args.html, [html_page(report, title)])
+    if args.system:
+        print(json.dumps(as_json(report)) if args.json else _tables(args, report))
     else:
-        source = read_text(args.source)
-        _check_lines(args.source, source, args.reference, references)
-        translator = make_translator(args)
-        start = time.perf_counter()
-        hypotheses = [best.text for best, *_ in translator.translate_stream(source, args.source)]
-        seconds = time.perf_counter() - start
-        result = {"checkpoint": translator.checkpoint, "seconds": round(seconds, 3),
-                  "sentences_per_second": round(len(source) / max(seconds, 1e-9), 1)}
-        if args.hypothesis:
-            write_lines(args.hypothesis, hypotheses)
-    result = {**asdict(corpus_scores(hypotheses, *references)), "sentences": len(hypotheses), **result}
-    print(json.dumps(result) if args.json else _readable(result))
+        found = _plain(systems[0], references, settings.metrics)
+        if args.json:
+            print(json.dumps({**found, **(as_json(report) if _asks_for_more(args) else {})}))
+        else:
+            print("\n\n".join([_readable(found), *_more(args, report)]))
     return 0
 
 
-def _check_lines(name: str, lines: list[str], files: list[str], references: list[list[str]]) -> None:
-    for file, reference in zip(files, references, strict=True):
-        if len(lines) != len(reference):
-            raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be translations "
-                            "of each other, line by line.")
+def _settings(args: argparse.Namespace) -> ReportSettings:
+    default = METRICS if args.system else ("bleu", "chrf")
+    return ReportSettings(
+        metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language),
+        significance=SignificanceSettings(args.bootstrap_samples, args.randomization_trials, args.significance_seed),
+        length_bounds=tuple(args.lengths), frequency_bounds=tuple(args.frequencies),
+        examples_by=args.examples_by, **({} if args.examples is None else {"examples": args.examples}))
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.hypothesis_file and (args.model or args.source or args.hypothesis):
+def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
+    if args.system and (args.model or args.hypothesis_file or args.hypothesis):
+        raise SettingsError("--system names all that is compared, runs and files: leave out --model, --hypothesis-file "
+                            "and --hypothesis.")
+    if args.hypothesis_file and (args.model or args.hypothesis):
         raise SettingsError("--hypothesis-file scores translations that are there already: "
-                            "leave out --model, --source and --hypothesis.")
-    if not args.hypothesis_file and not (args.model and args.source):
-        raise SettingsError("Pass --model and --source to translate and score, "
-                            "or --hypothesis-file to score translations that are there already.")
+                            "leave out --model and --hypothesis.")
+    if not args.system and not args.hypothesis_file and not (args.model and args.source):
+        raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score translations "
+                            "that are there already, or several --system to compare.")
+    for system in systems:
+        if system.run is not None and not args.source:
+            raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text that it is to translate "
+                                "as --source.")
+    inputs = {option: file for option, file in (
+        ("--source", args.source), ("--hypothesis-file", args.hypothesis_file),
+        ("--frequency-text", args.frequency_text)) if file}
+    read = {**inputs, "--reference": args.reference, "--system": [system.path for system in systems]}
+    for option, file in (("--hypothesis", args.hypothesis), ("--html", args.html)):
+        if file:
+            check_apart((option, file), read, args.model)
+
+
+def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,
+             references: list[list[str]]) -> list[System]:
+    def check_lines(name: str, lines: list[str]) -> None:
+        for file, reference in zip(args.reference, references, strict=True):
+            if len(lines) != len(reference):
+                raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be "
+                                "translations of each other, line by line.")
+
+    def translate(one: argparse.Namespace, name: str) -> System:
+        details = {"attention": True} if args.html and _gives_attention(one.model) else {}
+        translator, start = make_translator(one, **details), time.perf_counter()
+        hypotheses, attention = [], []
+        for best, *_ in translator.translate_stream(source or [], args.source):
+            hypotheses.append(best.text)
+            if details:
+                attention.append(sentence_attention(best.details, translator.source_vocabulary,
+                                                    translator.target_vocabulary))
+        return System(name, hypotheses, translator.checkpoint, time.perf_counter() - start, attention or None)
+
+    if source is not None:
+        check_lines(args.source, source)
+    if args.system:
+        return read_systems(arguments, args, check_lines, translate)
+    if args.hypothesis_file:
+        return read_systems([SystemArgument(args.hypothesis_file, args.hypothesis_file)], args, check_lines, translate)
+    return [translate(args, str(args.model))]
+
+
+def _gives_attention(run: str) -> bool:
+    """Whether the model of a run says what it looks at; one of one's own need not."""
+    from towernmt.checkpoint.saved_run import SavedRun
+
+    return SavedRun(run).load_model().gives_step_attention
+
+
+def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:
+    """What `Report` takes of the text that words are counted in."""
+    if args.frequency_text is None:
+        return ()
+    with open_input(args.frequency_text) as lines:
+        return count_words(clean_lines(lines, args.frequency_text), args.lowercase), args.frequency_text
+
+
+def _asks_for_more(args: argparse.Namespace) -> bool:
+    return bool(args.buckets or args.examples)
+
+
+def _tables(args: argparse.Namespace, report: Report) -> str:
+    return "\n\n".join([score_table(report), *_more(args, report)])
+
+
+def _more(args: argparse.Namespace, report: Report) -> list[str]:
+    return [*([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
+
+
+def _plain(system: System, references: list[list[str]], metrics: MetricSettings) -> dict[str, Any]:
+    """The scores of one system, by the names that `towernmt evaluate --json` has for them."""
+    keys = {"BLEU": ("bleu", "signature"), "chrF2": ("chrf", "chrf_signature"), "TER": ("ter", "ter_signature")}
+    scores = score_corpus(system.hypotheses, references, metrics)
+    result: dict[str, Any] = {keys[name][0]: score for name, (score, _) in scores.items()}
+    result.update({keys[name][1]: signature for name, (_, signature) in scores.items()})
+    result["sentences"] = len(system.hypotheses)
+    if system.seconds is not None:
+        result.update(checkpoint=system.checkpoint, seconds=round(system.seconds, 3),
+                      sentences_per_second=round(len(system.hypotheses) / max(system.seconds, 1e-9), 1))
+    return result
 
 
 def _readable(result: dict[str, Any]) -> str:
-    lines = [f"BLEU = {result['bleu']:.2f}  {result['signature']}",
-             f"chrF = {result['chrf']:.2f}  {result['chrf_signature']}"]
+    shown = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"))
+    lines = [f"{name} = {result[score]:.2f}  {result[signature]}"
+             for name, score, signature in shown if score in result]
     if "seconds" in result:
         lines.append(f"{result['sentences']} sentences in {result['seconds']:.1f} s, "
                      f"{result['sentences_per_second']:.1f} sentences/s ({result['checkpoint']})")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from towernmt.cli.translation.translate import log_to_stderr
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.text_io import clean_lines, open_input
+
+if TYPE_CHECKING:
+    from towernmt.predict.scorer import PairScore
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="where the scores go, one a line (default: stdout)")
     parser.add_argument("--mean", action="store_true",
                         help="write the mean log-probability of a token, not the sum over the sentence")
+    parser.add_argument("--tokens", action="store_true",
+                        help="write each target token, `line number from 0<TAB>token<TAB>log-probability`; with "
+                             "--json, in the objects")
+    parser.add_argument("--json", action="store_true",
+                        help="write one JSON object a line: log_prob, tokens, mean, perplexity, bits_per_character")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
     parser.add_argument("--last-weights", action="store_true",
@@ -37,26 +46,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score; returns the exit status."""
+    if args.mean and (args.tokens or args.json):
+        raise SettingsError("--mean writes one number a line: leave out --tokens and --json, whose lines hold more.")
     check_apart(("--output", args.output), {"--source": args.source, "--target": args.target}, args.model)
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
-    from towernmt.predict.scorer import Scorer  # imports TensorFlow
+    from towernmt.predict.scorer import Scorer, bits_per_character, perplexity  # imports TensorFlow
 
     log_to_stderr()
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     scorer = Scorer(args.model, args.checkpoint, device=device, averaged=not args.last_weights,
                     batch_tokens=args.batch_tokens)
-    pairs = tokens = 0
+    pairs = tokens = characters = 0
     total = 0.0
     with output_file(args.output) if args.output else nullcontext(sys.stdout.buffer) as output:
-        for score in scorer.score_stream(_read_pairs(args.source, args.target), args.source):
-            output.write(f"{score.mean if args.mean else score.log_prob:.6f}\n".encode())
-            pairs, tokens, total = pairs + 1, tokens + score.tokens, total + score.log_prob
+        for score in scorer.score_stream(_read_pairs(args.source, args.target), args.source, args.tokens):
+            output.writelines(line.encode() + b"\n" for line in _lines(pairs, score, args))
+            pairs, tokens, characters = pairs + 1, tokens + score.tokens, characters + score.characters
+            total += score.log_prob
         output.flush()
     if pairs:
-        print(f"{pairs:,} pairs, {tokens:,} target tokens, perplexity {math.exp(min(700.0, -total / tokens)):.3f}",
-              file=sys.stderr)
+        print(f"{pairs:,} pairs, {tokens:,} target tokens, {bits_per_character(total, characters):.3f} bits a "
+              f"character, perplexity {perplexity(total, tokens):.3f}", file=sys.stderr)
     return 0
+
+
+def _lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[str]:
+    """What is written of a pair."""
+    pieces, log_probs = score.pieces or (), score.log_probs or ()
+    if args.json:
+        more = {"pieces": pieces, "log_probs": [round(value, 6) for value in log_probs]} if args.tokens else {}
+        yield json.dumps({"log_prob": round(score.log_prob, 6), "tokens": score.tokens, "mean": round(score.mean, 6),
+                          "perplexity": round(score.perplexity, 6),
+                          "bits_per_character": round(score.bits_per_character, 6), **more}, ensure_ascii=False)
+    elif args.tokens:
+        for piece, value in zip(pieces, log_probs, strict=True):
+            yield f"{number}\t{piece}\t{value:.6f}"
+    else:
+        yield f"{score.mean if args.mean else score.log_prob:.6f}"
 
 
 def _read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:

@@ -89,9 +89,11 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
     device.add_argument("--cpu", action="store_true", help="translate on the CPU")
 
 
-def make_translator(args: argparse.Namespace) -> Translator:
+def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False) -> Translator:
     """The translator that the arguments ask for.
 
+    Args:
+        log_probs, attention: give these with each hypothesis.
     Raises:
         SettingsError: a value that cannot work.
         CheckpointError: there is no such checkpoint, or it does not fit its run.
@@ -110,7 +112,8 @@ def make_translator(args: argparse.Namespace) -> Translator:
     from towernmt.predict.translator import Translator  # imports TensorFlow
 
     log_to_stderr()
-    return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream, **search)
+    return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream,
+                      log_probs=log_probs, attention=attention, **search)
 
 
 def log_to_stderr() -> None:
