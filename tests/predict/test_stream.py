@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.predict.batch_inputs import Asked
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.pieces import cut_line
-from towernmt.predict.stream import Hypothesis, plan_batches, translate_lines, translate_stream
+from towernmt.predict.stream import Hypothesis, Searches, plan_batches, translate_lines, translate_stream
 from towernmt.predict.text_io import clean_lines, read_text
 
 PAD, EOS, UNK = 0, 2, 3
@@ -258,19 +260,49 @@ def test_further_inputs_of_the_lines_reach_the_predictor_by_name_padded_and_in_p
 
     ids = words.encode_batch(["p q", "p"])
     lines, prefixes = ["a b", "a", "", "a b", "a b"], [ids[0], ids[1], [], ids[1], ids[0]]
-    inputs = [{"prefix": prefix, "weight": -float(len(prefix))} for prefix in prefixes]
-    stream = translate_stream(prefixed, words, words, lines, StreamSettings(), inputs=iter(inputs))
+    asked = [Asked({"prefix": prefix, "weight": -float(len(prefix))}) for prefix in prefixes]
+    stream = translate_stream(prefixed, words, words, lines, StreamSettings(), asked=iter(asked))
     assert [best for (best,) in stream] == [
         ("p q a b", -2.0), ("p <unk> a", -1.0), ("", 0.0), ("p <unk> a b", -1.0), ("p q a b", -2.0)]
     # The same words with the same inputs are translated once; with others they are not the same.
     assert [len(weights) for _, weights in seen] == [3]
 
 
-def test_lines_without_inputs_and_inputs_without_lines_and_other_names_are_refused() -> None:
-    for inputs, match in (([{"a": 1}], "line 2 has no inputs"), ([{"a": 1}] * 3, "2 lines but more inputs"),
-                          ([{"a": 1}, {"b": 1}], r"line 2 has the inputs \['b'\] where line 1 has \['a'\]")):
+def test_lines_that_ask_for_different_things_go_into_different_batches() -> None:
+    words, seen = Words(), []
+
+    def predictor(settings: Mapping[str, int], **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.append((sorted(set(inputs) - {"source", "source_length"}), dict(settings), len(inputs["source"])))
+        return np.repeat(inputs["source"][:, None], 2, axis=1), np.zeros([len(inputs["source"]), 2])
+
+    lines = ["a b", "c", "d", "e f", "c", "c", "a b"]
+    asked = [Asked(), Asked({"x": [1]}), Asked({"x": [2, 3]}), Asked(search={"beam_size": 3}),
+             Asked({"x": [1]}, n_best=1), Asked({"x": [1]}, {"beam_size": 3}), Asked()]
+    searches = Searches(lambda settings: partial(predictor, settings))
+    stream = list(translate_stream(partial(predictor, {}), words, words, lines, StreamSettings(), asked=iter(asked),
+                                   searches=searches))
+    assert [best.text for best, *_ in stream] == lines and [len(found) for found in stream] == [2, 2, 2, 2, 1, 2, 2]
+    assert seen == [([], {}, 1), ([], {"beam_size": 3}, 1), (["x"], {}, 2), (["x"], {"beam_size": 3}, 1)]
+
+
+def test_lines_before_one_that_cannot_be_read_are_translated() -> None:
+    def lines() -> Iterator[str]:
+        yield from ("a", "b", "c")
+        raise DataError("line 4 is broken")
+    words = Words()
+    for window in (1, 2, 3, 9):
+        found = []
+        with pytest.raises(DataError, match="line 4 is broken"):
+            for best, *_ in translate_stream(Echo(), words, words, lines(), StreamSettings(window=window)):
+                found.append(best.text)
+        assert found == ["a", "b", "c"]
+
+
+def test_lines_without_inputs_and_inputs_without_lines_are_refused() -> None:
+    for inputs, match in (([Asked({"a": 1})], "line 2 has no inputs"),
+                          ([Asked({"a": 1})] * 3, "2 lines but more inputs")):
         def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return source[:, None], np.zeros([len(source), 1])
         words = Words()
         with pytest.raises(DataError, match=match):
-            list(translate_stream(predictor, words, words, ["x", "y"], StreamSettings(), inputs=inputs))
+            list(translate_stream(predictor, words, words, ["x", "y"], StreamSettings(), asked=inputs))

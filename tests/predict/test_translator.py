@@ -15,7 +15,7 @@ from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.errors import CheckpointError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.words import WordVocabulary
@@ -26,6 +26,7 @@ from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcesso
 from towernmt.predict.decoding.search import search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.decoding.step import StepContext
+from towernmt.predict.lines.options import LineOptions
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator
 
@@ -255,3 +256,53 @@ def test_a_trained_model_gives_its_weights_after_a_predictor_and_until_it_is_clo
     assert set(weights) == set(reader.get_variable_to_shape_map()) - {"beta1_power"}
     assert all(np.array_equal(value, reader.get_tensor(name)) for name, value in weights.items())
     assert predict([[4, 2]], [2])[0].shape[:2] == (1, 1)
+
+
+def test_lines_ask_for_different_things_and_each_gets_what_it_would_alone(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=3)
+    options = [LineOptions(), LineOptions(prefix="w3 w4"), LineOptions(avoid=["w2", "w5 w5"]), LineOptions(n_best=3),
+               LineOptions(search={"min_length": 6, "beam_size": 1}), LineOptions(prefix="w9", avoid=["w9"]),
+               LineOptions(prefix="w3 w4"), LineOptions()]
+    lines = ["w1 w2 w3", "w1 w2 w3", "w4", "w1 w2", "w1", "w1 w2 w3", "", "w4"]
+    together = translator.translate_nbest(lines, options=options)
+    for line, asked, found in zip(lines, options, together, strict=True):
+        alone = translator.translate_nbest(line, options=asked)
+        assert [h.text for h in found] == [h.text for h in alone]
+        np.testing.assert_allclose([h.score for h in found], [h.score for h in alone], rtol=1e-4)
+    texts = [found[0].text for found in together]
+    assert texts[1].startswith("w3 w4") and texts[5].split()[0] == "w9" and "w9" not in texts[5].split()[1:]
+    assert "w2" not in texts[2].split() and len(together[3]) == 3 and len(texts[4].split()) >= 6 and texts[6] == ""
+    assert len(together[0]) == 1
+
+
+def test_plain_lines_have_no_tower_but_the_plain_one_and_the_others_one_for_what_they_ask(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=2)
+    before = len(translator.predictor.graph.get_operations())
+    translator.translate(["w1", "w2 w3"], options=[LineOptions(), LineOptions(n_best=1)])
+    assert len(translator.predictor.graph.get_operations()) == before
+    translator.translate(["w1", "w2 w3"], options=[LineOptions(prefix="w3"), LineOptions(prefix="w3 w4")])
+    after = len(translator.predictor.graph.get_operations())
+    assert after > before
+    translator.translate(["w4"], options=[LineOptions(prefix="w3 w4")])
+    assert len(translator.predictor.graph.get_operations()) == after
+
+
+def test_options_of_all_lines_hold_for_lines_with_others(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=3, options=LineOptions(prefix="w3", avoid=["w4"]))
+    found = translator.translate(["w1 w2", "w1 w2"], options=[LineOptions(), LineOptions(prefix="w7", avoid=["w5"])])
+    assert found[0].startswith("w3") and found[0] == translator.translate("w1 w2") and found[1].startswith("w7")
+    assert not set(found[1].split()) & {"w4", "w5"}
+
+
+def test_a_line_that_asks_for_what_cannot_be_is_named(run_directory: Path) -> None:
+    translator = Translator(run_directory, beam_size=2)
+    for wrong, match in ((LineOptions(search={"beam_size": 0}), "deu line 2: beam_size=0"),
+                         (LineOptions(inputs={"prefex": [1]}), "The input 'prefex' of a line is not known")):
+        with pytest.raises(TowerNMTError, match=match):
+            list(translator.translate_stream(["w1", "w2"], "deu", options=[LineOptions(), wrong]))
+    with pytest.raises(SettingsError, match="not both"):
+        translator.translate(["w1"], inputs=[{}], options=[LineOptions()])
+    for field in ({"prefix": 3}, {"avoid": "w1"}, {"avoid": [1]}, {"n_best": True}, {"n_best": 0},
+                  {"search": {"bem": 1}}, {"partial_word": "yes"}):
+        with pytest.raises(SettingsError, match=next(iter(field))):
+            LineOptions(**field)

@@ -1,10 +1,10 @@
-"""From lines to the inputs of a batch, by name: the ids of the source, and what a caller gives for each line."""
+"""From lines to the inputs of a batch, by name: the ids of the source, and what is asked for each line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,35 +16,67 @@ LineInputs = Mapping[str, Any]
 """Further inputs of a line by name, such as a target prefix: NumPy arrays, or what NumPy makes one of."""
 
 
+class Asked(NamedTuple):
+    """What is asked for a line, in the terms of the search.
+
+    Attributes:
+        inputs: further inputs. Lines may have different ones.
+        search: settings of the search that are others for this line.
+        n_best: so many hypotheses at most; None for all.
+    """
+
+    inputs: LineInputs = {}
+    search: Mapping[str, Any] = {}
+    n_best: int | None = None
+
+
+NOTHING = Asked()
+
+
 @dataclass(frozen=True)
 class Piece:
     """What is translated at once: a line, or a part of a long one. Equal pieces have equal translations.
 
     Attributes:
         ids: of the source, without EOS; of several streams, tuples of ids.
+        kind: the names of its inputs, and its settings: pieces of one kind can share a batch.
         key: what tells `inputs` from others.
-        inputs: further inputs by name.
+        asked: for its line.
     """
 
     ids: tuple[Any, ...]
+    kind: tuple[tuple[str, ...], str] = ((), "")
     key: tuple[Any, ...] = ()
-    inputs: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    asked: Asked = field(default=NOTHING, compare=False)
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """By which pieces are sorted: those of a kind together, short ones first."""
+        return self.kind, len(self), self.ids, self.key
 
-def piece_of(ids: Iterable[Any], inputs: LineInputs) -> Piece:
-    """A piece of a line that has further `inputs`."""
-    arrays = {name: np.asarray(value) for name, value in sorted(inputs.items())}
-    key = tuple((name, array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items())
-    return Piece(tuple(ids), key, arrays)
+    def searched(self, settings: Mapping[str, Any]) -> Piece:
+        """The same piece, to be searched for with other settings."""
+        return piece_of(self.ids, self.asked._replace(search={**self.asked.search, **settings}))
+
+
+def piece_of(ids: Iterable[Any], asked: Asked = NOTHING) -> Piece:
+    """A piece of a line."""
+    if not asked.inputs and not asked.search:
+        return Piece(tuple(ids))
+    arrays = {name: np.asarray(value) for name, value in sorted(asked.inputs.items())}
+    key = tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays.values())
+    kind = tuple(arrays), repr(sorted(asked.search.items())) if asked.search else ""
+    return Piece(tuple(ids), kind, key, asked._replace(inputs=arrays))
 
 
 def batch_inputs(batch: Sequence[Piece], streams: int) -> dict[str, np.ndarray]:
     """The inputs of a batch by name.
 
     Args:
+        batch: of one kind.
         streams: ids of a token of the source, as the vocabulary has it.
     Returns:
         `source`, int32 `[batch, source length]` or `[batch, source length, streams]`; `source_length`, int32 `[batch]`;
@@ -52,36 +84,32 @@ def batch_inputs(batch: Sequence[Piece], streams: int) -> dict[str, np.ndarray]:
     """
     source, length = pad_sentences([piece.ids for piece in batch], streams)
     return {"source": source, "source_length": length,
-            **{name: _stacked([piece.inputs[name] for piece in batch]) for name in batch[0].inputs}}
+            **{name: _stacked([piece.asked.inputs[name] for piece in batch]) for name in batch[0].asked.inputs}}
 
 
-def inputs_of_lines(lines: Iterable[tuple[int, str]], inputs: Iterable[LineInputs] | None,
-                    name: str) -> Iterator[tuple[int, str, LineInputs]]:
-    """Each (line number, text) with its further inputs.
+def asked_of_lines(lines: Iterable[tuple[int, str]], asked: Iterable[Asked] | None,
+                   name: str) -> Iterator[tuple[int, str, Asked]]:
+    """Each (line number, text) with what is asked for it.
 
     Args:
-        inputs: for each line; None for none.
+        asked: for each line; None for nothing.
         name: where the lines come from, for errors.
     Raises:
-        DataError: there are not as many inputs as lines, or they have not the same names.
+        DataError: it is not given for as many lines as there are.
     """
-    if inputs is None:
+    if asked is None:
         for number, text in lines:
-            yield number, text, {}
+            yield number, text, NOTHING
         return
-    rest, number = iter(inputs), 0
-    names: set[str] | None = None
+    rest, count = iter(asked), 0
     for number, text in lines:
         given = next(rest, None)
         if given is None:
             raise DataError(f"{name} line {number} has no inputs: give as many as there are lines.")
-        names = set(given) if names is None else names
-        if set(given) != names:
-            raise DataError(f"{name} line {number} has the inputs {sorted(given)} where line 1 has {sorted(names)}: "
-                            "give every line the same ones.")
+        count += 1
         yield number, text, given
     if next(rest, None) is not None:
-        raise DataError(f"{name} has {number} lines but more inputs: give as many as there are lines.")
+        raise DataError(f"{name} has {count} lines but more inputs: give as many as there are lines.")
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -8,86 +8,45 @@ sentences sorted by length, batched, translated (the same sentence once), and gi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import groupby, islice
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from towernmt.core.errors import DivergenceError
+from towernmt.core.errors import DataError, DivergenceError
 from towernmt.dataflow.text.cleaning import one_line
-from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.factored import FactorError
-from towernmt.predict.batch_inputs import LineInputs, Piece, batch_inputs, inputs_of_lines, piece_of
+from towernmt.predict.batch_inputs import Asked, Piece, asked_of_lines, batch_inputs, piece_of
 from towernmt.predict.decoding.settings import StreamSettings
+from towernmt.predict.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
+from towernmt.predict.lines.faults import FaultCounts, fault_of, worse
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.text_io import clean_lines
+
+__all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "plan_batches",
+           "translate_lines", "translate_stream"]
 
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Sized)
-
-
-class Found(NamedTuple):
-    """What a predictor gives for a batch.
-
-    Attributes:
-        tokens: int32 `[batch, n_best, length]`: EOS where a hypothesis ended by itself, PAD behind.
-        scores: float32 `[batch, n_best]`.
-        log_probs: float32 `[batch, n_best, length]`, of each token; None if not asked for.
-        attention: float32 `[batch, n_best, length, source length]`; None if not asked for.
-    """
-
-    tokens: np.ndarray
-    scores: np.ndarray
-    log_probs: np.ndarray | None = None
-    attention: np.ndarray | None = None
-
-
 Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
 """From the inputs of a batch by name to `Found`, or to its first two arrays."""
 
 
-class TokenDetails(NamedTuple):
-    """The tokens of a translation, and what the model made of each.
-
-    Of a line translated in pieces, those of the pieces, one behind the other.
+class Searches(NamedTuple):
+    """What else than the plain search a stream may do, and what it watches.
 
     Attributes:
-        source_ids: of the source; EOS ends each piece. Of several streams, those of the words.
-        ids: of the translation; EOS ends each piece, unless that was cut at the length limit.
-        log_probs: float32 `[tokens]`, of each token by the model, in nats; None if not asked for.
-        attention: float32 `[tokens, source tokens]`, which source tokens the model looked at when it chose each
-            token; 0 between different pieces. None if not asked for.
+        with_settings: gives the predictor with some settings of the search changed.
+        faults: counts the translations that are seen to be wrong; None: nothing is watched.
+        retry: settings with which what is wrong is searched for again; None: it is not.
     """
 
-    source_ids: list[int]
-    ids: list[int]
-    log_probs: np.ndarray | None = None
-    attention: np.ndarray | None = None
-
-
-class _TextAndScore(NamedTuple):
-    text: str
-    score: float
-
-
-class Hypothesis(_TextAndScore):
-    """A translation: the pair of its text and its score, with what else is known of it.
-
-    Attributes:
-        text: detokenised, without line breaks.
-        score: log-probability over the length penalty; of a line translated in pieces, their mean.
-        details: of its tokens, where log-probabilities or attention were asked for.
-    """
-
-    details: TokenDetails | None = None
-
-    def __new__(cls, text: str, score: float, details: TokenDetails | None = None) -> Hypothesis:
-        """The translation."""
-        made = super().__new__(cls, text, score)
-        made.details = details
-        return made
+    with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
+    faults: FaultCounts | None = None
+    retry: Mapping[str, Any] | None = None
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
@@ -112,32 +71,40 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                      lines: Iterable[str | bytes], settings: StreamSettings, name: str = "input",
-                     inputs: Iterable[LineInputs] | None = None) -> Iterator[list[Hypothesis]]:
+                     asked: Iterable[Asked] | None = None, searches: Searches = Searches(),  # noqa: B008 -- immutable
+                     first: int = 1) -> Iterator[Translation]:
     """The translations of every line, best first, in the order of the lines.
 
     At most `settings.window` lines are read ahead. A line has one translation or more (up to the
     search's n_best); a blank line has one, the empty text with score 0. Where the source has factors, the words of a
-    line have them behind them (`word|factor`).
+    line have them behind them (`word|factor`). Lines before one that cannot be read are translated before the error
+    is raised.
 
     Args:
         name: where the lines come from, for warnings and errors.
-        inputs: for each line, what the predictor reads beyond `source` and `source_length`, by name. All pieces of a
-            long line have those of the line.
+        asked: for each line, what the predictor reads beyond `source` and `source_length`, and what else it asks for.
+            All pieces of a long line have what the line has.
+        searches: what else than the plain search may be done.
+        first: the number of the first line.
     Raises:
-        DataError: a word lacks its factors, or there are not as many inputs as lines.
+        DataError: a word lacks its factors, or there is not as much asked as there are lines.
         DivergenceError: the model's output is not a number.
     """
-    rest = inputs_of_lines(enumerate(clean_lines(lines, name), start=1), inputs, name)
-    while window := list(islice(rest, settings.window)):
-        pieces = _encode(window, name, source_vocabulary, settings.max_source_length)
-        unique = sorted({piece for line in pieces for piece in line},
-                        key=lambda piece: (len(piece), piece.ids, piece.key))
-        translated: dict[Piece, list[Hypothesis]] = {}
-        for batch in plan_batches(unique, settings.batch_tokens, settings.batch_sentences):
-            translated.update(zip(batch, _translate_batch(
-                predictor, target_vocabulary, batch, source_vocabulary.streams), strict=True))
-        for line in pieces:
-            yield _join([translated[piece] for piece in line])
+    rest = asked_of_lines(enumerate(clean_lines(lines, name, first), start=first), asked, name)
+    translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches)
+    error: DataError | None = None
+    while error is None:
+        window, error = _read(rest, settings.window)
+        pieces, error = _encode(window, name, source_vocabulary, settings.max_source_length, error)
+        translated = translator.translate({piece for line in pieces for piece in line})
+        for line, (number, _, request) in zip(pieces, window, strict=False):
+            translation = joined([translated[piece] for piece in line], request.n_best)
+            if searches.faults is not None:
+                searches.faults.add(number, translation)
+            yield translation
+        if not window and error is None:
+            return
+    raise error
 
 
 def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -> Iterator[list[S]]:
@@ -152,77 +119,87 @@ def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -
         yield batch
 
 
-def _encode(window: list[tuple[int, str, LineInputs]], name: str, vocabulary: Vocabulary,
-            limit: int) -> list[list[Piece]]:
-    """The pieces of each (line number, text, further inputs); a blank line has none, most lines have one."""
+class _BatchTranslator(NamedTuple):
+    """Translates pieces, those of one kind and of similar lengths together."""
+
+    predictor: Predictor
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    settings: StreamSettings
+    searches: Searches
+
+    def translate(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
+        """The translation of each piece; of one that comes out wrong, the better of two where that is asked for."""
+        found = self._once(pieces)
+        if self.searches.retry is not None:
+            again = {piece: piece.searched(self.searches.retry) for piece, translation in found.items()
+                     if translation.fault}
+            second = self._once(again.values())
+            for piece, other in again.items():
+                better = worse(found[piece].fault, second[other].fault)
+                found[piece] = second[other] if better else found[piece]
+                found[piece].retried = True
+        return found
+
+    def _once(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
+        translated: dict[Piece, Translation] = {}
+        for _, kind in groupby(sorted(pieces, key=lambda piece: piece.place), lambda piece: piece.kind):
+            for batch in plan_batches(kind, self.settings.batch_tokens, self.settings.batch_sentences):
+                translated.update(zip(batch, self._batch(batch), strict=True))
+        return translated
+
+    def _batch(self, batch: Sequence[Piece]) -> list[Translation]:
+        predictor, changed = self.predictor, batch[0].asked.search
+        if changed and self.searches.with_settings is not None:
+            predictor = self.searches.with_settings(changed)
+        found = Found(*predictor(**batch_inputs(batch, self.source_vocabulary.streams)))
+        if not np.isfinite(found.scores[:, 0]).all():
+            why = "training has diverged. Take an earlier checkpoint."
+            if np.isneginf(found.scores[:, 0]).any():
+                why += " Or a logits processor of your own forbids every token."
+            raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
+        return [self._translation(found, row, piece) for row, piece in enumerate(batch)]
+
+    def _translation(self, found: Found, row: int, piece: Piece) -> Translation:
+        translation = Translation(
+            Hypothesis(one_line(self.target_vocabulary.decode(found.text_ids(row, k)[0])), float(score),
+                       found.details(row, k, piece.ids))
+            for k, score in enumerate(found.scores[row]) if np.isfinite(score))
+        if self.searches.faults is not None:
+            translation.fault = fault_of(translation[0].text, *found.text_ids(row, 0),
+                                         lambda: self.source_vocabulary.decode(piece.ids))
+        return translation
+
+
+def _read(lines: Iterator[tuple[int, str, Asked]],
+          size: int) -> tuple[list[tuple[int, str, Asked]], DataError | None]:
+    """The next lines, and the error behind them if there is one."""
+    window: list[tuple[int, str, Asked]] = []
+    try:
+        for line in islice(lines, size):
+            window.append(line)
+    except DataError as error:
+        return window, error
+    return window, None
+
+
+def _encode(window: list[tuple[int, str, Asked]], name: str, vocabulary: Vocabulary, limit: int,
+            error: DataError | None) -> tuple[list[list[Piece]], DataError | None]:
+    """The pieces of each (line number, text, what is asked); a blank line has none, most lines have one.
+
+    Returns:
+        the pieces of the lines before one that lacks a factor; and the error: that of this line, or the given one.
+    """
     try:
         encoded = vocabulary.encode_batch([text for _, text, _ in window])
-    except FactorError as error:
-        raise error.at(name, window[error.index][0]) from None
+    except FactorError as wrong:
+        error = wrong.at(name, window[wrong.index][0])
+        encoded = vocabulary.encode_batch([text for _, text, _ in window[:wrong.index]])
     result = []
-    for (number, text, inputs), ids in zip(window, encoded, strict=True):
+    for (number, text, asked), ids in zip(window, encoded, strict=False):
         pieces = cut_line(text, ids, vocabulary, limit) if text.strip() else []
         if len(pieces) > 1:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(pieces))
-        result.append([piece_of(piece, inputs) for piece in pieces])
-    return result
-
-
-def _translate_batch(predictor: Predictor, vocabulary: Vocabulary, batch: Sequence[Piece],
-                     streams: int) -> list[list[Hypothesis]]:
-    found = Found(*predictor(**batch_inputs(batch, streams)))
-    if not np.isfinite(found.scores[:, 0]).all():
-        why = "training has diverged. Take an earlier checkpoint."
-        if np.isneginf(found.scores[:, 0]).any():
-            why += " Or a logits processor of your own forbids every token."
-        raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
-    detailed = found.log_probs is not None or found.attention is not None
-    return [[Hypothesis(_text(vocabulary, found.tokens[row, k]), float(score),
-                        _details(found, row, k, piece) if detailed else None)
-             for k, score in enumerate(found.scores[row]) if np.isfinite(score)]
-            for row, piece in enumerate(batch)]
-
-
-def _text(vocabulary: Vocabulary, ids: np.ndarray) -> str:
-    ends = np.flatnonzero((ids == EOS) | (ids == PAD))
-    return one_line(vocabulary.decode(ids[:ends[0]].tolist() if len(ends) else ids.tolist()))
-
-
-def _details(found: Found, row: int, k: int, piece: Piece) -> TokenDetails:
-    source = [token[0] if isinstance(token, tuple) else token for token in piece.ids] + [EOS]
-    ids = found.tokens[row, k]
-    length = np.count_nonzero(ids != PAD)
-    return TokenDetails(
-        source, ids[:length].tolist(), None if found.log_probs is None else found.log_probs[row, k, :length],
-        None if found.attention is None else found.attention[row, k, :length, :len(source)])
-
-
-def _join(pieces: list[list[Hypothesis]]) -> list[Hypothesis]:
-    """The k-th best of a line is the k-th best of each of its pieces, joined."""
-    if not pieces:
-        return [Hypothesis("", 0.0)]
-    if len(pieces) == 1:
-        return pieces[0]
-    return [Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
-                       _joined_details([h.details for h in parts if h.details]))
-            for parts in zip(*pieces, strict=False)]
-
-
-def _joined_details(pieces: list[TokenDetails]) -> TokenDetails | None:
-    if not pieces:
-        return None
-    log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
-    blocks = [piece.attention for piece in pieces if piece.attention is not None]
-    return TokenDetails([token for piece in pieces for token in piece.source_ids],
-                        [token for piece in pieces for token in piece.ids],
-                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None)
-
-
-def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
-    joined = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
-    row = column = 0
-    for block in blocks:
-        joined[row:row + block.shape[0], column:column + block.shape[1]] = block
-        row, column = row + block.shape[0], column + block.shape[1]
-    return joined
+        result.append([piece_of(piece, asked) for piece in pieces])
+    return result, error

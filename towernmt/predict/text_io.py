@@ -18,7 +18,7 @@ from towernmt.predict.output_file import output_file
 log = logging.getLogger(__name__)
 
 
-def clean_lines(lines: Iterable[str | bytes], name: str = "input") -> Iterator[str]:
+def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]:
     """Each line as text without control characters, one for one.
 
     Bytes are read as UTF-8; what is not valid becomes U+FFFD, with one warning a line that tells its
@@ -27,8 +27,9 @@ def clean_lines(lines: Iterable[str | bytes], name: str = "input") -> Iterator[s
 
     Args:
         name: where the lines come from, for the warnings.
+        first: the number of the first line.
     """
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=first):
         text = _decode(line, f"{name} line {number}") if isinstance(line, bytes) else line
         if number == 1:
             text = text.removeprefix("\ufeff")

@@ -41,6 +41,7 @@ class TrainedModel:
         model: untrained: a tower function.
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         averaged: whether the moving averages of the weights take their place, where the checkpoint has them.
+        device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
@@ -65,7 +66,7 @@ class TrainedModel:
         self.checkpoint = self._held.original
         self.source_vocabulary, self.target_vocabulary = self.run.vocabularies()
         check_vocabulary_of(self._held, self.run.vocabulary)
-        self._device = device_name(device)
+        self.device = device_name(device)
 
     def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
                   outputs: Sequence[str]) -> OfflinePredictor:
@@ -80,7 +81,7 @@ class TrainedModel:
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
         def placed(*inputs: Tensor) -> Any:
-            with tf1.device(self._device) if self._device else nullcontext():
+            with tf1.device(self.device) if self.device else nullcontext():
                 return tower(*inputs)
 
         return make_predictor(PredictConfig(
@@ -120,7 +121,8 @@ class _Predictor(OfflinePredictor):
         return outputs
 
 
-_BUILDING = threading.Lock()
+BUILDING = threading.Lock()
+"""Held while towers are built: tensorpack has one tower context a process."""
 
 
 def make_predictor(config: PredictConfig) -> OfflinePredictor:
@@ -129,7 +131,7 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
     One thread at a time builds one, since tensorpack has one tower context a process.
     """
     mend_terminal()
-    with _BUILDING, without_noise():
+    with BUILDING, without_noise():
         return _Predictor(config)
 
 

@@ -7,17 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
-
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.predict.batch_inputs import LineInputs
 from towernmt.predict.decoding.assembly import decoding_for
-from towernmt.predict.decoding.inputs import by_name, decoding_signature
+from towernmt.predict.decoding.inputs import decoding_signature
+from towernmt.predict.decoding.loop import Decoding
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.search import decoding_tower, output_names
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.stream import Found, Hypothesis, translate_stream
+from towernmt.predict.hypotheses import Translation
+from towernmt.predict.lines.options import PLAIN, LineOptions
+from towernmt.predict.lines.requests import Requests
+from towernmt.predict.stream import Searches, translate_stream
+from towernmt.predict.towers import Towers
 from towernmt.predict.trained_model import TrainedModel
 
 
@@ -39,7 +42,7 @@ class Translator:
                  batch_sentences: int = StreamSettings.batch_sentences,
                  stream: StreamSettings | None = None, model: Any = None,
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
-                 **search: Any) -> None:
+                 options: LineOptions = PLAIN, **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir).
@@ -55,6 +58,7 @@ class Translator:
             model: the `NMTModel` of the run, or its class, where the run does not hold its code.
             processors: what else the search asks of a translation, by logits processors of one's own.
             log_probs, attention: give these with each hypothesis, as its `details`.
+            options: what all lines ask for; see `LineOptions.over` for lines that ask for more.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -67,48 +71,60 @@ class Translator:
         with TrainedModel(run, checkpoint, device=device, averaged=self.search.averaged, model=model) as trained:
             self.checkpoint = trained.checkpoint
             self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
-            decoding = decoding_for(self.search, processors, log_probs=log_probs, attention=attention)
-            signature = decoding_signature(trained.model, decoding)
-            self._inputs, self._outputs = [spec.name for spec in signature], output_names(decoding)
-            self.predictor = trained.predictor(decoding_tower(trained.model, decoding), signature, self._outputs)
+
+            def decoding(settings: SearchSettings) -> Decoding:
+                return decoding_for(settings, processors, log_probs=log_probs, attention=attention)
+
+            plain = decoding(self.search)
+            self.predictor = trained.predictor(decoding_tower(trained.model, plain),
+                                               decoding_signature(trained.model, plain), output_names(plain))
+            self._towers = Towers(self.predictor, trained.model, decoding, self.search, self.target_vocabulary,
+                                  trained.device)
+        self._requests = Requests(self.search, self.target_vocabulary, options)
 
     @overload
-    def translate(self, lines: str, inputs: LineInputs | None = None) -> str: ...  # type: ignore[overload-overlap]
+    def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]
+                  options: LineOptions | None = None) -> str: ...
 
     @overload
-    def translate(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None) -> list[str]: ...
+    def translate(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None,
+                  options: Iterable[LineOptions] | None = None) -> list[str]: ...
 
-    def translate(self, lines: str | Iterable[str], inputs: Any = None) -> str | list[str]:
+    def translate(self, lines: str | Iterable[str], inputs: Any = None, options: Any = None) -> str | list[str]:
         """The best translation of each line, or of one sentence; a blank line gives an empty one.
 
         Args:
             inputs: for each line (of one sentence: for that one), by name what the model or the processors declare
                 beyond `source` and `source_length`.
+            options: for each line (of one sentence: for that one), what it asks for.
         """
         if isinstance(lines, str):
-            return self.translate_nbest(lines, inputs)[0].text
-        return [hypotheses[0].text for hypotheses in self.translate_nbest(lines, inputs)]
+            return self.translate_nbest(lines, inputs, options)[0].text
+        return [hypotheses[0].text for hypotheses in self.translate_nbest(lines, inputs, options)]
 
     @overload
-    def translate_nbest(self, lines: str, inputs: LineInputs | None = None) -> list[Hypothesis]: ...  # type: ignore[overload-overlap]
+    def translate_nbest(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]
+                        options: LineOptions | None = None) -> Translation: ...
 
     @overload
-    def translate_nbest(self, lines: Iterable[str],
-                        inputs: Iterable[LineInputs] | None = None) -> list[list[Hypothesis]]: ...
+    def translate_nbest(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None,
+                        options: Iterable[LineOptions] | None = None) -> list[Translation]: ...
 
-    def translate_nbest(self, lines: str | Iterable[str],
-                        inputs: Any = None) -> list[Hypothesis] | list[list[Hypothesis]]:
+    def translate_nbest(self, lines: str | Iterable[str], inputs: Any = None,
+                        options: Any = None) -> Translation | list[Translation]:
         """Up to n_best translations of each line, or of one sentence, with their scores, best first.
 
         Args:
-            inputs: as for `translate`.
+            inputs, options: as for `translate`.
         """
         if isinstance(lines, str):
-            return next(self.translate_stream([lines], inputs=None if inputs is None else [inputs]))
-        return list(self.translate_stream(lines, inputs=inputs))
+            return next(self.translate_stream([lines], inputs=None if inputs is None else [inputs],
+                                              options=None if options is None else [options]))
+        return list(self.translate_stream(lines, inputs=inputs, options=options))
 
     def translate_stream(self, lines: Iterable[str | bytes], name: str = "input",
-                         inputs: Iterable[LineInputs] | None = None) -> Iterator[list[Hypothesis]]:
+                         inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
+                         first: int = 1) -> Iterator[Translation]:
         """As `translate_nbest`, for any number of lines: at most `stream.window` of them are read ahead.
 
         Args:
@@ -116,19 +132,23 @@ class Translator:
             name: where the lines come from, for the warnings.
             inputs: for each line, by name what the model or the processors declare beyond `source` and
                 `source_length`: arrays without the batch's dimension. Those of a batch are padded with 0.
+            options: for each line, what it asks for. Lines may ask for different things: what shares a batch asks for
+                the same ones.
+            first: the number of the first line, for the warnings.
         Raises:
-            DataError: there are not as many inputs as lines.
-            SettingsError: an input is missing or not declared; a text in place of lines; or the process was forked
-                from that of the translator.
+            DataError: there are not as many inputs or options as lines, or a line asks for what cannot be.
+            SettingsError: an input is missing or not known; inputs and options both; a text in place of lines; or the
+                process was forked from that of the translator.
         """
         if isinstance(lines, (str, bytes)):
             raise SettingsError("translate_stream takes lines, not one text: pass [text], or use translate(text).")
-        return translate_stream(self._predict, self.source_vocabulary, self.target_vocabulary, lines,
-                                self.stream, name, inputs)
-
-    def _predict(self, **inputs: np.ndarray) -> Found:
-        arrays = self.predictor(*by_name(self._inputs, (), inputs))
-        return Found(**dict(zip(self._outputs, arrays, strict=True)))
+        if inputs is not None:
+            if options is not None:
+                raise SettingsError("Give inputs or options, not both: LineOptions(inputs=...) has both.")
+            options = (LineOptions(inputs=given) for given in inputs)
+        lines, asked = self._requests.of_lines(lines, options, name, first)
+        return translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream, name,
+                                asked, Searches(self._towers.with_settings), first)
 
 
 def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,

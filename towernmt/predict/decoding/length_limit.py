@@ -23,3 +23,19 @@ class LengthLimit:
         """The limit of each sentence, int32 `[batch]`."""
         longest = tf.cast(inputs["source_length"], tf.float32) * self._factor
         return tf.maximum(tf.cast(tf.floor(longest), tf.int32) + self._constant, 1)
+
+
+class LimitBehindPrefix(LengthLimit):
+    """Another limit, but for a forced beginning, behind which there is always room for some tokens."""
+
+    def __init__(self, limit: LengthLimit, room: int) -> None:
+        """
+        Args:
+            limit: that of sentences without a prefix.
+            room: so many tokens at least may follow the prefix; one for EOS is among them.
+        """
+        self._limit, self._room = limit, max(room, 1)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        prefix = tf.math.count_nonzero(inputs["prefix"], axis=1, dtype=tf.int32)
+        return tf.where(prefix > 0, tf.maximum(self._limit(inputs), prefix + self._room), self._limit(inputs))

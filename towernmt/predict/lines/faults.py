@@ -1,0 +1,109 @@
+"""Translations that went wrong in a way that can be seen without knowing the language.
+
+- `empty`: no text, for a line that has some.
+- `loop`: the translation says the same again and again. Four copies or more of some tokens follow one another, eight
+  tokens in all, and the source has no such repetition: no more than half as many copies of some letters follow one
+  another in it. So "ha ha ha ha ha", a row of dots or a number of many zeros, which the source has too, is no loop; and
+  a word that is said two or three times for emphasis is none either.
+- `cut`: the translation reached its length limit, without an end of its own. Nearly always the model got lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from towernmt.predict.hypotheses import Translation
+
+log = logging.getLogger(__name__)
+
+EMPTY, LOOP, CUT = "empty", "loop", "cut"
+FAULTS = {EMPTY: "empty", LOOP: "repeating themselves without end", CUT: "cut at the length limit"}
+"""Each fault in words, the worst first."""
+COPIES, TOKENS = 4, 8
+"""The least of a loop."""
+
+
+def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], str]) -> str | None:
+    """What is wrong with a translation, the worst first.
+
+    Args:
+        text: the translation.
+        ids: its tokens, without EOS.
+        ended: whether EOS ended it.
+        source: gives the text that was translated; only asked where it matters.
+    """
+    if not text:
+        return EMPTY
+    copies = most_copies(ids, TOKENS)
+    if copies >= COPIES and copies > 2 * most_copies("".join(source().casefold().split()), 2):
+        return LOOP
+    return None if ended else CUT
+
+
+def most_copies(sequence: Sequence[Any], least: int) -> int:
+    """How often some part of a sequence follows itself at most; 1 if none does.
+
+    Args:
+        least: so many items all the copies of a part have at least.
+    """
+    if not sequence:
+        return 1
+    most = 1
+    # A part that comes n times needs an item that does.
+    for period in range(1, len(sequence) // 2 + 1 if max(Counter(sequence).values()) > 1 else 1):
+        run = longest = 0
+        for item, before in zip(sequence[period:], sequence, strict=False):
+            run = run + 1 if item == before else 0
+            longest = max(longest, run)
+        if longest + period >= least:
+            most = max(most, longest // period + 1)
+    return most
+
+
+class FaultCounts:
+    """How many lines have which fault.
+
+    Args:
+        name: where the lines come from, for the warning.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lines, self._retried = name, 0, 0
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, int] = {}
+
+    def add(self, number: int, translation: Translation) -> None:
+        """Count a line.
+
+        Args:
+            number: of the line.
+        """
+        self._lines += 1
+        self._retried += translation.retried
+        if translation.fault is not None:
+            self._counts[translation.fault] += 1
+            self._first.setdefault(translation.fault, number)
+
+    def warn(self, how: str) -> None:
+        """Say what was counted, if anything was.
+
+        Args:
+            how: what can be done, where nothing was searched for again.
+        """
+        if self._retried:
+            log.info("%s: %d of %d translations were searched for again, and %d are still at fault.", self._name,
+                     self._retried, self._lines, sum(self._counts.values()))
+        if self._counts:
+            counts = [f"{self._counts[fault]} {what} (the first: line {self._first[fault]})"
+                      for fault, what in FAULTS.items() if self._counts[fault]]
+            log.warning("%s: of %d translations, these look wrong: %s.%s", self._name, self._lines,
+                        ", ".join(counts), "" if self._retried else how)
+
+
+def worse(fault: str | None, other: str | None) -> bool:
+    """Whether one fault is worse than another; None is no fault."""
+    order = [*FAULTS, None]
+    return order.index(fault) < order.index(other)

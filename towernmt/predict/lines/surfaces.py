@@ -1,0 +1,152 @@
+"""What each token of a target vocabulary writes: so that text is matched whatever tokens it is cut into.
+
+Spaces are written as a mark. SentencePiece puts it before a word, and the mark is part of its pieces; in BPE codes and
+word lists a word ends where a piece does not say that it goes on, and the mark is put behind such a piece.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.subword.bpe_codes import SEPARATOR
+
+MARK = "\u2581"  # SentencePiece's mark of a space
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+class Surfaces:
+    """The text of tokens, as UTF-8.
+
+    Args:
+        vocabulary: of the target. Of kinds other than SentencePiece, BPE codes and words, no token writes anything:
+            text then has the one segmentation that the vocabulary gives it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._known = vocabulary.kind in ("sentencepiece", "bpe-codes", "word")
+
+    @property
+    def marks_before(self) -> bool:
+        """Whether a word's mark stands before it."""
+        return self.vocabulary.kind == "sentencepiece"
+
+    @cached_property
+    def written(self) -> list[bytes]:
+        """What each id writes; nothing for special ones."""
+        size = self.vocabulary.size if self._known else 0
+        return [b"" if id < len(SPECIAL_PIECES) else self._write(self.vocabulary.id_to_piece(id))
+                for id in range(size)]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How many bytes each id writes, int32 `[size]`."""
+        if not self._known:
+            return np.zeros(self.vocabulary.size, np.int32)
+        return np.array([len(written) for written in self.written], np.int32)
+
+    @property
+    def breaks(self) -> np.ndarray:
+        """Whether a word may begin behind each id though no mark says so, bool `[size]`.
+
+        BOS is the beginning of a text. Of SentencePiece: behind what ends in no letter and no digit, as a bracket.
+        """
+        breaks = np.zeros(self.vocabulary.size, bool)
+        breaks[BOS] = True
+        for id, written in enumerate(self.written):
+            text = written.decode("utf-8", errors="replace")
+            if self.marks_before:
+                breaks[id] |= bool(text) and not text[-1].isalnum() and text[-1] != "\ufffd"
+            else:
+                breaks[id] |= text.endswith(MARK)
+        return breaks
+
+    def going_on_with(self, text: str, first: bool) -> np.ndarray | None:
+        """The tokens that may write a text that begins with `text`, a part of a word.
+
+        Args:
+            text: without spaces; empty: a word begins.
+            first: whether the word is the first of all.
+        Returns:
+            int32 `[bytes, n]`, padded with 0: at place k, where k bytes are written (the mark before the word among
+            them), the tokens that go on with the text, and from which it can be finished. None: no tokens can write it,
+            or any may.
+        """
+        goal = self._goal(text, first) if self.marks_before else text.encode()
+        if not goal or not self._known:
+            return None
+        rows: list[list[int]] = []
+        finishes = [False] * len(goal) + [True]
+        for start in reversed(range(len(goal))):
+            fitting = [(id, start + length) for length in range(1, len(goal) - start)
+                       for id in self._ids.get(goal[start:start + length], ())]
+            ids = [id for id, end in fitting if finishes[end]] + self._beginning_with(goal[start:])
+            finishes[start] = bool(ids)
+            rows.insert(0, ids)
+        if not finishes[0]:
+            return None
+        table = np.zeros([len(goal), max(map(len, rows))], np.int32)
+        for row, ids in zip(table, rows, strict=True):
+            row[:len(ids)] = ids
+        return table
+
+    def segmentations(self, words: str, behind_mark: bool, most: int) -> list[list[int]]:
+        """The ways to write whole words, those of few tokens first.
+
+        Args:
+            words: cleaned.
+            behind_mark: SentencePiece: whether the mark stands before the first word.
+            most: how many at most.
+        """
+        if not self._known:
+            return [self.vocabulary.encode(words)]
+        marked = words.replace(" ", MARK)
+        goal = ((MARK if behind_mark else "") + marked if self.marks_before else marked + MARK).encode()
+        ways: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
+        for start in reversed(range(len(goal))):
+            found = [[id, *rest] for end in range(start + 1, len(goal) + 1) if ways[end]
+                     for id in self._ids.get(goal[start:end], ()) for rest in ways[end]]
+            ways[start] = sorted(found, key=len)[:most]
+        return ways[0]
+
+    def _goal(self, text: str, first: bool) -> bytes:
+        return ((MARK if not first or self._marks_first_word else "") + text).encode()
+
+    @cached_property
+    def _marks_first_word(self) -> bool:
+        pieces = [self.vocabulary.id_to_piece(id) for id in islice(self.vocabulary.encode("a"), 1)]
+        return any(piece.startswith(MARK) for piece in pieces)
+
+    def _write(self, piece: str) -> bytes:
+        if self.marks_before:
+            byte = _BYTE.fullmatch(piece)
+            return bytes([int(byte[1], 16)]) if byte else piece.encode()
+        if self.vocabulary.kind == "bpe-codes" and piece.endswith(SEPARATOR):
+            return piece.removesuffix(SEPARATOR).encode()
+        return (piece + MARK).encode()
+
+    @cached_property
+    def _ids(self) -> dict[bytes, list[int]]:
+        """The ids that write each text."""
+        ids: dict[bytes, list[int]] = defaultdict(list)
+        for id, written in enumerate(self.written):
+            if written:
+                ids[written].append(id)
+        return dict(ids)
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self._ids)
+
+    def _beginning_with(self, text: bytes) -> list[int]:
+        """The ids that write `text`, alone or with more behind it."""
+        first = bisect_left(self._sorted, text)
+        last = bisect_right(self._sorted, text + b"\xff" * 64)
+        return [id for written in self._sorted[first:last] for id in self._ids[written]]
