@@ -7,6 +7,7 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 from towernmt.core.default_optimizer import set_default_optimizer
+from towernmt.core.tensors import Optimizer
 
 __version__ = "0.1.0"
 
@@ -25,7 +26,7 @@ class _FormerNames(MetaPathFinder):
 sys.meta_path.append(_FormerNames())
 
 
-def _default_optimizer() -> Any:
+def _default_optimizer() -> Optimizer:
     """Adam at its default settings; loads TensorFlow and the optimizers when it is called."""
     from towernmt.optim.settings import OptimizerSettings
 

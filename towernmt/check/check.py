@@ -14,6 +14,7 @@ from towernmt.check import rules, stepwise
 from towernmt.check.breach import DECODER_RULES, RULES, Breach
 from towernmt.check.scratch import Scratch
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.models.interface import NMTModel
 
@@ -43,7 +44,7 @@ def rules_for(model: Any) -> dict[str, str]:
     return RULES | DECODER_RULES if isinstance(model, NMTModel) else RULES
 
 
-def check_tower_function(function: Callable[..., Any], signature: Sequence[Any]) -> list[Breach]:
+def check_tower_function(function: Callable[..., Any], signature: Sequence[TensorSpec]) -> list[Breach]:
     """As `check_tower`, for a tower function that is no model's.
 
     Args:
@@ -53,7 +54,7 @@ def check_tower_function(function: Callable[..., Any], signature: Sequence[Any])
     return _check(function, signature, lambda subject: subject, None)
 
 
-def _check(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any],
+def _check(subject: Any, signature: Sequence[TensorSpec], function: Callable[[Any], Any],
            decode_one: Callable[[Any], Any] | None) -> list[Breach]:
     with _quiet():
         builds = _build(subject, signature, function, decode_one)
@@ -65,7 +66,7 @@ def _check(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any
         return breaches
 
 
-def _build(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any],
+def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[Any], Any],
            decode_one: Callable[[Any], Any] | None) -> rules.Builds:
     def scratch() -> Scratch:
         return Scratch(subject, signature)
@@ -90,7 +91,7 @@ def _build(subject: Any, signature: Sequence[Any], function: Callable[[Any], Any
 
 def _decode_one(model: NMTModel) -> Callable[..., Any]:
     """A tower function of the first step of decoding."""
-    def decode_one(source: Any, source_length: Any, *_: Any) -> Any:
+    def decode_one(source: Tensor, source_length: Tensor, *_: Tensor) -> Any:
         state = model.start_state(model.encode(source, source_length), 1)
         return model.decode_step(tf.zeros([tf.shape(source)[0]], tf.int32), state)
 

@@ -12,6 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.check.growth import sizes_of_attributes
 from towernmt.check.origin import where_made, where_now
+from towernmt.core.tensors import Graph, Operation, TensorSpec, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 KEYS = tf1.GraphKeys
@@ -27,7 +28,7 @@ class Made:
         from_store: whether `get_variable` made it.
     """
 
-    variable: Any
+    variable: Variable
     name: str
     key: tuple[str, int]
     from_store: bool
@@ -66,8 +67,8 @@ class Build:
     grown: dict[str, Any] = field(default_factory=dict)
     attributes: tuple[dict[str, int], dict[str, int]] = ({}, {})
     switched: str | None = None
-    operations: list[Any] = field(default_factory=list)
-    untrained: list[Any] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    untrained: list[Variable] = field(default_factory=list)
     result: Any = None
     error: Exception | None = None
 
@@ -75,7 +76,7 @@ class Build:
 class Scratch:
     """One scratch graph, with a copy of the model that knows of no other."""
 
-    def __init__(self, subject: Any, signature: Sequence[Any]) -> None:
+    def __init__(self, subject: Any, signature: Sequence[TensorSpec]) -> None:
         self.graph, self._signature = tf.Graph(), signature
         try:
             self.subject = copy.deepcopy(subject)
@@ -189,7 +190,7 @@ def is_variable(item: Any) -> bool:
     return isinstance(item, (tf.Variable, tf1.Variable))
 
 
-def variables_made(graph: Any, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
+def variables_made(graph: Graph, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
     """The variables among what was added to the collections, in the order in which they were made.
 
     Without `places` it takes no time to speak of, and the keys are the order alone.
@@ -197,7 +198,7 @@ def variables_made(graph: Any, added: dict[str, list[Any]], places: bool = True)
     store = graph.get_collection(("__variable_store",))
     stored = store[0]._vars if store else {}
     collections: dict[int, set[str]] = {}
-    variables: dict[int, Any] = {}
+    variables: dict[int, Variable] = {}
     for key, items in added.items():
         for item in items:
             if is_variable(item):
@@ -212,5 +213,5 @@ def variables_made(graph: Any, added: dict[str, list[Any]], places: bool = True)
     return made
 
 
-def _collections(graph: Any) -> dict[str, list[Any]]:
+def _collections(graph: Graph) -> dict[str, list[Any]]:
     return {key: list(graph.get_collection_ref(key)) for key in graph.collections if isinstance(key, str)}

@@ -7,13 +7,14 @@ shows that they agree, so this runs both in a session, on random sentences, with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from towernmt.check.breach import Breach
 from towernmt.check.origin import where_defined, where_raised
 from towernmt.check.scratch import Scratch
+from towernmt.core.tensors import Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
 from towernmt.models.interface import DecoderState, NMTModel
@@ -36,10 +37,10 @@ class _Case(NamedTuple):
         parents: for each step but the last, int32 `[rows]`: the row of the step before that a row goes on from.
     """
 
-    source: Any
-    source_length: Any
-    prefixes: list[Any]
-    parents: list[Any]
+    source: np.ndarray
+    source_length: np.ndarray
+    prefixes: list[np.ndarray]
+    parents: list[np.ndarray]
 
 
 class _Decoder(NamedTuple):
@@ -54,15 +55,15 @@ class _Decoder(NamedTuple):
         stepped: float32 `[STEPS, rows, target vocabulary]`.
     """
 
-    source: Any
-    source_length: Any
-    target_in: Any
-    taught: Any
-    sentences: Any
-    sentence_length: Any
-    words: Any
-    parents: Any
-    stepped: Any
+    source: Tensor
+    source_length: Tensor
+    target_in: Tensor
+    taught: Tensor
+    sentences: Tensor
+    sentence_length: Tensor
+    words: Tensor
+    parents: Tensor
+    stepped: Tensor
 
 
 def stepwise(model: NMTModel) -> Iterator[Breach]:
@@ -87,7 +88,7 @@ def stepwise(model: NMTModel) -> Iterator[Breach]:
                      where_raised(build.error) or where_defined(model.decode_step))
 
 
-def _breaches(model: NMTModel, session: Any, decoder: _Decoder, rng: np.random.Generator) -> Iterator[Breach]:
+def _breaches(model: NMTModel, session: Session, decoder: _Decoder, rng: np.random.Generator) -> Iterator[Breach]:
     straight, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
     logits = _taught(session, decoder, straight, model, rng)
     decode, decode_step = where_defined(model.decode_hidden), where_defined(model.decode_step)
@@ -137,7 +138,7 @@ def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:
 def _build(model: NMTModel) -> _Decoder:
     shape = [None, None, 1 + model.source_factor_count][:3 if model.source_factor_count else 2]
 
-    def placeholder(*dimensions: int | None) -> Any:
+    def placeholder(*dimensions: int | None) -> Tensor:
         return tf1.placeholder(tf.int32, dimensions)
 
     source, source_length, target_in = placeholder(*shape), placeholder(None), placeholder(None, STEPS)
@@ -160,8 +161,8 @@ def _build(model: NMTModel) -> _Decoder:
                     parents, tf.stack(stepped))
 
 
-def _taught(session: Any, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
-            padding: int = 0) -> Any:
+def _taught(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
+            padding: int = 0) -> np.ndarray:
     """For each step, the logits of `decode` behind the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
 
     Behind each prefix stand random words, up to `STEPS`: they must not matter.
@@ -179,7 +180,7 @@ def _taught(session: Any, decoder: _Decoder, case: _Case, model: NMTModel, rng: 
     return np.stack([by_step[step, :, step] for step in range(STEPS)])
 
 
-def _stepped(session: Any, decoder: _Decoder, case: _Case) -> Any:
+def _stepped(session: Session, decoder: _Decoder, case: _Case) -> np.ndarray:
     """The same logits by `decode_step`, driven as beam search does it."""
     return session.run(decoder.stepped, {
         decoder.sentences: case.source, decoder.sentence_length: case.source_length,
@@ -187,7 +188,7 @@ def _stepped(session: Any, decoder: _Decoder, case: _Case) -> Any:
         decoder.parents: np.stack(case.parents)})
 
 
-def _set_random_variables(session: Any, rng: np.random.Generator) -> None:
+def _set_random_variables(session: Session, rng: np.random.Generator) -> None:
     """Initial values, and a little noise on the trainable ones: a bias of 0 would hide what is wrong with it."""
     session.run(tf1.global_variables_initializer())
     variables = tf1.trainable_variables()
@@ -198,7 +199,7 @@ def _set_random_variables(session: Any, rng: np.random.Generator) -> None:
     session.run([variable.initializer for variable in variables], noisy)
 
 
-def _differs(first: Any, second: Any) -> int:
+def _differs(first: np.ndarray, second: np.ndarray) -> int:
     """The first step, from 1, whose logits `[STEPS, rows, target vocabulary]` differ; 0 if none do."""
     if first.shape != second.shape:
         return 1

@@ -14,6 +14,7 @@ from towernmt.check.origin import where_made, where_raised
 from towernmt.check.rules import in_trainable_collection, not_trainable, tower_in_name
 from towernmt.check.scratch import KEYS, Build, Made, noted_reuse, variables_made
 from towernmt.core.errors import TowerRuleError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf1
 
 
@@ -37,7 +38,7 @@ class TowerWatch:
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The tower function, watched."""
-        def watched(*inputs: Any) -> Any:
+        def watched(*inputs: Tensor) -> Any:
             began = time.perf_counter()
             graph, build = tf1.get_default_graph(), Build("", tf1.get_variable_scope().name)
             trainable = graph.get_collection_ref(KEYS.TRAINABLE_VARIABLES)

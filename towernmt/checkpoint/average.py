@@ -18,6 +18,7 @@ from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown, weights_of_model
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.ema import SUFFIX
 
@@ -125,7 +126,7 @@ class _Values:
     def __init__(self, values: dict[str, np.ndarray]) -> None:
         self._values = values
 
-    def save(self, session: Any, prefix: str, **_: Any) -> None:
+    def save(self, session: Session, prefix: str, **_: Any) -> None:
         """Write TensorFlow's files."""
         tensors = [tf1.placeholder(value.dtype, value.shape) for value in self._values.values()]
         write = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(self._values),

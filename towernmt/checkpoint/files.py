@@ -19,6 +19,7 @@ from typing import Any
 from towernmt.checkpoint.state import STATE
 from towernmt.core.errors import CheckpointError
 from towernmt.core.files.atomic_files import flush_to_disk, write_text
+from towernmt.core.tensors import Session
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
@@ -44,7 +45,7 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return checkpoint_path(directory, steps[-1]) if steps else None
 
 
-def write_checkpoint(saver: Any, session: Any, directory: Path, step: int, state: dict[str, Any]) -> Path:
+def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write one checkpoint atomically.
 
     Args:

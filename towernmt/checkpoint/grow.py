@@ -15,7 +15,7 @@ from towernmt.checkpoint.provenance import MADE_FROM
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import read_weight, refuse_unknown, weights_of_graph
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.tensors import Variable
+from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.models.interface import NMTModel
@@ -74,7 +74,7 @@ def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np
         return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
 
 
-def _load(variable: Variable, held: HeldCheckpoint, rows: Mapping[str, np.ndarray], session: Any) -> None:
+def _load(variable: Variable, held: HeldCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
     """Give a variable of the grown model its value."""
     name, shape = variable.op.name, variable.shape.as_list()
     value = read_weight(held, name)

@@ -21,6 +21,7 @@ import numpy as np
 from towernmt.checkpoint.files import reason_of
 from towernmt.checkpoint.state import STATE, CheckpointState, parse_state
 from towernmt.core.errors import CheckpointError
+from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class HeldCheckpoint:
         file = Path(self.prefix).with_name(STATE)
         return parse_state(file.read_bytes(), Path(self.name)) if file.is_file() else None
 
-    def restore(self, saver: Any, session: Any) -> None:
+    def restore(self, saver: Any, session: Session) -> None:
         """Give a `tf1.train.Saver`'s variables their values.
 
         Raises:

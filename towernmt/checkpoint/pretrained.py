@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
@@ -98,7 +98,7 @@ class PretrainedEmbeddings(SessionInit):
 
     def __init__(self, files: Mapping[str, str | Path], vocabularies: Mapping[str, Vocabulary]) -> None:
         self._files, self._vocabularies = files, vocabularies
-        self._vectors: list[tuple[Any, np.ndarray, np.ndarray]] = []
+        self._vectors: list[tuple[Variable, np.ndarray, np.ndarray]] = []
 
     def _setup_graph(self) -> None:
         self._vectors = []
@@ -115,7 +115,7 @@ class PretrainedEmbeddings(SessionInit):
             logger.info(f"{path}: vectors for {len(ids)} of the {vocabulary.size} pieces of the {side} vocabulary.")
             self._vectors.append((tables[0], ids, vectors))
 
-    def _run_init(self, sess: Any) -> None:
+    def _run_init(self, sess: Session) -> None:
         for table, ids, vectors in self._vectors:
             values = sess.run(table)
             values[ids] = vectors

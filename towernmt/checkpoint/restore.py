@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
@@ -12,7 +11,7 @@ from tensorpack.utils import logger
 from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
 from towernmt.checkpoint.weights import refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError
-from towernmt.core.tensors import Variable
+from towernmt.core.tensors import Session, Variable
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
 from towernmt.optim.loss_scale import SCOPE as LOSS_SCALE
@@ -60,7 +59,7 @@ class RestoreCheckpoint(SessionInit):
         refuse_unknown(self.held, {v.op.name for v in variables}, _MODEL)
         return variables
 
-    def _run_init(self, sess: Any) -> None:
+    def _run_init(self, sess: Session) -> None:
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)
         self.held.restore(self._saver, sess)
         if self._is_ours:

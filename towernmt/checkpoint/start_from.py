@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
@@ -14,6 +13,7 @@ from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf1
 from towernmt.optim.ema import SUFFIX
 
@@ -72,7 +72,7 @@ class StartFrom(SessionInit):
         refuse_unknown(self.held, {v.op.name for v in tf1.global_variables()},
                        "train that one, or match the name in init.left_out to begin without it.", self.left_out)
 
-    def _found(self, variables: dict[str, Any], saved: dict[str, list[int]]) -> dict[str, Any]:
+    def _found(self, variables: dict[str, Variable], saved: dict[str, list[int]]) -> dict[str, Variable]:
         """The variables by the name under which the checkpoint has them."""
         found = {}
         for name, variable in variables.items():
@@ -87,7 +87,7 @@ class StartFrom(SessionInit):
                                       "other's settings, or match the name in init.new to begin with it anew.")
         return found
 
-    def _run_init(self, sess: Any) -> None:
+    def _run_init(self, sess: Session) -> None:
         logger.info(f"Starting from the parameters of {self.name} ...")
         for saver in self._savers:
             self.held.restore(saver, sess)

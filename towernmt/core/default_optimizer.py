@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Optimizer
 
-_MAKERS: list[Callable[[], Any]] = []
+_MAKERS: list[Callable[[], Optimizer]] = []
 
 
-def set_default_optimizer(make: Callable[[], Any]) -> None:
+def set_default_optimizer(make: Callable[[], Optimizer]) -> None:
     """Set what makes the optimizer of a model that was handed none.
 
     Args:
@@ -19,7 +19,7 @@ def set_default_optimizer(make: Callable[[], Any]) -> None:
     _MAKERS[:] = [make]
 
 
-def default_optimizer() -> Any:
+def default_optimizer() -> Optimizer:
     """A new `tf1.train.Optimizer` in the default graph.
 
     Raises:

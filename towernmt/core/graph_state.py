@@ -9,10 +9,9 @@ tensorpack look for themselves, such as UPDATE_OPS, is in the graph's collection
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tensors import Operation, Tensor, Variable
+from towernmt.core.tensors import Graph, Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 LARGEST_LOSS_SCALE = 2.0 ** 60
@@ -113,7 +112,7 @@ class GraphState:
     loss_scale: LossScaleOfStep | None = None
 
 
-def graph_state(graph: Any = None) -> GraphState:
+def graph_state(graph: Graph | None = None) -> GraphState:
     """The state of a graph; of the default graph if none is given. The body of a loop or condition has its graph's."""
     graph = tf1.get_default_graph() if graph is None else graph
     while getattr(graph, "outer_graph", None) is not None:

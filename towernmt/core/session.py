@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf1
 from towernmt.core.world import present_world
 
@@ -37,7 +38,7 @@ class SessionCreator(tf1.train.SessionCreator):
 
     cpu_towers = 1
 
-    def create_session(self) -> Any:
+    def create_session(self) -> Session:
         """The session.
 
         Raises:

@@ -12,3 +12,11 @@ Operation: TypeAlias = Any
 """A `tf.Operation`."""
 TensorSpec: TypeAlias = Any
 """A `tf.TensorSpec`: shape, dtype and name of an input."""
+DType: TypeAlias = Any
+"""A `tf.DType`."""
+Graph: TypeAlias = Any
+"""A `tf.Graph`."""
+Session: TypeAlias = Any
+"""A `tf1.Session`, or one of TensorFlow's that wrap it, with hooks."""
+Optimizer: TypeAlias = Any
+"""A `tf1.train.Optimizer`."""

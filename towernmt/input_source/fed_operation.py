@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf
 
-Feeds = dict[Any, np.ndarray]
+Feeds = dict[Tensor, np.ndarray]
 
 
 class FedOperation:
@@ -24,7 +24,7 @@ class FedOperation:
         operation: what it runs.
     """
 
-    def __init__(self, sess: Any, operation: Any) -> None:
+    def __init__(self, sess: Session, operation: Operation) -> None:
         self._sess, self._operation = sess, operation
         self._run: Callable[[Feeds], None] | None = None
 
@@ -34,7 +34,7 @@ class FedOperation:
             self._run = self._prepared(list(feeds))
         self._run(feeds)
 
-    def _prepared(self, tensors: list[Any]) -> Callable[[Feeds], None]:
+    def _prepared(self, tensors: list[Tensor]) -> Callable[[Feeds], None]:
         sess, operation = self._sess, self._operation
         make = getattr(sess, "_make_callable_from_options", None)
         if make is None or not isinstance(operation, tf.Operation) or any(

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from towernmt.core.errors import FeederError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 
 
-def feed_dict(tensors: Any, values: Any) -> dict[Any, np.ndarray]:
+def feed_dict(tensors: Tensor | list[Tensor], values: Any) -> dict[Tensor, np.ndarray]:
     """Pair a feed function's values with its feed tensors.
 
     Args:
@@ -39,11 +40,11 @@ def feed_dict(tensors: Any, values: Any) -> dict[Any, np.ndarray]:
     return {tensor: _fitting(tensor, value) for tensor, value in zip(tensors, values, strict=True)}
 
 
-def _names(tensors: list[Any]) -> str:
+def _names(tensors: list[Tensor]) -> str:
     return ", ".join(tensor.op.name for tensor in tensors)
 
 
-def _fitting(tensor: Any, value: Any) -> np.ndarray:
+def _fitting(tensor: Tensor, value: Any) -> np.ndarray:
     array = _of_dtype(tensor, value)
     if not tensor.shape.is_compatible_with(array.shape):
         raise FeederError(f"The value for '{tensor.op.name}' has the shape {list(array.shape)} where "
@@ -51,7 +52,7 @@ def _fitting(tensor: Any, value: Any) -> np.ndarray:
     return array
 
 
-def _of_dtype(tensor: Any, value: Any) -> np.ndarray:
+def _of_dtype(tensor: Tensor, value: Any) -> np.ndarray:
     wanted = tensor.dtype.base_dtype
     try:
         array = np.asarray(value)
@@ -78,6 +79,6 @@ def _of_dtype(tensor: Any, value: Any) -> np.ndarray:
     return cast
 
 
-def _wrong_dtype(tensor: Any, array: np.ndarray) -> FeederError:
+def _wrong_dtype(tensor: Tensor, array: np.ndarray) -> FeederError:
     return FeederError(f"The value for '{tensor.op.name}' has the dtype {array.dtype} where "
                        f"{tensor.dtype.base_dtype.name} was expected.")

@@ -18,7 +18,7 @@ from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.core.runs import Run
-from towernmt.core.tensors import Operation
+from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf1
 from towernmt.input_source.input_statistics import InputStatistics
 from towernmt.input_source.staging import Known, Staging
@@ -42,7 +42,7 @@ class InputCallback(Callback):
     _chief_only = False
     # It finds by itself which runs take a batch. Those of an accumulation come through `run_with_batch`.
     belongs_to = (Run.TRAIN_STEP, Run.SAMPLING, Run.VALIDATION, Run.DATA)
-    looks_after_input = True
+    serves_input = True
 
     def __init__(self, queue_input: GeneralQueueInput) -> None:
         self._input = queue_input
@@ -61,7 +61,7 @@ class InputCallback(Callback):
             self._raised = True
             raise run.error
 
-    def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
+    def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
         """Run an operation that consumes one batch outside the hooks; the position after that batch."""
         if self._input.staging is not None:
             known = self._take_staged(self._input.staging)
@@ -126,7 +126,7 @@ class InputCallback(Callback):
             self._last_fetches = fetches, any(dependency_of_fetches(fetches, op) for op in ops)
         return self._last_fetches[1]
 
-    def _fill_staging(self, sess: Any) -> None:
+    def _fill_staging(self, sess: Session) -> None:
         """What StagingInput's callback does before the first step, with the positions kept."""
         for _ in range(self._tensorpack_staging.nr_stage):
             self._await_batch()
@@ -175,7 +175,7 @@ class InputCallback(Callback):
     def _end(self) -> StopTraining:
         return StopTraining(f"{self._input.name} ended after {self.counts.batches} batches")
 
-    def _fetches(self) -> list[Any]:
+    def _fetches(self) -> list[Tensor]:
         tokens = self._input.tokens_tensor
         return [self._input.position_tensor] + ([] if tokens is None else [tokens])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import numpy as np
 from tensorpack.dataflow import DataFlow
 from tensorpack.input_source import FeedfreeInput
 from tensorpack.tfutils.tower import get_current_tower_context
@@ -17,7 +18,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import TOKENS, share_batch
-from towernmt.core.tensors import Operation
+from towernmt.core.tensors import Operation, Session, Tensor, TensorSpec
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.position import Position
@@ -32,7 +33,7 @@ from towernmt.input_source.staging import Staging
 class ReadableBatch(Protocol):
     """A batch: its arrays stand in the order of the tower's input signature."""
 
-    def arrays(self) -> list[Any]: ...
+    def arrays(self) -> list[np.ndarray]: ...
 
 
 class ReadableBatches(Protocol):
@@ -122,7 +123,7 @@ class GeneralQueueInput(FeedfreeInput):
         """
         self.staging = Staging()
 
-    def start(self, sess: Any) -> None:
+    def start(self, sess: Session) -> None:
         """Start the feeders in a session (the input's callback does it before training)."""
         if self.runner is None:
             raise SettingsError("The input was not set up: give it to a trainer, or call setup(signature).")
@@ -134,7 +135,7 @@ class GeneralQueueInput(FeedfreeInput):
         self.runner.allow_empty = self._position is not None
         self.runner.create_threads(sess, daemon=True, start=True)
 
-    def stop(self, sess: Any = None) -> None:
+    def stop(self, sess: Session | None = None) -> None:
         """Stop the feeders; see `GeneralQueueRunner.stop`.
 
         Args:
@@ -149,7 +150,7 @@ class GeneralQueueInput(FeedfreeInput):
         calls at an `OutOfRangeError`, so that a broken source is no normal end."""
         self._callback.raise_feeder_error()
 
-    def run_with_batch(self, sess: Any, op: Operation, feed_dict: Any = None) -> str:
+    def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
         """Run `op`, which consumes one batch, outside a training step's hooks (update cycles do).
 
         `last_position` stays: what was consumed counts only once an update was made from it.
@@ -190,7 +191,7 @@ class GeneralQueueInput(FeedfreeInput):
     def _size(self) -> int:
         return self.batches.batches_per_epoch()
 
-    def _setup(self, signature: list[Any]) -> None:
+    def _setup(self, signature: list[TensorSpec]) -> None:
         self._signature = signature
         with tf.device("/cpu:0"), self.cached_name_scope():
             placeholders = [tf1.placeholder(spec.dtype, global_shape(spec), name=f"feed_{spec.name}")
@@ -220,7 +221,7 @@ class GeneralQueueInput(FeedfreeInput):
     def _get_callbacks(self) -> list[Any]:
         return [self._callback]
 
-    def _get_input_tensors(self) -> list[Any]:
+    def _get_input_tensors(self) -> list[Tensor]:
         context = get_current_tower_context()
         trains = context is not None and context.is_training
         index, total = (context.index, context.total) if trains else (0, 1)
@@ -231,7 +232,7 @@ class GeneralQueueInput(FeedfreeInput):
                 share = self._share(index, total)
             return self.staging.through(share) if self.staging is not None and trains else share
 
-    def _share(self, index: int, total: int) -> list[Any]:
+    def _share(self, index: int, total: int) -> list[Tensor]:
         """The tensors of tower `index` of `total`: `[batch, ...]` -> `[share, ...]`, scalars as they are."""
         shares = []
         for tensor, spec in zip(self._global, self._signature, strict=True):
@@ -245,7 +246,7 @@ class GeneralQueueInput(FeedfreeInput):
         return shares
 
 
-def global_shape(spec: Any) -> Any:
+def global_shape(spec: TensorSpec) -> Any:
     """The signature's shape with the batch dimension open: `[batch, ...]` of the global batch."""
     shape = tf.TensorShape(spec.shape)
     if shape.rank is None:

@@ -18,8 +18,9 @@ from typing import Any
 from tensorpack.utils import logger
 
 from towernmt.core.errors import FeederError, SettingsError, TowerNMTError
+from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.input_source.fed_operation import FedOperation
+from towernmt.input_source.fed_operation import FedOperation, Feeds
 from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.feeding import FeederRecord, FeederRun
 
@@ -71,10 +72,10 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         SettingsError: the lists' lengths differ, a list is empty, or a feed function cannot be called.
     """
 
-    def __init__(self, queue: Any, enqueue_ops: Sequence[Any], feed_fns: FeedFunctions = None,
-                 feed_tensors: Sequence[Any] | None = None, in_order: bool = False,
-                 names: Sequence[str] | None = None, close_op: Any = None, cancel_op: Any = None,
-                 queue_closed_exception_types: tuple[type, ...] | None = None, *,
+    def __init__(self, queue: Any, enqueue_ops: Sequence[Operation], feed_fns: FeedFunctions = None,
+                 feed_tensors: Sequence[Tensor | list[Tensor] | None] | None = None, in_order: bool = False,
+                 names: Sequence[str] | None = None, close_op: Operation | None = None,
+                 cancel_op: Operation | None = None, queue_closed_exception_types: tuple[type, ...] | None = None, *,
                  feed_dict_funcs: FeedFunctions = None) -> None:
         if feed_fns is not None and feed_dict_funcs is not None:
             raise SettingsError("A GeneralQueueRunner takes its feed functions as feed_fns or as feed_dict_funcs, not "
@@ -116,7 +117,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         if self.error is not None:
             raise self.error
 
-    def create_threads(self, sess: Any, coord: Any = None, daemon: bool = False, start: bool = False
+    def create_threads(self, sess: Session, coord: Any = None, daemon: bool = False, start: bool = False
                        ) -> list[threading.Thread]:
         """Create the thread that runs the feeders in a session (see the class), as TensorFlow calls it.
 
@@ -146,7 +147,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             supervisor.start()
         return [supervisor]
 
-    def stop(self, sess: Any) -> None:
+    def stop(self, sess: Session) -> None:
         """Cancel the queue and end the feeders in a session, within `STOP_GRACE` seconds or little more."""
         with self._lock:
             run, supervisor = self._runs.get(sess, (None, None))
@@ -166,7 +167,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         raise SettingsError(f"The queue runner of '{self.name}' cannot be written into a graph file, for its "
                             "feed functions are Python: build it again in the program that loads the graph.")
 
-    def _supervise(self, sess: Any, run: FeederRun, coord: Any) -> None:
+    def _supervise(self, sess: Session, run: FeederRun, coord: Any) -> None:
         feeders = [threading.Thread(target=self._feed, args=(sess, run, index), daemon=True,
                                     name=f"GeneralQueueRunner-{self.name}-{name}")
                    for index, name in enumerate(self._names)]
@@ -183,7 +184,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             self._run_quietly(sess, self._cancel_op if run.stopping else self._close_op)
         self._join(feeders)
 
-    def _report(self, sess: Any, run: FeederRun, error: FeederError, coord: Any) -> None:
+    def _report(self, sess: Session, run: FeederRun, error: FeederError, coord: Any) -> None:
         logger.error("%s%s", error, " (What was enqueued before is delivered first.)" if run.enqueued else "")
         if not coord:
             self._exceptions_raised.append(error)
@@ -200,13 +201,13 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
                                "it has waited %.0f s.", depth, self.name, time.monotonic() - began)
         coord.request_stop((type(error), error, error.__traceback__))
 
-    def _closed(self, sess: Any) -> bool:
+    def _closed(self, sess: Session) -> bool:
         try:
             return bool(sess.run(self._is_closed))
         except (tf.errors.OpError, RuntimeError):  # and the session with it
             return True
 
-    def _depth(self, sess: Any) -> int:
+    def _depth(self, sess: Session) -> int:
         try:
             return int(sess.run(self._size))
         except (tf.errors.OpError, RuntimeError):  # the session is closed: nobody dequeues any more
@@ -221,19 +222,19 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             logger.warning("Stopped without waiting longer for feeders that are blocked in their source: %s.",
                            ", ".join(stuck))
 
-    def _run_quietly(self, sess: Any, close_op: Any) -> None:
+    def _run_quietly(self, sess: Session, close_op: Operation) -> None:
         try:
             sess.run(close_op)
         except (tf.errors.OpError, RuntimeError):  # closed already: the queue, or the whole session
             pass
 
-    def _feed(self, sess: Any, run: FeederRun, index: int) -> None:
+    def _feed(self, sess: Session, run: FeederRun, index: int) -> None:
         try:
             self._feed_all(sess, run, index)
         except BaseException as cause:      # of any kind: else the others would wait for this turn for ever
             run.fail(index, _named_error(self._names[index], cause))
 
-    def _feed_all(self, sess: Any, run: FeederRun, index: int) -> None:
+    def _feed_all(self, sess: Session, run: FeederRun, index: int) -> None:
         record, feed_fn, tensors = run.records[index], self._feed_fns[index], self._feed_tensors[index]
         enqueue = FedOperation(sess, self._enqueue_ops[index])
         while not run.stopping and not run.error:
@@ -261,7 +262,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
             if error is not None or ended:
                 return
 
-    def _enqueue(self, sess: Any, enqueue: FedOperation, run: FeederRun, index: int, feeds: dict[Any, Any]) -> bool:
+    def _enqueue(self, sess: Session, enqueue: FedOperation, run: FeederRun, index: int, feeds: Feeds) -> bool:
         """Enqueue one item, and give the turn back; whether the feeder goes on."""
         try:
             enqueue(feeds)
@@ -309,7 +310,7 @@ def _stop_with(coord: Any, run: FeederRun) -> None:
     run.request_stop()
 
 
-def _check_lengths(enqueue_ops: Sequence[Any], feed_fns: Sequence[Any], feed_tensors: Sequence[Any],
+def _check_lengths(enqueue_ops: Sequence[Operation], feed_fns: Sequence[Any], feed_tensors: Sequence[Tensor],
                    names: Sequence[str]) -> None:
     lengths = {"enqueue_ops": len(enqueue_ops), "feed_fns": len(feed_fns), "feed_tensors": len(feed_tensors),
                "names": len(names)}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 Known = list[Any]
@@ -28,12 +29,12 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self.puts: list[Any] = []
-        self.gets: list[Any] = []
-        self._sizes: list[Any] = []
+        self.puts: list[Operation] = []
+        self.gets: list[Operation] = []
+        self._sizes: list[Tensor] = []
         self._next: Future[Known | None] | None = None
 
-    def through(self, share: list[Any]) -> list[Any]:
+    def through(self, share: list[Tensor]) -> list[Tensor]:
         """A tower's tensors, by way of an area on the present device; shapes and dtypes stay."""
         name, dtypes = tf1.get_default_graph().unique_name("staging"), [tensor.dtype for tensor in share]
         self.puts.append(tf.raw_ops.Stage(values=share, shared_name=name, name="put"))
@@ -65,7 +66,7 @@ class Staging:
             self._next = self._thread.submit(self._stage)
         return known
 
-    def drop_taken(self, sess: Any) -> None:
+    def drop_taken(self, sess: Session) -> None:
         """After a run that failed, whichever of its operations were made: only the next batch stays in the areas."""
         ahead = 0
         if self._next is not None:

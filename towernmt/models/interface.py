@@ -17,7 +17,7 @@ from tensorpack.train.model_desc import ModelDesc
 from towernmt.core.default_optimizer import default_optimizer
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
-from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tensors import Optimizer, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.layers.dropout import drop_words
@@ -65,7 +65,7 @@ class NMTModel(ModelDesc):
     """The name by which `towernmt.models.architecture` finds the class, where that is not one's own. A class that is
     derived from another only to be trained in another way takes the other's name, so that its runs are searched as the
     other's; see `towernmt.models.name_of_model`."""
-    make_optimizer: Callable[[], Any] | None = None
+    make_optimizer: Callable[[], Optimizer] | None = None
     """Makes the `tf1.train.Optimizer`; handed to the model by whoever assembles a run."""
     optimizer_settings: Any = None
     """`OptimizerSettings`, which make the optimizer of a model without `make_optimizer`."""
@@ -76,7 +76,7 @@ class NMTModel(ModelDesc):
     source_vocab_size: int
     target_vocab_size: int
 
-    def optimizer(self) -> Any:
+    def optimizer(self) -> Optimizer:
         """What the model was handed; without any, the default one of the package."""
         if self.make_optimizer is not None:
             return self.make_optimizer()

@@ -13,7 +13,7 @@ from typing import Any
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tensors import Operation, Tensor, Variable
+from towernmt.core.tensors import Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 SUFFIX = "/ExponentialMovingAverage"
@@ -32,7 +32,7 @@ class AveragingOptimizer(ProxyOptimizer):
         SettingsError: the decay is not in (0, 1).
     """
 
-    def __init__(self, optimizer: Any, decay: float) -> None:
+    def __init__(self, optimizer: Optimizer, decay: float) -> None:
         if not 0.0 < decay < 1.0:
             raise SettingsError(f"optimizer.ema_decay={decay} must be 0 (no average) or between 0 and 1.")
         self._average = tf1.train.ExponentialMovingAverage(decay, num_updates=tf1.train.get_global_step())

@@ -6,10 +6,9 @@ The optimizers tell it here, and callbacks such as `NaNGuard` ask.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from towernmt.core.graph_state import graph_state
-from towernmt.core.tensors import Tensor, Variable
+from towernmt.core.tensors import Graph, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -42,13 +41,13 @@ def forgive(skipped: Tensor) -> None:
         state.update_skipped = skipped
 
 
-def named_gradients(graph: Any) -> list[tuple[str, Tensor]]:
+def named_gradients(graph: Graph) -> list[tuple[str, Tensor]]:
     """(variable's name, gradient): those that are watched, else the inputs of the optimizer's operations."""
     watched = [(variable.op.name, gradient) for gradient, variable in graph_state(graph).watched_gradients]
     return watched or _optimizer_inputs(graph)
 
 
-def _optimizer_inputs(graph: Any) -> list[tuple[str, Tensor]]:
+def _optimizer_inputs(graph: Graph) -> list[tuple[str, Tensor]]:
     """(variable, gradient) of every optimizer operation: those with inputs `var` and `grad` or `delta`."""
     found: dict[str, Tensor] = {}
     for operation in graph.get_operations():

@@ -15,7 +15,7 @@ from typing import Any
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
 from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, LossScaling, graph_state
-from towernmt.core.tensors import Operation, Tensor, Variable
+from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import forgive
 from towernmt.optim.gradients import scaled
@@ -41,7 +41,7 @@ class LossScaleOptimizer(ProxyOptimizer):
         optimizer: makes the updates; what it does besides, such as moving averages, is skipped with them.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer, "LossScaleOptimizer")
         self._scaling = graph_state().settings.loss_scaling
         with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.variable_scope(SCOPE):
@@ -88,6 +88,6 @@ class LossScaleOptimizer(ProxyOptimizer):
                         self._good.assign(tf.where(grown, tf.zeros_like(good), good), read_value=False))
 
 
-def _state(name: str, dtype: Any, value: float) -> Variable:
+def _state(name: str, dtype: DType, value: float) -> Variable:
     return tf1.get_variable(name, [], dtype, initializer=tf1.constant_initializer(value, dtype), trainable=False,
                             use_resource=True)

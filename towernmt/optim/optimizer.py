@@ -1,18 +1,15 @@
 """Optimizers by name, with clipping by the global norm of the gradients.
-
-A `tf1.train.Optimizer` is `Any` to the type checker: TensorFlow ships no types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tensorpack.tfutils.gradproc import GradientProcessor
 from tensorpack.tfutils.optimizer import apply_grad_processors
 
 from towernmt.core.settings import check_ranges
-from towernmt.core.tensors import Tensor, Variable
+from towernmt.core.tensors import Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype
 from towernmt.optim.ema import AveragingOptimizer
@@ -24,7 +21,7 @@ from towernmt.optim.optimizers.adam import AdamW, LazyAdam
 from towernmt.optim.optimizers.lamb import Lamb
 from towernmt.optim.settings import OptimizerSettings
 
-MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Any]] = {
+MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
     "adam": lambda s, rate: tf1.train.AdamOptimizer(rate, s.beta1, s.beta2, s.epsilon),
     "adamw": lambda s, rate: AdamW(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
     "lazyadam": lambda s, rate: LazyAdam(rate, s.beta1, s.beta2, s.epsilon),
@@ -35,7 +32,7 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Any]] = {
 """By name: from the settings and the learning rate to a `tf1.train.Optimizer`."""
 
 
-def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Any:
+def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optimizer:
     """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
 
     The tensor `learning_rate:0` is what its updates read: a hook that feeds it sets the rate of that very step.

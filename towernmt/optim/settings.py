@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from towernmt.core.settings import setting
+from towernmt.core.tensors import Optimizer
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OptimizerSettings:
     ema_decay: float = setting(
         0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average", at_least=0, below=1)
 
-    def make(self, clip_norm: float = 0.0) -> Any:
+    def make(self, clip_norm: float = 0.0) -> Optimizer:
         """The optimizer that these settings describe; see `towernmt.optim.optimizer.make_optimizer`."""
         from towernmt.optim.optimizer import make_optimizer  # settings are read where TensorFlow is not wanted
 

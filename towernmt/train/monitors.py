@@ -1,7 +1,7 @@
-"""Where scalars go: TensorBoard's event files and `stats.jsonl`. Neither can end a training.
+"""Writers of scalars: TensorBoard's event files and `stats.jsonl`. Training goes on if they fail.
 
-tensorpack's own writers raise (or print a stack) when the disk is full. Here one warning says that nothing
-more is recorded, and training goes on to what matters, the next checkpoint.
+tensorpack's own writers raise an error (or print a stack) when the disk is full. These log one warning that nothing
+more is recorded, and training goes on.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from towernmt.callbacks.reporting.summaries import charts, hyper_parameters, set
 from towernmt.core.files.atomic_files import write_text
 from towernmt.core.tf_compat import tf, tf1
 
-# IndexError is what TensorFlow's file writers make of "file too large".
+# TensorFlow's file writers raise IndexError for "file too large".
 _FAILURES = (OSError, IndexError, RuntimeError, tf.errors.OpError)
 
 
-LIKE_BESIDE_LIKE = {
+CHARTS = {
     "loss of a target token, without label smoothing (nats)": ["nll$", "validation_loss(/.*)?$"],
     "perplexity": ["perplexity$", "validation_perplexity(/.*)?$"],
 }
-"""Charts for TensorBoard, which shows each scalar alone otherwise: title to regular expressions on tags."""
+"""Charts for TensorBoard with training and validation together: title to regular expressions on tags."""
 
 
 class _FileMonitor(MonitorBase):
-    """Writes to a file until that fails, which is said once. Only the chief of the world has it."""
+    """Writes to a file. The first failure is logged, and ends the writing. Only the chief of the world has it."""
 
     _chief_only = True
 
@@ -56,9 +56,9 @@ class _FileMonitor(MonitorBase):
 class EventWriter(_FileMonitor):
     """TensorBoard's event file of this process: the run's settings, then every summary and scalar.
 
-    The graph stands in the first file of the directory alone. A later process begins with a mark that has TensorBoard
-    forget what its predecessor wrote of the steps that are made again.
-    It is flushed after each step in which something was put, so that a killed process leaves its events.
+    Only the first file of the directory holds the graph. The file of a later process begins with a mark: TensorBoard
+    then forgets what earlier files hold of the steps that are made again. After each step in which something was put,
+    the file is flushed, so that a killed process leaves its events.
     """
 
     def __init__(self, directory: str | Path, settings: Mapping[str, Any] | None = None) -> None:
@@ -88,7 +88,7 @@ class EventWriter(_FileMonitor):
             self._put(tf1.Event(wall_time=time.time(), step=self.global_step + 1, session_log=restart))
         else:
             self._put(tf1.Event(wall_time=time.time(), graph_def=self.graph.as_graph_def().SerializeToString()))
-        self.process_summary(charts(LIKE_BESIDE_LIKE))
+        self.process_summary(charts(CHARTS))
         if self._settings:
             self.process_summary(text_summary("settings", settings_table(self._settings)))
             self.process_summary(hyper_parameters(self._settings, self._directory))
@@ -123,17 +123,17 @@ class EventWriter(_FileMonitor):
 
 
 def _has_graph(file: Path) -> bool:
-    """Whether the file is one that begins with the graph."""
+    """Whether the file begins with the graph."""
     try:
         return any(event.HasField("graph_def") for event in islice(tf1.train.summary_iterator(str(file)), 2))
-    except tf.errors.DataLossError:     # of a process that was killed before it had written its graph
+    except tf.errors.DataLossError:     # its process was killed before it had written the graph
         return False
 
 
 class StatsWriter(_FileMonitor):
-    """`stats.jsonl`: a JSON object in a line for each step at which scalars were put.
+    """`stats.jsonl`: a line with a JSON object for each step at which scalars were put.
 
-    A resumed run drops the lines of steps after the one that it resumes from, which it makes again.
+    A resumed run drops the lines of the steps that it makes again.
     """
 
     def _setup_graph(self) -> None:
@@ -170,13 +170,13 @@ class StatsWriter(_FileMonitor):
             self._write(lambda: self._append(json.dumps(entry)))
 
     def _append(self, line: str) -> None:
-        # A directory that was removed or renamed meanwhile is not made anew: the run's own may come back.
+        # If the directory was removed or renamed meanwhile, it is not made anew: it may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
 def _step_of(line: str) -> float:
-    """The step of an entry; infinite for half a line, which a killed process may leave."""
+    """The step of an entry; infinite for an unfinished line, as a killed process may leave it."""
     try:
         return int(json.loads(line)["global_step"])
     except (ValueError, KeyError, TypeError):

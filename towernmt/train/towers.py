@@ -9,6 +9,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from tensorpack.utils import logger
 from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 
+from towernmt.core.tensors import Tensor
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import TowerPlace, World
@@ -71,7 +72,7 @@ def share_of_cost(cost_fn: Callable[..., Any], towers: int) -> Callable[..., Any
         cost_fn: tensorpack's `get_cost_fn`, which makes the cost of a tower from its inputs.
         towers: of the world.
     """
-    def share(*inputs: Any) -> Any:
+    def share(*inputs: Tensor) -> Any:
         cost = cost_fn(*inputs)
         return cost / towers if isinstance(cost, tf.Tensor) and towers > 1 else cost
 

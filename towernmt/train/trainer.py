@@ -18,7 +18,7 @@ from towernmt.core.loop import ResumableLoop
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import SessionCreator
 from towernmt.core.shared_batch import TOKENS, shares_batch, total_of_step
-from towernmt.core.tensors import Operation, Tensor
+from towernmt.core.tensors import Operation, Optimizer, Session, Tensor
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf
@@ -98,7 +98,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self._skipping = OutOfMemorySkipping(skip_out_of_memory)
         self._cycle: UpdateCycle | None = None
         self._collected = 0     # batches of the present update
-        self._sessions: dict[Run, Any] = {}
+        self._sessions: dict[Run, Session] = {}
 
     @property
     def is_chief(self) -> bool:
@@ -110,7 +110,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """How many batches ran out of memory and were left out."""
         return self._skipping.skipped
 
-    def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Any]) -> list[Any]:
+    def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Optimizer]
+                     ) -> list[Any]:
         self._input = input
         if self.staging and isinstance(input, GeneralQueueInput):
             input.stage()
@@ -193,7 +194,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if self._group.error is not None:
             raise self._group.error
 
-    def session(self, kind: Run) -> Any:
+    def session(self, kind: Run) -> Session:
         """Where to make the runs of one kind, as a `run_step` of your own does: with the callbacks that belong to it.
 
         `hooked_sess` is that of the train step, `sess` that of runs which no callback sees.

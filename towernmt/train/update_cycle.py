@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
 from towernmt.core.graph_state import graph_state
-from towernmt.core.tensors import Operation, Tensor
+from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.optim.gradients import Accumulator, GradsAndVars
 
@@ -47,7 +46,7 @@ class UpdateCycle:
         """Takes batch `number` of a cycle, from 0 to K - 2, and adds its gradients to the sums."""
         return self._next if number else self._first
 
-    def flush(self, session: Any, collected: int) -> None:
+    def flush(self, session: Session, collected: int) -> None:
         """The data ended inside a cycle: update from the batches that were there."""
         logger.info(f"The data ended after {collected} of {self.batches} batches of an update cycle: "
                     "the last update is made from these.")

@@ -1,4 +1,4 @@
-"""What callbacks take for a trainer when there is none: a `MonitoredTrainingSession` runs the steps."""
+"""A stand-in for the trainer that callbacks expect, where a plain `MonitoredTrainingSession` runs the steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tensorpack.train.base import Trainer
 from tensorpack.utils import logger
 
 from towernmt.core.loop import ResumableLoop
+from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf1
 
 _NO_END = 9999999
@@ -19,12 +20,12 @@ _NO_END = 9999999
 
 
 class HookTrainer(Trainer):
-    """tensorpack's `Trainer` without a loop: told of each step, it does for its callbacks what a loop does.
+    """tensorpack's `Trainer` without a loop. It is told of each step, and calls its callbacks as a loop does.
 
     Args:
         callbacks: in their order.
-        monitors: that get the scalars.
-        steps_per_epoch: 0 for one epoch without an end.
+        monitors: tensorpack's, which get the scalars.
+        steps_per_epoch: 0 for one endless epoch.
     """
 
     def __init__(self, callbacks: list[Callback], monitors: list[Any], steps_per_epoch: int) -> None:
@@ -40,10 +41,10 @@ class HookTrainer(Trainer):
     def setup(self) -> None:
         """Let the callbacks build in the default graph."""
         self._step = tf1.train.get_or_create_global_step()
-        self._callbacks.setup_graph(self)     # callbacks may be asked for their step when all is over
+        self._callbacks.setup_graph(self)     # callbacks may be asked for their step even after training
 
-    def enter(self, session: Any) -> None:
-        """Begin training in `session`; or go on, if it takes the place of one that was lost."""
+    def enter(self, session: Session) -> None:
+        """Begin training in `session`, or go on in it if it replaces one that was lost."""
         self.sess = self.hooked_sess = session
         with session.as_default():
             self.loop._global_step = int(session.run(self._step))
@@ -58,18 +59,18 @@ class HookTrainer(Trainer):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The raw session as the default one, as callbacks expect it."""
+        """Make the raw session the default one, as callbacks expect."""
         with self.sess.as_default():
             yield
 
-    def count_step(self, session: Any) -> bool:
-        """Read the global step; whether the run was a training step."""
+    def count_step(self, session: Session) -> bool:
+        """Read the global step; returns whether the run was a training step."""
         self.sess = self.hooked_sess = session
         before, self.loop._global_step = self.loop._global_step, int(session.run(self._step))
         return self.loop._global_step > before
 
     def after_step(self) -> None:
-        """What the loop does after a step, and after an epoch's last one."""
+        """Do what a loop does after a step, and after the last step of an epoch."""
         self._callbacks.trigger_step()
         if self._epoch_steps and self.loop._global_step % self._epoch_steps == 0:
             self._callbacks.after_epoch()
@@ -81,10 +82,10 @@ class HookTrainer(Trainer):
             self.loop._local_step += 1
 
     def leave(self) -> None:
-        """The callbacks' `after_train`.
+        """Call the callbacks' `after_train`.
 
         Raises:
-            Exception: the first that one of them raised, when all have ended.
+            Exception: the first that a callback raised; raised after all callbacks have ended.
         """
         if not self._running:
             return
@@ -105,4 +106,4 @@ class HookTrainer(Trainer):
         self._epoch_began = time.monotonic()
         self.loop._epoch_num = number
         self._callbacks.before_epoch()
-        self.loop._local_step = 0       # of the step to come, which its callbacks are asked before it is made
+        self.loop._local_step = 0       # of the coming step: callbacks use it before the step is made

@@ -14,6 +14,7 @@ from towernmt.callbacks.hooks.run_hooks import FeedLedger, declared_feeds, refus
 from towernmt.callbacks.lookup import EndOfTraining
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import belong_to, is_among, name_of, runs_of
+from towernmt.core.tensors import Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 _SAVERS = tf1.GraphKeys.SAVERS
@@ -22,9 +23,10 @@ _SAVERS = tf1.GraphKeys.SAVERS
 class HookToCallback(Callback):
     """Any `tf1.train.SessionRunHook` as a callback of any tensorpack trainer.
 
-    As in TensorFlow, and other than with tensorpack's class of this name, the hook gets a coordinator (what
-    asks it to stop ends training after the present step), its `StopIteration` ends training normally, and its `end`
-    is called only if no error ended the training: a `CheckpointSaverHook` saves nothing that diverged.
+    tensorpack has a class of this name, too. This one treats the hook as TensorFlow does. The hook gets a coordinator:
+    when it is asked to stop, training ends after the present step. If the hook raises `StopIteration`, training ends
+    normally. The hook's `end` is called only if no error ended the training, so a `CheckpointSaverHook` saves nothing
+    that diverged.
     """
 
     _chief_only = False
@@ -33,10 +35,10 @@ class HookToCallback(Callback):
         """
         Args:
             hook: the hook.
-            runs: the runs that it belongs to (see `towernmt.core.runs`); by default what it says itself, else the
-                train step.
+            runs: the runs that it belongs to (see `towernmt.core.runs`). By default those that the hook names itself,
+                or else the train step.
         Raises:
-            SettingsError: `hook` is none.
+            SettingsError: `hook` is not a session hook.
         """
         if not isinstance(hook, tf1.train.SessionRunHook):
             raise SettingsError(f"HookToCallback({hook!r}): give it an instance of tf.compat.v1.train.SessionRunHook.")
@@ -45,10 +47,10 @@ class HookToCallback(Callback):
             belong_to(self, *runs)
 
     def _setup_graph(self) -> None:
-        with tf1.name_scope(None):      # a hook looks names up, and makes some, at the top
+        with tf1.name_scope(None):      # hooks expect to be outside of name scopes
             self.wrapped.begin()
             if isinstance(self.wrapped, tf1.train.CheckpointSaverHook) and not tf1.get_collection(_SAVERS):
-                tf1.add_to_collection(_SAVERS, tf1.train.Saver())      # a MonitoredTrainingSession brings one
+                tf1.add_to_collection(_SAVERS, tf1.train.Saver())      # as a MonitoredTrainingSession does
 
     def _before_train(self) -> None:
         self._end = EndOfTraining()
@@ -87,12 +89,12 @@ class HookToCallback(Callback):
 class CallbackToHook(tf1.train.SessionRunHook):
     """Callbacks, in their order, as one hook of a plain `MonitoredTrainingSession`.
 
-    They find what they look for in a trainer: the step, the session, each other, the monitors. A step is a run
-    that advances the graph's global step, as the program's optimizer does it (`minimize(loss, global_step)`).
+    Callbacks find in it what they need of a trainer: the step, the session, each other, the monitors. A run is a step
+    if it advances the graph's global step, as the program's optimizer does (`minimize(loss, global_step)`).
     `StopTraining` makes the session's `should_stop()` true.
 
-    TensorFlow tells its hooks nothing when an error ends the session. Enter the hook inside the session, and the
-    callbacks end then too (a checkpoint is saved, signals are let go):
+    TensorFlow does not tell its hooks when an error ends the session. Enter the hook inside the session, as below: then
+    the callbacks end in that case, too (a checkpoint is saved, signal handlers are removed).
 
         hook = CallbackToHook(NaNGuard(), CheckpointSaver(directory), monitors=[StatsWriter(directory)])
         with tf1.train.MonitoredTrainingSession(hooks=[hook]) as session, hook:
@@ -105,9 +107,9 @@ class CallbackToHook(tf1.train.SessionRunHook):
         Args:
             callbacks: in the order in which they act.
             monitors: tensorpack's, which get the scalars.
-            steps_per_epoch: steps an epoch, for the callbacks that act by epochs; 0 for one epoch without an end.
+            steps_per_epoch: steps in an epoch, for callbacks that act by epochs; 0 for one endless epoch.
         Raises:
-            SettingsError: two callbacks name the same tensor as what they feed, or one is no callback.
+            SettingsError: two callbacks say that they feed the same tensor, or one is not a callback.
         """
         for callback in callbacks:
             if not isinstance(callback, Callback):
@@ -124,8 +126,8 @@ class CallbackToHook(tf1.train.SessionRunHook):
     def begin(self) -> None:
         self._trainer.setup()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Called again when TensorFlow made a new session after a lost one: training goes on then."""
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """TensorFlow calls this again when it replaces a lost session. Training then goes on."""
         try:
             self._trainer.enter(session)
         except StopTraining as stop:
@@ -134,7 +136,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context: Any) -> Any:
         fetches: dict[int, Any] = {}
-        feeds: dict[Any, Any] = {}
+        feeds: dict[Tensor | str, Any] = {}
         options, ledger = tf1.RunOptions(), FeedLedger()
         self._present = []
         with self._trainer.entered():
@@ -157,7 +159,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
     def _ask(self, callback: Callback, run_context: Any) -> Any:
         try:
             return callback.before_run(run_context)
-        except StopTraining as stop:        # TensorFlow's word for a normal end that comes before a run
+        except StopTraining as stop:        # TensorFlow takes this for a normal end
             raise tf.errors.OutOfRangeError(None, None, str(stop)) from stop
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -176,8 +178,8 @@ class CallbackToHook(tf1.train.SessionRunHook):
                 logger.info(f"Training was stopped by {stop}.")
                 run_context.request_stop()
 
-    def end(self, session: Any) -> None:
-        """The callbacks' `after_train`; what the first of them raises is raised when all have ended."""
+    def end(self, session: Session) -> None:
+        """Call the callbacks' `after_train`. The first exception is raised after all of them have ended."""
         if not self._ended:
             self._ended = True
             self._trainer.leave()

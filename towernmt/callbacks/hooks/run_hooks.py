@@ -1,26 +1,27 @@
-"""Hooks that see only their own runs, and that cannot feed the same tensor without being told."""
+"""Hooks that see only their own runs. Two hooks that feed the same tensor are an error."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run, attribute_of, is_among, name_of, run_as, runs_of
+from towernmt.core.tensors import Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 
 def separate_runs(hooks: Sequence[Any]) -> list[RunHook]:
-    """The hooks of one session, each for its own runs alone.
+    """The hooks of one session, each called at its own runs only.
 
     `MonitoredTrainingSession(hooks=separate_runs([...]))` calls each at the runs that it belongs to (see
     `towernmt.core.runs`): `with run_as(Run.DATA): session.run(batch)` calls none of the others.
 
-    A hook or callback may name the tensors that it feeds in its attribute `feeds` (tensors, or their names); two
-    that name the same one are refused at once, others at the first run where they meet.
+    A hook or callback may name the tensors that it feeds in its attribute `feeds` (tensors, or their names). Two that
+    name the same tensor are refused at once. Others are refused at the first run in which both feed it.
 
     Raises:
-        SettingsError: two feed the same tensor, or one belongs to something that is no run.
+        SettingsError: two feed the same tensor, or one belongs to something that is not a run.
     """
     refuse_shared_feeds(hooks)
     ledger = FeedLedger()
@@ -28,7 +29,7 @@ def separate_runs(hooks: Sequence[Any]) -> list[RunHook]:
 
 
 class RunHook(tf1.train.SessionRunHook):
-    """A hook that is called at the runs that it belongs to; the other runs do not know of it."""
+    """A hook that is called only at the runs that it belongs to."""
 
     def __init__(self, hook: Any, ledger: FeedLedger) -> None:
         self.wrapped, self._runs, self._ledger = hook, runs_of(hook), ledger
@@ -37,7 +38,7 @@ class RunHook(tf1.train.SessionRunHook):
     def begin(self) -> None:
         self.wrapped.begin()
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: Session, coord: Any) -> None:
         self.wrapped.after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> Any:
@@ -54,25 +55,25 @@ class RunHook(tf1.train.SessionRunHook):
         if self._present is run_context:
             self.wrapped.after_run(run_context, run_values)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: Session) -> None:
         self.wrapped.end(session)
 
 
 class RunSession:
-    """A hooked session as the runs of one kind use it.
+    """A session whose runs are all of one kind: they call the hooks of that kind.
 
     Args:
         session: the raw session.
-        hooked: the monitored one over it.
-        kind: of the runs that are made here.
+        hooked: the monitored session that wraps it.
+        kind: of all its runs.
     """
 
-    def __init__(self, session: Any, hooked: Any, kind: Run) -> None:
+    def __init__(self, session: Session, hooked: Session, kind: Run) -> None:
         self._session, self._hooked, self.kind = session, hooked, kind
         self.graph = session.graph
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """`Session.run`, with the hooks of this kind; without any once a hook has asked for the end."""
+        """`Session.run`, with the hooks of this kind. After a hook has asked for the end, without hooks."""
         if self._hooked.should_stop():
             return self._session.run(fetches, feed_dict, options, run_metadata)
         with run_as(self.kind):
@@ -83,8 +84,8 @@ class RunSession:
         return lambda *values: self.run(fetches, dict(zip(feed_list, values, strict=True)))
 
 
-def session_for(trainer: Any, kind: Run) -> Any:
-    """Where a trainer makes the runs of one kind: its raw session, unless a callback belongs to that kind."""
+def session_for(trainer: Any, kind: Run) -> Session:
+    """The session in which a trainer makes runs of one kind: the raw one, unless a callback belongs to that kind."""
     callbacks = getattr(trainer._callbacks, "cbs", trainer._callbacks)
     # In tensorpack's own group every callback sees every hooked run.
     sorted_by_run = getattr(trainer._callbacks, "separates_runs", False)
@@ -95,12 +96,12 @@ def session_for(trainer: Any, kind: Run) -> Any:
 
 
 def _optional_runs(callback: Any) -> tuple[Any, ...]:
-    """Runs that `callback` asks for; one that only looks after the input of others' runs asks for none."""
-    return () if attribute_of(callback, "looks_after_input", False) else runs_of(callback)
+    """The runs that must be hooked for the sake of `callback`: none for one that only serves the runs' input."""
+    return () if attribute_of(callback, "serves_input", False) else runs_of(callback)
 
 
 def refuse_shared_feeds(hooks: Iterable[Any]) -> None:
-    """Look at what hooks and callbacks say that they feed.
+    """Check the tensors that hooks and callbacks say they feed.
 
     Raises:
         SettingsError: two name the same tensor.
@@ -114,24 +115,24 @@ def refuse_shared_feeds(hooks: Iterable[Any]) -> None:
             feeders[name] = name_of(hook)
 
 
-def declared_feeds(hook: Any) -> list[Any]:
+def declared_feeds(hook: Any) -> list[Tensor | str]:
     """The tensors, or their names, that a hook or callback says it feeds."""
     feeds = attribute_of(hook, "feeds", ())
     return list(feeds) if isinstance(feeds, (list, tuple, set, frozenset)) else [feeds]
 
 
 class FeedLedger:
-    """Who feeds what in the present run."""
+    """Which hook feeds which tensor in the present run."""
 
     def __init__(self) -> None:
         self._context: Any = None
         self._feeders: dict[str, str] = {}
 
-    def enter(self, context: Any, hook: Any, feeds: Any) -> None:
+    def enter(self, context: Any, hook: Any, feeds: Mapping[Tensor | str, Any]) -> None:
         """Note the feeds of one hook.
 
         Raises:
-            SettingsError: another hook, or who calls the run, feeds one of them; or it is the handle of a variable.
+            SettingsError: another hook, or the caller of the run, feeds one of them; or one is a variable's handle.
         """
         if context is not self._context:
             self._context = context
@@ -153,6 +154,6 @@ def _conflict(one: str, other: str, tensor: str) -> str:
             "different runs (belong_to).")
 
 
-def _name(tensor: Any) -> str:
+def _name(tensor: Tensor | str) -> str:
     name = tensor if isinstance(tensor, str) else tensor.name
     return name if ":" in name else f"{name}:0"

@@ -1,1 +1,1 @@
-"""What a reader sees of a run: lines, pictures, summaries."""
+"""Reports of a run: lines of the log, the terminal's status line, summaries for TensorBoard."""

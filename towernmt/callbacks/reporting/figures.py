@@ -1,4 +1,4 @@
-"""The figures of a training as text: in full for a log, or as many as a terminal's width has room for."""
+"""The figures of a training as text: all of them for a log, or as many as fit into a terminal."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Figures:
 
     Attributes:
         step: updates so far.
-        steps: the last update, where that is what ends the training.
-        epoch: the present one, from 1.
+        steps: the last update, if a number of updates ends the training.
+        epoch: the present epoch, from 1.
         scalars: those of `Progress`; any may be missing.
-        seconds_left: until the nearest limit; None without one.
-        done: the share of the training that is done, 0 to 1; None without a limit.
+        seconds_left: until the nearest limit; None without a limit.
+        done: the finished share of the training, 0 to 1; None without a limit.
         seconds: of training so far.
     """
 
@@ -39,7 +39,7 @@ class Figures:
     seconds: float
 
     def first(self) -> list[Forms]:
-        """What a reader wants most: step, loss, speed, and the time that is left."""
+        """The most important figures: step, loss, speed, and the remaining time."""
         parts: list[Forms] = [(f"step {self.step}", f"step {self.step}", str(self.step), str(self.step))]
         name = "nll" if "nll" in self.scalars else "loss"
         if name in self.scalars:
@@ -53,7 +53,7 @@ class Figures:
         return parts
 
     def more(self) -> list[str]:
-        """The rest, the most telling first."""
+        """The other figures, the more important ones first."""
         scalars = self.scalars
         formats = [("perplexity", "perplexity {:.2f}"), ("learning_rate", "learning rate {:.3e}"),
                    ("gradient_norm", "gradient norm {:.3f}"),
@@ -63,7 +63,7 @@ class Figures:
         return [*parts, f"epoch {self.epoch}"]
 
     def line(self, width: int | None = None) -> str:
-        """All figures, or those that fit into `width` columns, the first ones shortened if they must be."""
+        """All figures, or those that fit into `width` columns; the first ones are shortened if necessary."""
         chosen = _shortened(self.first(), ", ", width)
         for part in self.more():
             if width is None or cell_len(", ".join([*chosen, part])) <= width:
@@ -72,7 +72,7 @@ class Figures:
 
 
 class Bar:
-    """A line of a terminal for `Figures`: a bar, where there is a limit and room for it, and what else fits."""
+    """A line of a terminal for `Figures`: the figures that fit, and a bar if there is a limit and room for one."""
 
     def __init__(self, figures: Figures) -> None:
         self.figures = figures
@@ -97,13 +97,13 @@ class Bar:
 
 
 def _bar_width(done: float | None, parts: list[str], width: int) -> int:
-    """Columns of the bar beside `parts`; 0 where there is nothing to show or no room."""
+    """Columns that `parts` leave for the bar; 0 for no bar."""
     room = width - cell_len("  ".join(parts)) - 2
     return min(_LONGEST_BAR, room) if done is not None and room >= _SHORTEST_BAR else 0
 
 
 def _shortened(parts: list[Forms], between: str, width: int | None) -> list[str]:
-    """The longest forms that fit into `width` together; where even the shortest do not, the first of these."""
+    """The longest forms that fit into `width` together; if even the shortest do not fit, the first ones of these."""
     for length in range(_LENGTHS):
         chosen = [forms[length] for forms in parts]
         if width is None or cell_len(between.join(chosen)) <= width:

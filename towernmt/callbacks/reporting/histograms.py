@@ -8,6 +8,7 @@ from typing import Any
 from tensorpack.callbacks import Callback
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import named_gradients
 
@@ -15,8 +16,8 @@ from towernmt.optim.gradient_health import named_gradients
 class Histograms(Callback):
     """Puts a histogram of each trainable variable and of each gradient every `every_steps` updates.
 
-    `parameters/NAME` is what the update left, `gradients/NAME` what it was made from, before clipping. Values that are
-    not finite are left out: the NaN guard speaks of those. Only the steps that are due compute any.
+    `parameters/NAME` shows the variable after the update, `gradients/NAME` its gradient before clipping. Values that
+    are not finite are left out: the NaN guard reports them. Other steps compute no histogram.
     """
 
     def __init__(self, every_steps: int) -> None:
@@ -47,12 +48,12 @@ class Histograms(Callback):
             self.trainer.monitors.put_summary(self.trainer.sess.run(self._parameters))
 
 
-def _merged(kind: str, named: Sequence[tuple[str, Any]]) -> Any:
+def _merged(kind: str, named: Sequence[tuple[str, Tensor]]) -> Tensor:
     """string `[]`: the histograms of all tensors as one serialized `tf.Summary`."""
     return tf1.summary.merge([tf.raw_ops.HistogramSummary(tag=f"{kind}/{name}", values=_finite(tensor))
                               for name, tensor in named], collections=[])
 
 
-def _finite(tensor: Any) -> Any:
+def _finite(tensor: Tensor) -> Tensor:
     values = tensor.values if isinstance(tensor, tf.IndexedSlices) else tf.convert_to_tensor(tensor)
     return tf.boolean_mask(values, tf.math.is_finite(values))

@@ -1,4 +1,4 @@
-"""Says which updates were skipped for an overflow in float16, and how the loss scale moves."""
+"""Reports the updates that were skipped for an overflow in float16, and the changes of the loss scale."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from towernmt.core.tensors import Tensor
 
 
 class LossScaleMonitor(Callback):
-    """A warning for each skipped update; does nothing where losses are not scaled.
+    """Warns of each skipped update; does nothing where losses are not scaled.
 
-    Scalars, when they change: `loss_scale` (of the next step), `skipped_updates` (in all, earlier runs included).
+    Scalars, when they change: `loss_scale` (of the next step), `skipped_updates` (since step 0, over all resumes).
     """
 
     def _setup_graph(self) -> None:

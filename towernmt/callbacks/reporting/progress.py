@@ -1,4 +1,4 @@
-"""How training goes: loss, perplexity, learning rate, tokens per second and the time that is left."""
+"""The progress of training: loss, perplexity, learning rate, tokens per second and the remaining time."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.peak_memory import peak_memory
 from towernmt.core.shared_batch import TOKENS, total_of_step
+from towernmt.core.tensors import Graph, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 
 class Progress(Callback):
-    """A line of the log every `log_steps` updates, and the same as scalars; replaces tensorpack's `ProgressBar`.
+    """Logs a line every `log_steps` updates, and puts the same figures as scalars; replaces tensorpack's `ProgressBar`.
 
-    A terminal has a bar below these lines as well, a few times a second, with as much as its width has room for. The
-    numbers are means over the interval, weighted by target tokens. Each step fetches, with the update: `loss` and
-    `nll` of all training towers, the tower inputs `target_tokens` and `source_length`, `gradient_norm`
-    and `learning_rate`; what the graph does not have is left out, so that it serves any tensorpack trainer.
+    On a terminal there is also a bar below these lines, which changes a few times a second. The figures are means over
+    the interval, weighted by target tokens. Each step fetches with the update: `loss` and `nll` of all training towers,
+    the tower inputs `target_tokens` and `source_length`, `gradient_norm` and `learning_rate`. What the graph does not
+    have is left out, so the callback works with any tensorpack trainer.
 
-    Where a tower has an `nll`, that is shown before its `loss`: like a validation's, it is without label smoothing.
+    A tower's `nll` is shown before its `loss`: it is without label smoothing, as in a validation.
 
-    With an update cycle of K the hooked run of a step holds the last of its K batches: loss and perplexity
-    are those of that batch, and tokens are counted as K times its tokens. Loss, perplexity and gradient norm leave out
-    updates that were skipped (in float16, where they overflow), which may have had none.
+    With an update cycle of K, only the last of the K batches is fetched: loss and perplexity are those of that batch,
+    and its tokens are counted K times. Loss, perplexity and gradient norm leave out skipped updates (overflows of
+    float16), for which they may not be finite.
 
-    The speed leaves out the time that the callbacks before this one take after a step. Stand behind the
-    validator and the saver, and tokens/s is the speed of training itself.
+    The speed leaves out the time that the callbacks before this one take after a step. So put this one after the
+    validator and the saver: then tokens/s is the speed of training itself.
 
     Scalars: `loss` (what is optimised), `nll` (mean negative log-likelihood of a target token, in nats), `perplexity`
     (exp of it), `learning_rate`, `gradient_norm`, `target_tokens_per_second`, `tokens_per_second` (source and target),
@@ -73,7 +74,7 @@ class Progress(Callback):
         self._status.open()
 
     def _before_epoch(self) -> None:
-        # A loop that resumes in mid-epoch gives the rest of that epoch as steps_per_epoch.
+        # If a run resumes in mid-epoch, steps_per_epoch is the rest of that epoch.
         self._epoch_end = self.global_step + self.trainer.steps_per_epoch
         self._steps_per_epoch = getattr(self.trainer.loop, "_steps_per_epoch", self.trainer.steps_per_epoch)
         self._resumed = self._clock()
@@ -87,11 +88,11 @@ class Progress(Callback):
         tokens = self._interval.add(values.results, seconds, self._cycle)
         self._target_total += tokens
         self._run_seconds += seconds
-        # The step counter of tensorpack stands first, so global_step counts this update already.
+        # tensorpack's step counter acts first, so global_step already counts this update.
         if self.global_step % self._log_steps == 0:
             self._report()
         elif self._status.due():
-            few = self._interval.steps * 4 < self._log_steps      # single batches differ too much to be read
+            few = self._interval.steps * 4 < self._log_steps      # the mean of few batches changes too much
             self._status.show(Bar(self._figures(self._last if few and self._last else self._interval)))
 
     def _trigger_step(self) -> None:
@@ -113,12 +114,12 @@ class Progress(Callback):
 
     @property
     def _spent(self) -> float:
-        """Seconds of training, those before a resume as long as those after it."""
+        """Seconds of training; steps before a resume count as long as those after it."""
         done = self.global_step - self._first_step
         return (self._clock() - self._began) * self.global_step / done if done > 0 else 0.0
 
     def _nearest_limit(self) -> tuple[float | None, int | None]:
-        """Seconds until the nearest limit, callbacks' time included, and its update, if it is one of updates."""
+        """Seconds until the nearest limit, with the callbacks' time; and the limit itself if it is one of updates."""
         done = self.global_step - self._first_step
         if done <= 0:
             return None, None
@@ -149,7 +150,7 @@ class Progress(Callback):
 
 
 _NO_LIMIT_EPOCHS = 9999
-"""More epochs than this (tensorpack's default is 99999) stand for no limit."""
+"""From so many epochs on there is no limit (tensorpack's default is 99999)."""
 
 
 class _Interval:
@@ -195,10 +196,10 @@ class _Interval:
         return result
 
 
-def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
-    """Scalar tensors by the names of `Progress`, as far as they exist."""
+def _find_tensors(trainer: Any, graph: Graph) -> dict[str, Tensor]:
+    """Those of the tensors that `Progress` fetches which exist, by its names."""
     towers = training_towers(trainer)
-    found: dict[str, Any] = {}
+    found: dict[str, Tensor] = {}
     for name in ("loss", "nll"):
         tensors = [t for t in (_tower_tensor(tower, name) for tower in towers) if t is not None]
         if tensors and all(t.shape.rank == 0 for t in tensors):
@@ -222,7 +223,7 @@ def _find_tensors(trainer: Any, graph: Any) -> dict[str, Any]:
     return found
 
 
-def _tower_tensor(tower: Any, name: str) -> Any:
+def _tower_tensor(tower: Any, name: str) -> Tensor | None:
     try:
         return tower.get_tensor(name)
     except KeyError:

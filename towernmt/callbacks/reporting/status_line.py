@@ -1,4 +1,4 @@
-"""What stands in a terminal's last line and changes, among log lines that scroll above it."""
+"""A line at the bottom of the terminal that changes while the lines of the log scroll above it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from towernmt.core.terminal.terminal_log import terminal_handlers
 
 
 class StatusLine:
-    """Keeps one line at the foot of the terminal; what else is written goes above it.
+    """Keeps one line at the bottom of the terminal; other output goes above it.
 
     Attributes:
-        active: whether there is a terminal that can do it; if not, nothing is ever written.
+        active: whether the terminal can move its cursor; if not, nothing is written.
     """
 
     def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.4, width: int | None = None) -> None:
@@ -26,7 +26,7 @@ class StatusLine:
         Args:
             stream: where the log goes on the terminal; by default standard output.
             every_seconds: the shortest time between two updates.
-            width: columns; by default those that the terminal has at the time.
+            width: columns; by default the terminal's present width.
         """
         self._stream, self._every_seconds, self._shown_at = stream, every_seconds, 0.0
         self._width = width
@@ -47,7 +47,7 @@ class StatusLine:
         return self._console.width if self._live else 80
 
     def open(self) -> None:
-        """Begin: the log's lines to the terminal go above the line from now on."""
+        """Begin: from now on the log goes above the line."""
         if not self.active or self._live:
             return
         stdout = self._out is sys.stdout
@@ -69,7 +69,7 @@ class StatusLine:
         self._live = None
 
     def due(self) -> bool:
-        """Whether the line is there and has stood for long enough."""
+        """Whether the line is shown, and it is time to replace it."""
         return self._live is not None and time.monotonic() - self._shown_at >= self._every_seconds
 
     def show(self, line: RenderableType) -> None:
@@ -79,12 +79,12 @@ class StatusLine:
         try:
             self._live.update(line, refresh=True)
             self._shown_at = time.monotonic()
-        except OSError:     # the terminal has gone; the training has not
+        except OSError:     # the terminal is gone, but training goes on
             lead_nowhere(self._out)
 
 
 class _Console(Console):
-    """One that leaves the cursor visible: a process that is killed cannot bring it back."""
+    """A console that leaves the cursor visible: a killed process could not show it again."""
 
     def show_cursor(self, show: bool = True) -> bool:
         return False

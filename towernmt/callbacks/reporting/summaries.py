@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside scalars, as `tf.Summary` for `trainer.monitors.put_summary`.
+"""Texts, pictures, settings and charts for TensorBoard, as `tf.Summary` for `trainer.monitors.put_summary`.
 
 The formats are those of TensorBoard's plugins; TensorBoard itself is not needed to write them.
 """
@@ -36,8 +36,8 @@ def hyper_parameters(settings: Mapping[str, Any], run: Path) -> Any:
     """Settings as TensorBoard's HParams shows and compares them.
 
     Args:
-        settings: numbers, booleans and texts by dotted name; others are shown as texts.
-        run: its directory, by which runs are told apart.
+        settings: numbers, booleans and texts by dotted name; other values are shown as texts.
+        run: its directory, which identifies the run.
     """
     # An HParamsPluginData with a SessionStartInfo, whose map `hparams` is field 1 (tensorboard/plugins/hparams).
     entries = b"".join(_part(1, _part(1, name.encode()) + _part(2, _value(value).SerializeToString()))

@@ -11,7 +11,7 @@ from tensorpack.callbacks import Callback
 from towernmt.callbacks.lookup import find_saver, training_towers
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.graph_state import graph_state
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import Graph, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradient_health import all_finite, named_gradients, watch_gradients
 
@@ -137,6 +137,6 @@ _TOO_NARROW = ("the loss scale has fallen to {:g}, its least, and float16 is too
                "train.precision=bfloat16 or float32, or ")
 
 
-def _gradients(graph: Any) -> list[tuple[str, Tensor]]:
+def _gradients(graph: Graph) -> list[tuple[str, Tensor]]:
     """(readable name, gradient), from the output back to the input."""
     return [(f"gradient of {name}", gradient) for name, gradient in reversed(named_gradients(graph))]

@@ -15,6 +15,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.hooks.run_hooks import session_for
 from towernmt.callbacks.reporting.summaries import image_summary
 from towernmt.core.runs import Run
+from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
@@ -52,7 +53,7 @@ class AttentionPictures(Callback):
         self._vocabularies = source_vocabulary, target_vocabulary
         self._text = source_lines, target_lines
         self._sentences, self._seen = sentences, 0
-        self._weights: Any = None
+        self._weights: Tensor | None = None
 
     def _setup_graph(self) -> None:
         if not getattr(self._model, "gives_attention", False):

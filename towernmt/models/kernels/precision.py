@@ -10,11 +10,10 @@ Kalamkar et al. 2019; float16 gets it, see `towernmt.optim.loss_scale`, and its 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.products import gradients_over_rows, on_gpu
 
@@ -30,7 +29,7 @@ def is_slow_on_cpu(name: str) -> bool:
     return name == "float16" or (name == "bfloat16" and not has_fast_bfloat16())
 
 
-def compute_dtype() -> Any:
+def compute_dtype() -> DType:
     """The dtype that factors of products have in the default graph; float32 unless `set_precision` was called."""
     return tf.as_dtype(graph_state().settings.precision)
 

@@ -76,7 +76,7 @@ def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _with_getter(layer: Callable[[Tensor], Tensor], x: Tensor, scope: Any,
-                 choose: Callable[[str, Callable[[], Any]], Tensor]) -> Tensor:
+                 choose: Callable[[str, Callable[[], Variable]], Tensor]) -> Tensor:
     """`layer(x)` in the variable scope `scope`, with `choose(name, get)` in the place of each variable."""
     def choosing(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Tensor:
         return choose(name, lambda: getter(name, *arguments, **options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.randomness import graph_seed
 
@@ -20,7 +20,7 @@ class StatelessUniform:
     def __init__(self, limit: float, name: str) -> None:
         self.limit, self.name = limit, name
 
-    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
+    def __call__(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
         return tf.random.stateless_uniform(shape, _seed_of_variable(self.name), -self.limit, self.limit, dtype)
 
 
@@ -30,7 +30,7 @@ class StatelessNormal:
     def __init__(self, stddev: float, name: str) -> None:
         self.stddev, self.name = stddev, name
 
-    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
+    def __call__(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
         return tf.random.stateless_normal(shape, _seed_of_variable(self.name), 0.0, self.stddev, dtype)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import affine, matmul, to_float32
 from towernmt.models.layers.initializers import StatelessUniform
@@ -34,7 +34,7 @@ def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = Tr
     """
     input_depth = int(x.shape[-1])
     with tf1.variable_scope(name):
-        initializer: Callable[..., Any] = StatelessUniform(math.sqrt(6.0 / (input_depth + depth)), "kernel")
+        initializer: Callable[..., Tensor] = StatelessUniform(math.sqrt(6.0 / (input_depth + depth)), "kernel")
         if any(gain != 1.0 for gain in gains):
             initializer = _Scaled(initializer, np.repeat(np.array(gains, np.float32), depth))
         kernel = tf1.get_variable("kernel", [input_depth, parts * depth], initializer=initializer)
@@ -52,10 +52,10 @@ def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = Tr
 class _Scaled:
     """First values, each column multiplied by its gain."""
 
-    def __init__(self, initializer: Callable[..., Any], gains: np.ndarray) -> None:
+    def __init__(self, initializer: Callable[..., Tensor], gains: np.ndarray) -> None:
         self.initializer, self.gains = initializer, gains
 
-    def __call__(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
+    def __call__(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
         return self.initializer(shape, dtype) * self.gains
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.layers.initializers import StatelessUniform
 from towernmt.models.recurrent.fused import block_gru, block_lstm
-from towernmt.models.recurrent.scan import Operation, Step, apply_now, scan
+from towernmt.models.recurrent.scan import Step, StepOperation, apply_now, scan
 
 _MAPS = {"gru": {"gates": 2, "candidate": 1}, "lstm": {"gates": 4}}
 """The affine maps of a cell, and how many times its depth each one yields."""
@@ -80,7 +80,7 @@ class Cell:
                 self._input_scales.append(_variable("input_scale", [depth], 1.0))
             self._norms.append(_variable("state_scale", [depth], 1.0))
 
-    def _first_bias(self, shape: Any, dtype: Any = tf.float32, partition_info: Any = None) -> Tensor:
+    def _first_bias(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
         """Zero, but one for the forget gate (Jozefowicz et al. 2015)."""
         if self.kind == "gru":
             return tf.zeros(shape, dtype)
@@ -97,7 +97,7 @@ class Cell:
         return self._matrices
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[StepOperation]:
         """What `advance` applies."""
         if self._layer_norm:
             return []
@@ -135,7 +135,7 @@ class Cell:
         return projected
 
     def advance(self, projected: Sequence[Tensor], extra: Sequence[Tensor], state: Sequence[Tensor],
-                multiply: Callable[..., Any], norms: Sequence[Tensor],
+                multiply: Callable[..., Tensor], norms: Sequence[Tensor],
                 apply: Callable[..., list[Tensor]] = apply_now) -> list[Tensor]:
         """One step.
 
@@ -284,6 +284,6 @@ def _d_tanh(y: Tensor, d: Tensor) -> Tensor:
     return tf.raw_ops.TanhGrad(y=y, dy=d)
 
 
-_GATES_OF_GRU = Operation(2, 1, _gates_of_gru, _gates_of_gru_backward)
-_OUTPUT_OF_GRU = Operation(1, 2, _output_of_gru, _output_of_gru_backward)
-_LSTM = Operation(2, 5, _lstm, _lstm_backward)
+_GATES_OF_GRU = StepOperation(2, 1, _gates_of_gru, _gates_of_gru_backward)
+_OUTPUT_OF_GRU = StepOperation(1, 2, _output_of_gru, _output_of_gru_backward)
+_LSTM = StepOperation(2, 5, _lstm, _lstm_backward)

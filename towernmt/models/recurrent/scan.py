@@ -1,7 +1,7 @@
 """A loop over time whose gradient is written out: the one loop under every recurrent layer that no kernel fuses.
 
 TensorFlow's own gradient of a loop keeps each intermediate value of each step and adds to the gradient of each
-weight matrix at each step. Here a step keeps its state, its matrix products and what its `Operation`s ask for, as
+weight matrix at each step. Here a step keeps its state, its matrix products and what its `StepOperation`s ask for, as
 lists of tensors that are never copied; on the way back it computes the cheap rest again, and the gradients of the
 matrices are one product over all steps, after the loop.
 """
@@ -9,15 +9,15 @@ matrices are one product over all steps, after the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
 from towernmt.models.kernels.products import product_over_rows
 
 
-class Operation(NamedTuple):
+class StepOperation(NamedTuple):
     """A part of a step with its gradient written out: fewer operations than TensorFlow's own.
 
     Attributes:
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
     backward: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
 
-def apply_now(operation: Operation, *args: Tensor) -> list[Tensor]:
+def apply_now(operation: StepOperation, *args: Tensor) -> list[Tensor]:
     """The outputs of an operation outside a loop."""
     return list(operation.forward(*args)[0])
 
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
     inputs: Sequence[Tensor]
     state: Sequence[Tensor]
-    multiply: Callable[..., Any]
+    multiply: Callable[..., Tensor]
     apply: Callable[..., list[Tensor]]
     shared: Sequence[Tensor]
     fixed: Sequence[Tensor]
@@ -64,7 +64,7 @@ StepFunction = Callable[[Step], tuple[Sequence[Tensor], Sequence[Tensor]]]
 
 
 def scan(step: StepFunction, emits: int, inputs: Sequence[Tensor], start: Sequence[Tensor], matrices: Sequence[Tensor],
-         shared: Sequence[Tensor] = (), fixed: Sequence[Tensor] = (), operations: Sequence[Operation] = ()
+         shared: Sequence[Tensor] = (), fixed: Sequence[Tensor] = (), operations: Sequence[StepOperation] = ()
          ) -> list[Tensor]:
     """Run `step` over the first dimension of `inputs`.
 
@@ -103,7 +103,7 @@ class _Groups:
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = sizes
 
-    def split(self, tensors: Sequence[Tensor]) -> list[list[Any]]:
+    def split(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
         groups, place = [], 0
         for size in self._sizes:
             groups.append(list(tensors[place:place + size]))
@@ -136,7 +136,7 @@ class _Forward(NamedTuple):
 
 
 def _forward(step: StepFunction, emits: int, inputs: list[Tensor], start: list[Tensor], matrices: list[Tensor],
-             shared: list[Tensor], fixed: list[Tensor], operations: Sequence[Operation]) -> _Forward:
+             shared: list[Tensor], fixed: list[Tensor], operations: Sequence[StepOperation]) -> _Forward:
     compute = _in_compute_dtype(matrices)
 
     def one(time_inputs: list[Tensor], state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -151,7 +151,7 @@ def _forward(step: StepFunction, emits: int, inputs: list[Tensor], start: list[T
                 products[i] += to_float32(b)
             return products[i]
 
-        def apply(operation: Operation, *args: Tensor) -> list[Tensor]:
+        def apply(operation: StepOperation, *args: Tensor) -> list[Tensor]:
             outputs, kept = operation.forward(*args)
             results.extend([*outputs, *kept])
             return list(outputs)
@@ -183,7 +183,7 @@ def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], 
         d_products: list[Tensor] = [None] * len(matrices)
 
         def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
-            def known(*_: Any) -> Tensor:
+            def known(*_: Tensor) -> Tensor:
                 def gradient(d: Tensor) -> list[Tensor]:
                     d_products[i] = tf.cast(d, compute_dtype())
                     d_a = to_float32(matmul(d_products[i], compute[i], transpose_b=True))
@@ -193,7 +193,7 @@ def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], 
 
             return tf.custom_gradient(known)(a, *added)
 
-        def apply(operation: Operation, *args: Tensor) -> list[Tensor]:
+        def apply(operation: StepOperation, *args: Tensor) -> list[Tensor]:
             outputs, kept = results[:operation.outputs], results[operation.outputs:][:operation.kept]
             del results[:operation.outputs + operation.kept]
 
@@ -268,7 +268,7 @@ def loop_over_time(one: _One, inputs: Sequence[Tensor], start: list[Tensor], kee
     return last, [x.stack() for x in kept]
 
 
-def _loop(one: _One, inputs: Sequence[_Series], length: Tensor, start: list[Tensor], dtypes: list[Any],
+def _loop(one: _One, inputs: Sequence[_Series], length: Tensor, start: list[Tensor], dtypes: list[DType],
           backwards: bool = False) -> tuple[list[Tensor], list[_Series]]:
     """`loop_over_time` of `length` steps, from series to series; what a step keeps as None is not kept.
 

@@ -267,7 +267,7 @@ def _by_layer(flat: Sequence[Tensor], each: int, layers: int) -> list[Sequence[T
     return [flat[layer * each:(layer + 1) * each] for layer in range(layers)]
 
 
-def _from(multiply: Callable[..., Any], first: int) -> Callable[..., Any]:
+def _from(multiply: Callable[..., Tensor], first: int) -> Callable[..., Tensor]:
     """`multiply` for the matrices from the `first` on."""
     return lambda a, i, *added: multiply(a, first + i, *added)
 

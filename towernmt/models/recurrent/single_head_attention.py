@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -12,7 +12,7 @@ from towernmt.models.kernels.precision import matmul, to_float32
 from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.initializers import StatelessUniform
 from towernmt.models.layers.projections import linear
-from towernmt.models.recurrent.scan import Operation, apply_now
+from towernmt.models.recurrent.scan import StepOperation, apply_now
 
 MAX_FERTILITY = 2.0
 """N of Tu et al. (2016): the most target words that one source word may be good for."""
@@ -32,7 +32,7 @@ class AttentionMemory(NamedTuple):
     keys: Tensor
     values: Tensor
     bias: Tensor
-    fertility: tuple[Any, ...]
+    fertility: tuple[Tensor, ...]
 
 
 class Attended(NamedTuple):
@@ -44,9 +44,9 @@ class Attended(NamedTuple):
         coverage: float32 `[batch, queries, source length]` after this step, or nothing.
     """
 
-    context: Any
+    context: Tensor
     weights: Tensor
-    coverage: tuple[Any, ...]
+    coverage: tuple[Tensor, ...]
 
 
 class SingleHeadAttention:
@@ -115,7 +115,7 @@ class SingleHeadAttention:
         return [memory.keys, *vectors, *memory.fertility]
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[StepOperation]:
         """What `attend` applies."""
         return [_ADDITIVE_SCORES] if self._score == "additive" and self._coverage == "none" else []
 
@@ -185,7 +185,7 @@ def _weighted(x: Tensor, vector: Tensor) -> Tensor:
     return tf.reshape(tf.matmul(tf.reshape(x, [-1, vector.shape[0]]), vector[:, None]), tf.shape(x)[:-1])
 
 
-_ADDITIVE_SCORES = Operation(1, 0, _additive_scores, _additive_scores_backward)
+_ADDITIVE_SCORES = StepOperation(1, 0, _additive_scores, _additive_scores_backward)
 
 
 def by_sentence(x: Tensor, batch: Tensor) -> Tensor:

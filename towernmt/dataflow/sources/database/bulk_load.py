@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database.connection import Session
+from towernmt.dataflow.sources.database.connection import DatabaseSession
 from towernmt.dataflow.sources.database.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.database.table_check import check_table, schema_and_name, table_clause
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
@@ -60,7 +60,7 @@ def load(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextIO | No
     target = parse_database_uri(uri)
     if target.where:
         raise SettingsError(f"{target.name}: rows are put into a table, not chosen. Leave out the option where.")
-    with Session(target, write=True) as session:
+    with DatabaseSession(target, write=True) as session:
         return _Loading(source, target, session).run(batch, stream)
 
 
@@ -68,7 +68,7 @@ def load(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextIO | No
 class _Loading:
     source: Source
     target: DatabaseURI
-    session: Session
+    session: DatabaseSession
 
     def run(self, batch: int, stream: TextIO | None) -> Loaded:
         begin = self.source.begin()
@@ -131,7 +131,7 @@ class _Loading:
             return (sqlalchemy.inspect(connection).has_table(RECORD_TABLE, schema_and_name(uri)[0])
                     and self._find(connection, _records(uri)) is not None)
 
-        with Session(uri) as session:
+        with DatabaseSession(uri) as session:
             return session.run(has_record)
 
     def _forget(self, connection: Connection) -> None:

@@ -70,7 +70,7 @@ def make_engine(uri: DatabaseURI, write: bool = False, answer: float = 60.0) -> 
                         "mysql or mariadb, or install the package of that dialect.") from error
 
 
-class Session:
+class DatabaseSession:
     """One connection, made when it is needed and made anew when it is lost. To be used by one thread at a time.
 
     Every wait has a bound: for a connection, for a lock (so long that others may finish, again and again), and for
@@ -97,7 +97,7 @@ class Session:
         self._wait = random.Random()    # of its own: the jitter must not touch anybody's seeded numbers
         sqlalchemy.event.listen(self._engine, "connect", self._made, insert=True)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> DatabaseSession:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database.connection import Refused, Session, make_engine
+from towernmt.dataflow.sources.database.connection import DatabaseSession, Refused, make_engine
 from towernmt.dataflow.sources.database.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.database.table_check import check_rows, check_table, conditions, table_clause
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
@@ -57,7 +57,7 @@ class DatabaseSource(Source):
 
     def begin(self) -> Cursor:
         """See `Source.begin`. Reads the rows once if the schema lets keys or texts be NULL or keys come twice."""
-        with Session(self._uri, scan=True) as session:
+        with DatabaseSession(self._uri, scan=True) as session:
             session.run(lambda connection: check_table(connection, self._uri))
             session.run(lambda connection: check_rows(connection, self._uri))
             until = session.run(self._largest_key)
@@ -70,7 +70,7 @@ class DatabaseSource(Source):
         after, until = self._check_cursor(cursor)
         if until is None:
             return
-        with Session(self._uri) as session:
+        with DatabaseSession(self._uri) as session:
             while True:
                 rows = self._fetch(session, after, until)
                 for after, source, target in rows:
@@ -87,7 +87,7 @@ class DatabaseSource(Source):
         import sqlalchemy
 
         statement = sqlalchemy.select(sqlalchemy.func.count()).select_from(self._table).where(*conditions(self._uri))
-        with Session(self._uri, scan=True) as session:
+        with DatabaseSession(self._uri, scan=True) as session:
             session.run(lambda connection: check_table(connection, self._uri))
             return int(session.run(lambda connection: connection.execute(statement).scalar_one()))
 
@@ -117,7 +117,7 @@ class DatabaseSource(Source):
 
         return connection.execute(sqlalchemy.select(sqlalchemy.func.max(self._table.c[self._uri.key]))).scalar_one()
 
-    def _fetch(self, session: Session, after: Key | None, until: Key) -> Any:
+    def _fetch(self, session: DatabaseSession, after: Key | None, until: Key) -> Any:
         statement = self._page if after is None else self._next_page
         place = {"until": until} if after is None else {"until": until, "after": after}
         try:

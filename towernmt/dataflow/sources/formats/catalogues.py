@@ -1,4 +1,4 @@
-"""Translation catalogues as a corpus: what programs say, in their language and in that of the catalogue."""
+"""Translation catalogues (gettext) as a corpus: the messages of programs, with their translations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ LARGEST = 1 << 28
 class Catalogues(FileSource):
     """The translated messages of `.po` and `.mo` files; a place is (pairs before it,).
 
-    Fuzzy, untranslated and obsolete messages and the header are left out. A message with a plural gives the
-    singular with the form for one thing, and the plural with each other form; where the language has one form
-    only, the plural with that one. A catalogue is read whole: they are small.
+    Fuzzy, untranslated and obsolete messages and the header are left out. A message with a plural gives several pairs:
+    the singular with the form for one thing, and the plural with each other form. If the language has one form only,
+    the message gives the plural with that form. A catalogue is read whole, since catalogues are small.
 
     Args:
         name: see `Source`.
         storage: where the files are.
         pattern: which ones.
-        accelerators: a character that marks a menu's letter ("&" in Qt and KDE, "_" in GTK), to be taken out of
-            texts that hold it once before a letter; "" leaves all texts as they are.
+        accelerators: the character that marks the shortcut letter of a menu entry ("&" in Qt and KDE, "_" in GTK). It
+            is removed from a text that has it once, before a letter. "" leaves all texts as they are.
         reverse: the translation is the source, the message the target.
     """
 
@@ -68,7 +68,7 @@ class Catalogues(FileSource):
         if not self.accelerators or text.count(self.accelerators) != 1:
             return text
         marker = re.escape(self.accelerators)
-        text = re.sub(rf"\s*\({marker}\w\)", "", text)      # as in East Asian menus: a letter of its own
+        text = re.sub(rf"\s*\({marker}\w\)", "", text)      # East Asian menus add the letter: (&F)
         return re.sub(rf"{marker}(?=\w)", "", text)
 
 
@@ -84,7 +84,7 @@ def _both_sides(message: Message, singular: int) -> Iterator[tuple[str, str]]:
 
 
 def _singular_form(header: str) -> int:
-    """The number of the plural form for one thing, as the header's formula says; 0 where it says nothing."""
+    """The number of the plural form for one thing, by the header's formula; 0 without a formula."""
     match = re.search(r"Plural-Forms:.*?plural\s*=\s*([^;\n]+)", header)
     if match is None:
         return 0

@@ -1,4 +1,4 @@
-"""CSV files: a pair a record, with quoted fields that may hold delimiters, quotes and line ends (RFC 4180)."""
+"""CSV files: one pair in each record. Quoted fields may hold delimiters, quotes and line ends (RFC 4180)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Record = tuple[int, int, int, list[str]]
 class CommaSeparated(FileSource):
     """Two fields of each record; a place is (lines before it, byte offset in the text).
 
-    Blank lines between records are passed over.
+    Blank lines between records are skipped.
 
     Args:
         name: see `Source`.
@@ -27,9 +27,9 @@ class CommaSeparated(FileSource):
         pattern: which ones.
         columns: the columns of source and target, from 0.
         names: their names instead, in the first record of each file.
-        header: whether the first record of each file is no pair; with names it never is.
+        header: whether the first record of each file is a header and not a pair; with names it always is.
         delimiter: one character.
-        missing: "error", or "skip" to pass over records that lack a column.
+        missing: "error", or "skip" for records that lack a column.
     """
 
     start = (0, 0)
@@ -60,7 +60,7 @@ class CommaSeparated(FileSource):
                                 f"delimiter if it is not '{self.delimiter}', as in delimiter=; or delimiter=tab.")
 
     def _columns(self, file: StoredFile) -> tuple[int, int]:
-        """Which columns hold source and target, as the header says if it is to."""
+        """The columns of source and target; those given by name are looked up in the header."""
         first = None if self.names is None else next(self._records(file, 0, 0), None)
         if self.names is None or first is None:
             return self.columns
@@ -73,9 +73,9 @@ class CommaSeparated(FileSource):
         return fields.index(self.names[0]), fields.index(self.names[1])
 
     def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
-        """The records after a place that is the end of one."""
+        """The records after a place, which must be the end of a record."""
         text = _Lines(self.storage, file, lines, offset)
-        # Strict: a quoted field that the file breaks off is an error, and no shorter field.
+        # Strict: a file that ends inside a quoted field is an error.
         reader = csv.reader(text, delimiter=self.delimiter, strict=True)
         while True:
             first = text.lines + 1
@@ -92,7 +92,7 @@ class CommaSeparated(FileSource):
 
 
 class _Lines:
-    """The lines of a text with their ends, one by one, and the place behind the last one."""
+    """The lines of a text with their ends, one by one, and the place after the last one."""
 
     def __init__(self, storage: Storage, file: StoredFile, lines: int, offset: int) -> None:
         self.lines, self.offset = lines, offset

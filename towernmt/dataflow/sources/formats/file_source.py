@@ -1,8 +1,8 @@
-"""A source over files: which files, in which order, whether they are still the same, and how far reading has come.
+"""Files as a source: which files it has, in which order, whether they have changed, and how far reading has come.
 
 A cursor is `[fingerprint, files, file, *place]`: the fingerprint of the files of this pass (names, sizes, versions),
-how many they are, which one is being read (from 0), and the place in it, which the format understands. Files that
-came after the pass began and sort behind its files are left to the next pass.
+how many they are, which one is being read (from 0), and the place in it, which the format understands. A file that
+is added after the pass began, and sorts after its files, is read in the next pass.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FileSource(Source):
         """The pairs of one group after `place`; each cursor is `[*head, *place]`."""
 
     def _groups(self) -> list[Group]:
-        """What there is to read now, in order; at least one group."""
+        """The files to read now, in order; at least one group."""
         return [(file,) for file in self.storage.list(self.pattern)]
 
     def _count(self, group: Group) -> int:
@@ -76,17 +76,17 @@ class FileSource(Source):
     def _changed(self, files: int) -> str:
         what = "the file has" if files == 1 else f"the {files} files have"
         return (f"{self.name}: {what} changed since the pass over {'it' if files == 1 else 'them'} began (another size "
-                "or time of change, or a file gone or come), so that places have lost their meaning. Put back what "
-                "was there, or begin the data anew.")
+                "or time of change, or a file was added or removed), so that saved places no longer hold. Put back "
+                "what was there, or begin the data anew.")
 
 
 def cursors(head: Sequence[object], *places: Iterable[int]) -> Iterator[Cursor]:
-    """The cursors of consecutive pairs: what they share, and a column for each part of the place."""
+    """The cursors of consecutive pairs: `head`, which they share, and then one value from each of `places`."""
     return map(list, zip(*map(repeat, head), *places, strict=False))
 
 
 def pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[Pair]:
-    """`Pair`s of two columns; half the time of calling `Pair`."""
+    """Two columns as `Pair`s, in half the time that calling `Pair` takes."""
     return map(_new_tuple, repeat(Pair), zip(sources, targets, strict=True))
 
 

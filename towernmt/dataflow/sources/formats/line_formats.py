@@ -14,11 +14,11 @@ from towernmt.dataflow.sources.formats.lines import count_lines, line_blocks
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.storage.stored_files import Storage
 
-_SURROGATE = re.compile("[\ud800-\udfff]")     # JSON can hold one; UTF-8, and so all that comes later, cannot
+_SURROGATE = re.compile("[\ud800-\udfff]")     # JSON can hold one, but UTF-8 cannot
 
 
 class NoPairError(Exception):
-    """What a line lacks to be a pair."""
+    """A line holds no pair; the message says what it lacks."""
 
 
 class PairLines(FileSource):
@@ -28,7 +28,7 @@ class PairLines(FileSource):
         name: see `Source`.
         storage: where the files are.
         pattern: which ones.
-        missing: "error", or "skip" to pass over lines that lack a side.
+        missing: "error", or "skip" for lines that lack a side.
     """
 
     start = (0, 0)
@@ -48,7 +48,7 @@ class PairLines(FileSource):
         """
 
     def parse_all(self, texts: Sequence[str]) -> list[Pair] | None:
-        """The pairs of lines that are all well, faster than one by one; None if one is not."""
+        """The pairs of several lines, faster than one by one; None if any of the lines is an error."""
         try:
             return [self.parse(text) for text in texts]
         except (NoPairError, ValueError):

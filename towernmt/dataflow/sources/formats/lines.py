@@ -1,4 +1,4 @@
-"""The lines of a stored text from any byte on, decoded a block at a time.
+"""The lines of a stored text, from any byte on, decoded block by block.
 
 The rules are those of `dataflow.text.chunks`: UTF-8, lines end at "\\n" alone, a "\\r" before it belongs to the line
 end, a byte order mark at the start is skipped, and a last line without "\\n" counts.
@@ -40,7 +40,8 @@ def line_blocks(storage: Storage, file: StoredFile, offset: int = 0, lines: int 
         offset: the beginning of a line.
         lines: how many lines lie before it, for messages.
     Raises:
-        DataError: gone, changed, damaged, cut off, or not UTF-8, with the line. The lines before are yielded first.
+        DataError: the file is gone, changed, damaged, cut off, or not UTF-8; the message names the line. The lines
+            before it are yielded first.
     """
     for data in _whole_lines(storage, file, offset, lines):
         try:
@@ -59,7 +60,7 @@ def count_lines(storage: Storage, file: StoredFile) -> int:
     """How many lines a text has, without decoding them.
 
     Raises:
-        DataError: gone, changed, damaged or cut off.
+        DataError: the file is gone, changed, damaged or cut off.
     """
     lines, last = 0, b"\n"
     try:
@@ -72,7 +73,7 @@ def count_lines(storage: Storage, file: StoredFile) -> int:
 
 
 def _whole_lines(storage: Storage, file: StoredFile, offset: int, lines: int) -> Iterator[bytes]:
-    """The text in pieces that end where a line does."""
+    """The text in pieces of whole lines."""
     begun: list[bytes] = []        # the line whose end has not come yet
     begun_bytes = 0
     try:

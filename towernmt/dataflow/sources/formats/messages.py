@@ -1,8 +1,8 @@
 """The messages of translation catalogues: GNU gettext's `.po` (text) and `.mo` (compiled).
 
-Both parsers are here, and neither gettext's nor polib's: gettext reads no `.po` and keeps what it read private, and
-polib splits lines at every character that Unicode calls a line end, which tears messages that hold one. The formats
-are described in the manual of GNU gettext (chapters "The Format of PO Files" and "The Format of GNU MO Files").
+Both parsers are our own. Python's gettext does not read `.po`, and keeps what it reads of `.mo` private. polib splits
+lines at every character that Unicode calls a line end, and so breaks messages that hold one. The manual of GNU gettext
+describes the formats (chapters "The Format of PO Files" and "The Format of GNU MO Files").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.text.chunks import Chunk
 
 MO_BEGINNINGS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
-"""What a `.mo` file begins with, and the order of bytes that this tells (as `struct` writes it)."""
+"""The first bytes of a `.mo` file, and the byte order that they mean (as `struct` writes it)."""
 
 
 class Message(NamedTuple):
@@ -123,7 +123,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 
 class _PoParser:
-    """Goes through the lines once; an entry ends where the next one, or a comment behind it, begins."""
+    """Reads the lines once. An entry ends at the next entry, or at a comment after it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

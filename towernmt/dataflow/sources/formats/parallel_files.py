@@ -49,7 +49,7 @@ class ParallelFiles(FileSource):
         return self._paired(left, right)
 
     def _paired(self, left: Sequence[StoredFile], right: Sequence[StoredFile]) -> list[Group]:
-        """Files whose wildcards stand for the same text, in the order of the source's names."""
+        """Pairs of files whose wildcards match the same text, in the order of the source files."""
         sources = {_wildcards(self.sides[0], file.name): file for file in left}
         targets = {_wildcards(self.sides[1], file.name): file for file in right}
         for alone, files, side in ((sources.keys() - targets.keys(), sources, self.sides[1]),
@@ -95,9 +95,9 @@ def _after(block: LineBlock, n: int) -> LineBlock:
 
 
 def _wildcards(pattern: str, name: str) -> tuple[str, ...]:
-    """What the wildcards of a pattern stand for in a name."""
+    """The texts that the wildcards of a pattern match in a name."""
     pieces = re.split(r"(\*\*/|\*+|\?|\[!?\]?[^]]*\])", pattern)
-    expression = "".join(_wildcard(piece) if i % 2 else re.escape(piece).replace("//", "/+")    # a listing has one
+    expression = "".join(_wildcard(piece) if i % 2 else re.escape(piece).replace("//", "/+")    # listings have one
                          for i, piece in enumerate(pieces))
     match = re.search(expression + r"\Z", name, re.DOTALL)
     return match.groups() if match else (name,)
@@ -106,4 +106,4 @@ def _wildcards(pattern: str, name: str) -> tuple[str, ...]:
 def _wildcard(piece: str) -> str:
     if piece == "**/":
         return "((?:.*/)?)"
-    return "(.*)" if piece.startswith("*") else "(.)"        # which one character it may be, the listing has decided
+    return "(.*)" if piece.startswith("*") else "(.)"        # the listing has already checked which character it is

@@ -30,7 +30,7 @@ class Parquet(FileSource):
         pattern: which ones.
         source: the column with the source text; "a.b" is the field b of the structs in column a.
         target: the column with the target text.
-        missing: "error", or "skip" to pass over rows in which a text is null.
+        missing: "error", or "skip" for rows in which a text is null.
     """
 
     start = (0, 0)
@@ -107,7 +107,7 @@ class Parquet(FileSource):
 
 
 class SeekableFile(io.RawIOBase):
-    """A stored file as one that can be read at any place; every jump opens it anew."""
+    """A stored file that can be read at any place. Each jump opens it anew."""
 
     def __init__(self, storage: Storage, file: StoredFile) -> None:
         self._storage = storage
@@ -120,7 +120,7 @@ class SeekableFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Whether places in it can be sought."""
+        """Whether `seek` works."""
         return True
 
     def tell(self) -> int:
@@ -131,12 +131,12 @@ class SeekableFile(io.RawIOBase):
         """Go to a place, in bytes; returns it."""
         position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
         if position != self._position:
-            self._let_go()
+            self._close_stored()
             self._position = position
         return position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as there are bytes; returns how many."""
+        """Fill a buffer with the next bytes; returns how many there were."""
         view = memoryview(buffer).cast("B")
         filled = 0
         while filled < len(view) and self._position < self._file.size:
@@ -152,11 +152,11 @@ class SeekableFile(io.RawIOBase):
         return filled
 
     def close(self) -> None:
-        """Let the stored file go."""
-        self._let_go()
+        """Close the stored file."""
+        self._close_stored()
         super().close()
 
-    def _let_go(self) -> None:
+    def _close_stored(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None

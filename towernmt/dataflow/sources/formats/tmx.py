@@ -1,10 +1,10 @@
 """Translation memories (TMX): the units of an XML file, read by a parser that keeps one unit in memory.
 
-A place is (lines before, byte) of a unit's end tag. Going on there is a seek: the parser is given the tags that are
-open at that place, and then the file from that byte on.
+A place is (lines before, byte) of a unit's end tag. To go on there, the parser gets the tags that are open at that
+place, and then the file from that byte on.
 
-Expat is used itself, with no entity but XML's own five: declared entities can blow a file up or read other files,
-and are refused. A DTD that a DOCTYPE names is not fetched. The format is TMX 1.4b (LISA, 2005).
+The parser is expat. Of entities, only XML's own five are known: declared ones can make a small file huge, or read
+other files, so they are refused. A DTD that a DOCTYPE names is not fetched. The format is TMX 1.4b (LISA, 2005).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 LONGEST_UNIT = 1 << 24
 _UNIT = ["tmx", "body", "tu"]
 _OPEN = "<tmx><body><tu>"
-_CODES = ("bpt", "ept", "it", "ph", "ut")   # they hold the markup of a file format, and no words
+_CODES = ("bpt", "ept", "it", "ph", "ut")   # they hold the markup of a file format, not words
 _LINE_BREAK = re.compile(r"(?i)<br\b|\n")
 
 
 class TranslationMemory(FileSource):
     """The units of TMX files that have both languages.
 
-    A language is that of a variant (`tuv`) if it is the same, or the beginning of it ("de" of "de-AT"); where several
-    variants would do, the same goes before a longer one, and the first before later ones.
+    A variant (`tuv`) matches a language if its code is the same, or begins with it: "de-AT" matches "de". An equal
+    code is preferred to a longer one, and an earlier variant to a later one.
 
     Args:
         name: see `Source`.
         storage: where the files are.
         pattern: which ones.
         source_language, target_language: as in `xml:lang`.
-        missing: "error", or "skip" to pass over units that lack a language.
+        missing: "error", or "skip" for units that lack a language.
     """
 
     start = (0, 0)
@@ -86,7 +86,7 @@ class _Unit(NamedTuple):
 
 
 class _UnitParser:
-    """From bytes to units; an error comes after the units before it."""
+    """Turns bytes into units. An error is raised after the units before it were given."""
 
     def __init__(self, name: str, encoding: str, lines: int, byte: int) -> None:
         self._name, self._lines = name, lines
@@ -94,9 +94,9 @@ class _UnitParser:
         self._language = ""
         self._variants: list[tuple[str, str]] = []
         self._text: list[str] | None = None     # of the segment that is open
-        self._code: list[str] | None = None     # what stands in an inline code, with its type in front
+        self._code: list[str] | None = None     # content of the inline code that is open
         self._units: list[_Unit] = []
-        self._before = byte         # of the file, before the parser's own first byte
+        self._before = byte         # bytes of the file before the parser's first byte
         self._fed, self._last = 0, 0
         self._reopened = byte > 0
         try:
@@ -128,7 +128,7 @@ class _UnitParser:
             error = self._malformed(expat.ErrorString(problem.code), self._lines + problem.lineno)
         except DataError as refused:
             error = refused
-        except (ValueError, LookupError) as problem:    # what Python's side makes of an encoding that it lacks
+        except (ValueError, LookupError) as problem:    # raised by Python for an unknown encoding
             error = self._malformed(str(problem), self.line)
         self._fed += len(data)
         if error is None and self._fed - self._last > LONGEST_UNIT:
@@ -155,11 +155,11 @@ class _UnitParser:
             self._text = None
         elif tag in _CODES and self._code is not None and not any(each in _CODES for each in self._path[:-1]):
             if self._text is not None and _LINE_BREAK.search("".join(self._code)):
-                self._text.append(" ")      # between words that nothing else keeps apart
+                self._text.append(" ")      # a line break separates words
             self._code = None
         elif self._path == _UNIT:
             self._last = self._parser.CurrentByteIndex
-            if not self._reopened:      # that one came before the place
+            if not self._reopened:      # a reopened unit was already given
                 self._units.append(_Unit(self._variants, self.line - 1, self._before + self._last))
             self._variants, self._reopened = [], False
         self._path.pop()

@@ -1,8 +1,8 @@
-"""Pairs that came before, exactly or nearly, found by hashes in a table on disk: memory stays flat.
+"""Exact and near duplicates of pairs, found by hashes in a table on disk, so that memory stays flat.
 
-Exactly alike are pairs with the same text on both sides. Near ones share most of their two-word sequences: their
+Exact duplicates have the same text on both sides. Near duplicates share most of their two-word sequences: their
 MinHash signatures (Broder, 1997) agree in one of several bands (Leskovec et al., Mining of Massive Datasets, 3.4).
-The first of such pairs is kept. The workers make the keys; one table sees them, in the order of the corpus.
+The first of such pairs is kept. The workers compute the keys. One table looks them up, in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError, SettingsError
 
 DUPLICATES = ("keep", "exact", "near")
-"""What may be done: nothing; leave out pairs that came before; leave out those that nearly did, too."""
+"""What happens to duplicates: all stay; exact ones are left out; near ones are left out, too."""
 DUPLICATE_REASONS = {
     "duplicate": "the same pair came before",
     "near duplicate": "nearly the same pair came before",
@@ -35,7 +35,7 @@ _WORD = re.compile(r"\w+")
 
 
 def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
-    """uint64 `[pairs, keys]`: the first key is that of the whole pair, the others those of its bands.
+    """uint64 `[pairs, keys]`: first the key of the whole pair, then those of its bands.
 
     Args:
         pairs: cleaned text.
@@ -83,8 +83,9 @@ def _permutations() -> Any:
 
 
 class DuplicateTable:
-    """The keys of all pairs so far, open-addressed in a temporary file: 16 to 32 bytes a key, none of them in memory
-    that the system could not take back. The file is gone with the process.
+    """The keys of all pairs so far: a hash table with open addressing, in a temporary file of 16 to 32 bytes a key.
+
+    The file is mapped, so the system can take its memory back. It is gone with the process.
 
     Args:
         keys: the most there will be.
@@ -98,7 +99,7 @@ class DuplicateTable:
         try:
             with tempfile.TemporaryFile() as file:
                 os.truncate(file.fileno(), slots * 8)
-                if hasattr(os, "posix_fallocate"):  # a full disk is to be told now, not by a signal later
+                if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a signal later
                     os.posix_fallocate(file.fileno(), 0, slots * 8)
                 self._slots: NDArray[np.uint64] = np.memmap(file, np.uint64, "r+", shape=(slots,))
         except OSError as error:
@@ -107,8 +108,7 @@ class DuplicateTable:
                             "directory.") from error
 
     def seen(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """bool, the shape of `keys`: whether each came before, in an earlier call or earlier in this one; all are
-        there afterwards."""
+        """bool, the shape of `keys`: whether each came before, in an earlier call or in this one. All are added."""
         flat = np.where(keys.ravel() == 0, np.uint64(1), keys.ravel())  # 0 is a free slot
         unique, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
         known = self._known(unique)
@@ -121,7 +121,7 @@ class DuplicateTable:
             there = self._slots[places]
             known[open_[there == unique[open_]]] = True
             free = there == 0
-            # Several may want one free slot: the last one written has it, the others look further.
+            # Several keys may want one free slot: the last one written gets it, the others look further.
             self._slots[places[free]] = unique[open_[free]]
             left = (self._slots[places] != unique[open_])
             open_, places = open_[left], (places[left] + np.uint64(1)) & self._mask

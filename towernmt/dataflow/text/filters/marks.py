@@ -10,16 +10,16 @@ import regex  # type: ignore[import-untyped]
 
 _DIGITS = regex.compile(r"\p{Nd}")
 _PUNCTUATION = regex.compile(r"\p{P}")
-_CLOSING = regex.compile(r"[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")  # quotes and brackets behind the last mark
+_CLOSING = regex.compile(r"[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")  # quotes and brackets after the last mark
 _QUESTION = "?？؟՞⁇⁈⸮"
 _GREEK = regex.compile(r"\p{Script=Greek}")
-_MORE = 3  # marks that one side may have beyond half of the other's
+_MORE = 3  # marks that one side may have beyond 1.5 times the other's
 
 
 def digits_agree(source: str, target: str) -> bool:
     """Whether both have the same digits, each as often, of any script, in any order.
 
-    Zeros do not count (5:00 is 5 Uhr), nor do separators (1,000 is 1.000).
+    Zeros and separators do not count: "5:00" agrees with "5 Uhr", and "1,000" with "1.000".
     """
     return _digits(source) == _digits(target)
 
@@ -27,7 +27,7 @@ def digits_agree(source: str, target: str) -> bool:
 def punctuation_agrees(source: str, target: str) -> bool:
     """Whether both or neither is a question, and neither has far more punctuation marks.
 
-    Far more is more than half of the other's and three beyond.
+    Far more means: more than 1.5 times the other's, plus three.
     """
     if _is_question(source) != _is_question(target):
         return False

@@ -1,4 +1,4 @@
-"""Which pairs are kept, and why the others are dropped: by length, by what stands in them, by what came before."""
+"""Which pairs are kept, and why the others are dropped: by their lengths, their text, and as duplicates."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class PairFilter:
     Attributes:
         max_length: most tokens of either side, without BOS and EOS.
         max_length_ratio: most tokens of the longer side for each token of the shorter one.
-        texts: filters on what stands in a pair.
-        duplicates: one of `filters.duplicates.DUPLICATES`: which keys of pairs are made;
-            `encode.without_duplicates` acts.
+        texts: filters on the text of a pair.
+        duplicates: one of `filters.duplicates.DUPLICATES`. It says which keys of pairs are computed;
+            `prepare.chunk_encoder.without_duplicates` drops the pairs.
     """
 
     max_length: int

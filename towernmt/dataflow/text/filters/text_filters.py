@@ -1,4 +1,4 @@
-"""Which pairs are left out for what stands in them, and why: one pair at a time, whatever the others are."""
+"""Filters on the text of a pair: which pairs are left out, and why. Each pair is judged alone."""
 
 from __future__ import annotations
 

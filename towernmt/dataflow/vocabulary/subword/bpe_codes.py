@@ -64,20 +64,20 @@ class BpeCodesVocabulary(Vocabulary):
                 [[number for number, word in enumerate(words) for _ in word] for words in drawn])
 
     def _draw(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int) -> list[list[list[int]]]:
-        """Of each text, of each word, its pieces."""
+        """Drawn ids: for each text, for each of its words, the ids of the word."""
         drawn = []
         for number, text in enumerate(texts, first):
-            chance = random.Random(seed << 64 | number)  # Python keeps what random() gives for a whole number
+            chance = random.Random(seed << 64 | number)  # random() of an integer seed is the same in every Python
             drawn.append([self._draw_word(word, sampling.alpha, chance) for word in clean(text).split(" ") if word])
         return drawn
 
     def _draw_word(self, word: str, dropout: float, chance: random.Random) -> list[int]:
         ids = [self._ids.get(piece, UNK) for piece in self._sample_word(word, dropout, chance)]
-        # The pieces of a vocabulary are those of best segmentations: a word shall not become unknown by chance.
+        # The vocabulary holds the pieces of best segmentations only. A drawn piece must not make a word unknown.
         return self._encode_word(word) if UNK in ids else ids
 
     def _sample_word(self, word: str, dropout: float, chance: random.Random) -> list[str]:
-        """The pieces of a word where each possible merge is left out, at each step, with a chance of `dropout`."""
+        """The pieces of a word. At each step, each possible merge is left out with probability `dropout`."""
         ranks = self._bpe.bpe_codes  # (left, right) -> rank; a word's last symbol carries </w>
         symbols = [*word[:-1], word[-1] + "</w>"]
         while len(symbols) > 1:

@@ -1,8 +1,8 @@
-"""Segmentations of a word by byte-pair merges of which some are left out (Provilkov et al., 2020, arXiv:1910.13267).
+"""BPE-dropout: a word is segmented by merges, some of which are left out (Provilkov et al., 2020, arXiv:1910.13267).
 
-At each step each possible merge is left out with a chance of `dropout`, and of the others the one of the highest
-score is made; the word is done where none is left. So it is the i-th best merge (from 0) that is made, with probability
-`dropout^i (1 - dropout)`: a step takes one random number.
+At each step, each possible merge is left out with probability `dropout`, and the best of the others is made. The word
+is done when no merge is left. So a step makes the i-th best merge (from 0) with probability `dropout^i (1 - dropout)`,
+and takes one random number.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Merge = tuple[float, int, int]
 
 
 class _State:
-    """A segmentation on the way.
+    """An unfinished segmentation.
 
     Attributes:
         begins: where its symbols begin, and the end of the word.
-        merges: that are possible, sorted.
-        best: the state after the best merge, if that is remembered.
-        pieces: the symbols, once they were wanted.
+        merges: the possible merges, the best first.
+        best: the state after the best merge, if it is cached.
+        pieces: the symbols as text, once they were asked for.
     """
 
     __slots__ = ("begins", "best", "merges", "pieces")
@@ -46,7 +46,7 @@ class BpeDropout:
 
     Args:
         model: a BPE model.
-        dropout: chance of a merge to be left out, 0 to 1; more is 1.
+        dropout: probability that a merge is left out, from 0; more than 1 counts as 1.
     """
 
     def __init__(self, model: PieceModel, dropout: float) -> None:
@@ -60,7 +60,7 @@ class BpeDropout:
         """The pieces of a segmentation; takes fewer numbers than the word has characters, or none."""
         state = self._cache.get(word) or self._make(word)
         place = self._place(uniform)
-        if len(word) <= _LONGEST_CACHED:  # as long as no merge is left out, the states are those of all such draws
+        if len(word) <= _LONGEST_CACHED:  # until a merge is left out, all draws share the same cached states
             while not place and state.merges:
                 state = state.best or self._after_best(word, state)
                 place = self._place(uniform) if state.merges else 0
@@ -88,7 +88,7 @@ class BpeDropout:
         return state
 
     def _counted(self, state: _State) -> _State:
-        """A state that is to be kept: where there are too many, all are forgotten first."""
+        """Count a state that goes into the cache. If the cache is full, it is emptied first."""
         if self._symbols > _CACHED_SYMBOLS:
             self._cache, self._symbols = {}, 0
         self._symbols += len(state.begins)
@@ -101,7 +101,7 @@ class BpeDropout:
         return following
 
     def _merge(self, word: str, begins: list[int], merges: list[Merge], number: int) -> None:
-        """Make one of the merges: what its two symbols could merge with gives way to what the new one can."""
+        """Make one merge. The merges of its two symbols with their neighbours give way to those of the new symbol."""
         scores = self._scores.get
         _, begin, end = merges.pop(number)
         place = bisect_left(begins, begin)

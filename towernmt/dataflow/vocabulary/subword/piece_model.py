@@ -1,4 +1,4 @@
-"""What a SentencePiece model says of its pieces, and the parts of a text that it segments independently."""
+"""The pieces of a SentencePiece model with their scores, and the parts of a text that it segments independently."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class PieceModel:
     Args:
         model: the serialised model.
     Attributes:
-        scores: of the pieces that segmentations are made of; symbols are not among them.
+        scores: by piece, without the user-defined symbols.
         unknown_score: of a character without a piece, in a unigram model.
         longest: characters of the longest of these pieces.
         is_bpe: whether scores are priorities of merges rather than log probabilities.
     Raises:
-        SettingsError: a model with one segmentation of a text only, or one that cannot be drawn from.
+        SettingsError: the model has only one segmentation of a text, or segmentations cannot be drawn from it.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -49,17 +49,17 @@ class PieceModel:
         self._unknown = by_type[_UNKNOWN][0][1]
         self._bytes = ([id for _, id in by_type[_BYTE]]
                        if parsed.trainer_spec.byte_fallback and len(by_type.get(_BYTE, [])) == 256 else None)
-        # A character that is written in bytes counts once, by its first.
+        # A character that is written in bytes counts once: by its first byte.
         self._byte_starts = {id for byte, id in enumerate(self._bytes or ()) if byte & 0xC0 != 0x80}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbol = re.compile(f"({'|'.join(longest_first)})") if symbols else None
         self._part = re.compile(_part_pattern(self.scores), re.DOTALL)
 
     def parts(self, normalized: str) -> list[tuple[str, bool]]:
-        """The text cut where no piece crosses, and whether each part is one piece (a user-defined symbol).
+        """The text in parts that no piece crosses, and for each whether it is a user-defined symbol (one piece).
 
-        A word begins with its mark of a space, or ends with it, as the pieces have it; of a model whose pieces hold
-        the mark in the middle, all text between two symbols is one part.
+        A part is a word with its mark of a space, which stands at the beginning or at the end, as in the pieces. If
+        pieces have the mark in the middle, all text between two symbols is one part.
         """
         if self._symbol is None:
             return [(part, False) for part in self._part.findall(normalized)]
@@ -69,18 +69,18 @@ class PieceModel:
         return found
 
     def ids(self, pieces: list[str]) -> list[int]:
-        """The ids that SentencePiece gives these pieces of one text: one for unknown characters side by side."""
+        """The ids that SentencePiece gives these pieces of one text; adjacent unknown characters share one id."""
         found = list(map(self._ids.get, pieces))
         if None not in found:
             return found  # type: ignore[return-value]
         return [id for _, some in self._resolved(pieces) for id in some]
 
     def written(self, pieces: list[str]) -> list[str]:
-        """The pieces as SentencePiece writes them: bytes as `<0xE6>`, unknown characters side by side as one."""
+        """The pieces as SentencePiece writes them: bytes as `<0xE6>`, adjacent unknown characters as one piece."""
         return [name for names, _ in self._resolved(pieces) for name in names]
 
     def score(self, ids: list[int], pieces: list[str]) -> float:
-        """The log probability of a segmentation of a unigram model, but for its symbols, which all segmentations share.
+        """The log probability of a segmentation by a unigram model, without symbols: all segmentations share them.
 
         Args:
             ids: the model's.

@@ -1,7 +1,7 @@
-"""Segmentations of whole texts drawn at random from a SentencePiece model, a function of the seed alone.
+"""Random segmentations of whole texts by a SentencePiece model; they depend on the seed alone.
 
-SentencePiece draws too, but what its generator is seeded with is not the same in each process. Here the library
-normalises the text, and gives the n best segmentations where the draw is among these.
+SentencePiece can draw them itself, but seeds its generator differently in each process. Here the library only
+normalises the text and, for a draw among the n best segmentations, finds these.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from towernmt.dataflow.vocabulary.subword.unigram_sampling import UnigramSampler
 
 
 class PieceSampler:
-    """Draws segmentations of texts; any number of threads may use it, one at a time does.
+    """Draws segmentations of texts. Several threads may use it: they draw one after another.
 
     Args:
         processor: of the model.
         sampling: how far from the best segmentation.
     Raises:
-        SettingsError: the model has one segmentation of a text only.
+        SettingsError: the model has only one segmentation of a text.
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, sampling: Sampling) -> None:

@@ -1,4 +1,4 @@
-"""Which word of a text each SentencePiece piece is of."""
+"""The word of a text that each SentencePiece piece belongs to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class PieceWords:
-    """The words of pieces, by the marks of spaces in them.
+    """Finds the words of pieces by the marks of spaces in them.
 
-    Where the marks do not tell the number of words (an unknown piece, a text that holds the mark itself, pieces with
-    the mark at their end or of several words), the characters of the written pieces are counted.
+    The marks may not show all words: a piece is unknown, the text itself holds the mark, or pieces end with the mark
+    or span several words. Then the characters of the written pieces are counted.
 
     Args:
         pieces: the pieces of the model by their ids there.
@@ -28,12 +28,12 @@ class PieceWords:
 
     def of(self, texts: Sequence[str], encoded: Sequence[Sequence[int]], written: Callable[[], list[list[str]]]
            ) -> list[list[int]]:
-        """The number of each piece's word, from 0: of a piece of several, the first's.
+        """The number of each piece's word, from 0; a piece of several words belongs to the first.
 
         Args:
             texts: cleaned.
             encoded: their pieces, as the model's ids.
-            written: gives the pieces as text; called where the ids do not suffice.
+            written: gives the pieces as text; called if the ids are not enough.
         """
         words: list[list[int]] = []
         pieces: list[list[str]] | None = None
@@ -46,7 +46,7 @@ class PieceWords:
         return words
 
     def _by_marks(self, ids: NDArray[np.int64], count: int) -> list[int] | None:
-        """None where the marks are not those of `count` words."""
+        """The words by the marks of spaces; None if the marks do not show `count` words."""
         if not len(ids):
             return []
         words = np.cumsum(self._starts[ids]) - 1
@@ -59,15 +59,15 @@ class PieceWords:
 def _by_characters(text: str, pieces: Sequence[str]) -> list[int]:
     """The word of the character at which each piece begins; marks and spaces do not count.
 
-    A model that normalises may change the number of characters: then the marks are counted, and the last word takes
-    what is too much.
+    A model that normalises text may change the number of characters. Then the marks are counted, and what is left over
+    belongs to the last word.
     """
     split = text.split()
     owners = [word for word, characters in enumerate(split) for c in characters if c != _SPACE]
     sizes = [_characters(piece) for piece in pieces]
     if sum(sizes) == len(owners):
         begins = np.cumsum([0, *sizes])[:-1].tolist()
-        # A mark alone at the end of a text stands before no character.
+        # A mark alone at the end of a text has no character after it.
         return [owners[min(begin, len(owners) - 1)] if owners else 0 for begin in begins]
     words, word, open_ = [], -1, False
     for piece in pieces:

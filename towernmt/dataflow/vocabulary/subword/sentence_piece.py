@@ -15,7 +15,7 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from towernmt.dataflow.vocabulary.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.vocabulary.subword.piece_words import PieceWords
 
-_TRAINER_THREADS = 16  # fixed: the sums of the training depend on it
+_TRAINER_THREADS = 16  # fixed, because the learned model depends on it
 
 
 class SentencePieceVocabulary(Vocabulary):

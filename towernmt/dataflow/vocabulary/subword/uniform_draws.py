@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_BLOCK = 64  # numbers of a text that lie side by side; its later ones lie in layers behind those of all texts
+_BLOCK = 64  # numbers of a text in each layer; a longer text takes several layers
 _OUTPUTS = 4  # of Philox for each value of its counter
 _LAYER = 1 << 64  # values of the counter for each layer
 

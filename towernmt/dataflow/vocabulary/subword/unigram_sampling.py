@@ -15,10 +15,10 @@ from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
 
 _CACHED_ARCS = 1_000_000  # pieces in the lattices that are kept, some 100 bytes each
 _LONGEST_CACHED = 32  # characters; longer words hardly come again
-_SHARPEST = 1e6  # alpha: nothing but ties is left to chance here, and sums stay exact enough
+_SHARPEST = 1e6  # alpha: from here on only ties are random; more would make sums inexact
 
 Lattice = list[tuple[list[float], list[str]]]
-"""By the end of a prefix: bounds of the shares of its last pieces, and these pieces."""
+"""For each end of a prefix: the cumulative probabilities of its possible last pieces, and these pieces."""
 
 
 class UnigramSampler:
@@ -58,7 +58,7 @@ class UnigramSampler:
         return lattice
 
     def lattice(self, word: str) -> Lattice:
-        """The last pieces of each prefix of `word`, with their shares; no bounds where there is one piece only."""
+        """The possible last pieces of each prefix of `word`, with cumulative probabilities (none for a single piece)."""
         known, alpha, longest = self._scores.get, self._alpha, self._longest
         forward = [0.0]
         lattice: Lattice = [([], [])]
@@ -83,6 +83,6 @@ class UnigramSampler:
                 total += math.exp(weight - top)
                 bounds.append(total)
             forward.append(top + math.log(total))
-            # The last bound is left out: what is above all others is the last piece's, whatever the rounding.
+            # Without the last bound: a number above all others chooses the last piece, however sums are rounded.
             lattice.append(([bound / total for bound in bounds[:-1]], choices))
         return lattice
