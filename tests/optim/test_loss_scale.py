@@ -15,15 +15,14 @@ from towernmt.callbacks.reporting.loss_scale_monitor import LossScaleMonitor
 from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
+from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.kernels.precision import set_precision
-from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.optim.loss_scale import LossScaleOptimizer, LossScaling, set_loss_scaling
+from towernmt.optim.loss_scale import LossScaleOptimizer
 from towernmt.optim.optimizer import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -80,9 +79,7 @@ def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, sca
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
     seen, losses = Seen(), Losses()
     with tf.Graph().as_default():
-        set_seed(3)
-        set_precision(precision)
-        set_loss_scaling(scaling or LossScaling())
+        configure_graph(GraphSettings(seed=3, precision=precision, loss_scaling=scaling or LossScaling()))
         model = Transformer(TransformerSettings(
             hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=20,
             target_vocab_size=20, tie_embeddings=tie),
@@ -168,7 +165,7 @@ def test_a_run_in_float32_goes_on_in_float16_and_back(tmp_path):
 
 
 def test_gradients_are_those_of_the_loss_itself(graph):
-    set_loss_scaling(LossScaling(8.0))
+    configure_graph(GraphSettings(loss_scaling=LossScaling(8.0)))
     table = tf1.get_variable("table", initializer=tf.constant([[1.0, 2.0], [3.0, 4.0]]))
     w = tf1.get_variable("w", initializer=tf.constant([0.5, 0.25]))
     loss = tf.reduce_sum(tf.gather(table, [1, 1]) * w)

@@ -1,4 +1,4 @@
-"""What happens around the training steps. docs/guide/callbacks.md lists the callbacks and the order they stand in.
+"""What happens around the training steps. docs/guide/callbacks.md lists the callbacks and their order.
 
 Names load on first use, so that importing one module (the settings of the schedules, say) does not
 start TensorFlow.

@@ -24,7 +24,7 @@ DECODER_RULES = {
     "causal": "a target position's logits do not depend on later target words",
     "stepwise": "decode_step gives the logits that decode gives, step after step and after reordering",
 }
-"""What holds of an `NMTModel` besides."""
+"""Further rules, for an `NMTModel`."""
 
 
 class Breach(NamedTuple):

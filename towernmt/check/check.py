@@ -40,12 +40,12 @@ def check_tower(model: Any) -> list[Breach]:
 
 
 def rules_for(model: Any) -> dict[str, str]:
-    """The rules that `check_tower` looks after in a model, by name."""
+    """The rules that `check_tower` checks for a model, by name."""
     return RULES | DECODER_RULES if isinstance(model, NMTModel) else RULES
 
 
 def check_tower_function(function: Callable[..., Any], signature: Sequence[TensorSpec]) -> list[Breach]:
-    """As `check_tower`, for a tower function that is no model's.
+    """As `check_tower`, for a tower function that does not belong to a model.
 
     Args:
         function: takes the input tensors.
@@ -76,7 +76,7 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
     lone.find_untrained(alone)
     first = side.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
     second = side.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
-    predict, again = (side.build(function, "a predicting tower beside the training towers", f"tower-pred-{i}",
+    predict, again = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
                                  training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return rules.Builds(
         subject, function(subject), alone, first, second, predict, again,
@@ -100,7 +100,7 @@ def _decode_one(model: NMTModel) -> Callable[..., Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without tensorpack's lines on collections, which are about graphs that nobody sees."""
+    """Hide tensorpack's messages on collections: they are about graphs that are thrown away."""
     level = logger._logger.level
     logger._logger.setLevel(logging.ERROR)
     try:

@@ -52,5 +52,5 @@ def _visit_all(attributes: Any, path: str, found: dict[str, int], seen: set[int]
 
 
 def _is_plain(thing: Any) -> bool:
-    """Not a thing of TensorFlow's, whose insides grow as the graph does."""
+    """Whether it is not an object of TensorFlow's, whose attributes grow with the graph."""
     return type(thing).__module__.partition(".")[0] not in {"tensorflow", "tensorpack", "numpy"}

@@ -21,13 +21,13 @@ MAY_GROW = {*CollectionGuard._default_diff_whitelist(), KEYS.SUMMARIES, MOVING_S
 
 @dataclass
 class Builds:
-    """The builds of one tower function: one a graph, but for the towers that stand side by side in one.
+    """The builds of one tower function, each in a graph of its own, except for `first` to `stepwise`, which share one.
 
     Attributes:
         alone: one training tower in a graph.
-        first, second: two training towers side by side.
-        predict, again: two predicting towers beside these.
-        stepwise: `decode_step` of an `NMTModel` beside these; None for other models.
+        first, second: two training towers.
+        predict, again: two predicting towers in the same graph.
+        stepwise: `decode_step` of an `NMTModel` in the same graph; None for other models.
         named: a training tower in an outer name scope.
         scoped: one in the variable scope `ENCLOSING`.
         predict_alone: a predicting tower alone, as a predictor restores it.
@@ -56,7 +56,7 @@ class Builds:
 
 
 def fails(builds: Builds) -> Iterator[Breach]:
-    """A build that raised; the first of each sentence."""
+    """Builds that raised an error; equal messages are reported once."""
     told = set()
     for build in builds.all():
         if build.error is None:
@@ -79,7 +79,7 @@ def enclosing_scope(builds: Builds) -> Iterator[Breach]:
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:
-    """Trainable names that hold it twice."""
+    """Trainable names that hold the enclosing scope twice."""
     for made in _trainable(builds.scoped):
         if made.name.split("/").count(ENCLOSING) > 1:
             name = builds.name_of(made)
@@ -137,7 +137,7 @@ def trainable_collection(builds: Builds) -> Iterator[Breach]:
 
 
 def not_trainable(items: list[Any]) -> Iterator[tuple[Any, str]]:
-    """(thing, problem) of what TRAINABLE_VARIABLES should not hold, as far as one look shows."""
+    """(thing, problem) of what TRAINABLE_VARIABLES should not hold, as far as one tower shows it."""
     for index, item in enumerate(items):
         if not is_variable(item):
             yield item, "it is no variable"
@@ -169,7 +169,7 @@ def model_variables(builds: Builds) -> Iterator[Breach]:
 
 
 def tower_word(builds: Builds) -> Iterator[Breach]:
-    """Variables and scopes with the word in their names."""
+    """Variables and scopes with the word `tower` in their names."""
     told = set()
     for made in builds.alone.made:
         if "tower" in made.name:

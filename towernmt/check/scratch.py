@@ -24,7 +24,7 @@ class Made:
     """A variable that a tower made.
 
     Attributes:
-        key: the place in the code and the how-manyth made there; the same in every build.
+        key: the place in the code, and how many variables were made there before; the same in every build.
         from_store: whether `get_variable` made it.
     """
 
@@ -119,7 +119,7 @@ class Scratch:
 
 
 class _Training(TrainTowerContext):
-    """tensorpack's, which lets a tower end that made variables it must not: they are noted instead."""
+    """tensorpack's, but a tower may end that made variables which it must not: they are noted, not refused."""
 
     _leaving = False
 
@@ -148,7 +148,7 @@ class _Predicting(PredictTowerContext):
 
 @contextmanager
 def _noted(build: Build, subject: Any) -> Iterator[None]:
-    """Note what the call inside does; an exception of it is kept, and ends it."""
+    """Note what the call inside does. If it raises an exception, that is kept, too."""
     graph = tf1.get_default_graph()
     before = _collections(graph)
     attributes = sizes_of_attributes(subject)
@@ -170,7 +170,7 @@ def _noted(build: Build, subject: Any) -> Iterator[None]:
 
 @contextmanager
 def noted_reuse(build: Build) -> Iterator[None]:
-    """Note a call of `reuse_variables` on the present variable scope, which still does what it does."""
+    """Note a call of `reuse_variables` on the present variable scope, which still takes effect."""
     scope = tf1.get_variable_scope()
     switch = scope.reuse_variables
 
@@ -193,7 +193,7 @@ def is_variable(item: Any) -> bool:
 def variables_made(graph: Graph, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
     """The variables among what was added to the collections, in the order in which they were made.
 
-    Without `places` it takes no time to speak of, and the keys are the order alone.
+    Without `places` this takes almost no time, and the keys show the order only.
     """
     store = graph.get_collection(("__variable_store",))
     stored = store[0]._vars if store else {}

@@ -28,7 +28,7 @@ TOLERANCE = 5e-4
 
 
 class _Case(NamedTuple):
-    """What is decoded. A row is a hypothesis: `BEAM` of them stand together for each sentence.
+    """What is decoded. A row is a hypothesis: each sentence has `BEAM` of them, side by side.
 
     Attributes:
         source: int32 `[batch, source length]` or `[batch, source length, streams]`.
@@ -48,7 +48,7 @@ class _Decoder(NamedTuple):
 
     Attributes:
         source, source_length, target_in: placeholders of the teacher-forced form, a row a hypothesis.
-        taught: float32 `[rows, STEPS, target vocabulary]`.
+        whole: float32 `[rows, STEPS, target vocabulary]`.
         sentences, sentence_length: placeholders of the stepwise form, a row a sentence.
         words: placeholder int32 `[STEPS, rows]`, the word before each step.
         parents: placeholder int32 `[STEPS - 1, rows]`.
@@ -58,7 +58,7 @@ class _Decoder(NamedTuple):
     source: Tensor
     source_length: Tensor
     target_in: Tensor
-    taught: Tensor
+    whole: Tensor
     sentences: Tensor
     sentence_length: Tensor
     words: Tensor
@@ -69,7 +69,7 @@ class _Decoder(NamedTuple):
 def stepwise(model: NMTModel) -> Iterator[Breach]:
     """The breach of `padding`, `causal` or `stepwise` by a model, of which a copy is run.
 
-    Each of the three rests on the ones before it, so the first that is broken is told alone.
+    Each rule needs the ones before it, so only the first broken one is reported.
     """
     rng = np.random.Generator(np.random.Philox(7))
     scratch = Scratch(model, [])
@@ -90,16 +90,16 @@ def stepwise(model: NMTModel) -> Iterator[Breach]:
 
 def _breaches(model: NMTModel, session: Session, decoder: _Decoder, rng: np.random.Generator) -> Iterator[Breach]:
     straight, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
-    logits = _taught(session, decoder, straight, model, rng)
+    logits = _whole(session, decoder, straight, model, rng)
     decode, decode_step = where_defined(model.decode_hidden), where_defined(model.decode_step)
     if not np.isfinite(logits).all():
         yield Breach("stepwise", "", "decode gives logits that are not finite, with random parameters: mend its "
                                      "formula.", decode)
-    elif at := _differs(logits, _taught(session, decoder, straight, model, rng)):
+    elif at := _differs(logits, _whole(session, decoder, straight, model, rng)):
         yield Breach("causal", "", (
             f"decode gives other logits for target position {at} when later target words change: hide later "
             "positions from it, or training sees what translating cannot."), decode)
-    elif at := _differs(logits, _taught(session, decoder, straight, model, rng, EXTRA_PADDING)):
+    elif at := _differs(logits, _whole(session, decoder, straight, model, rng, EXTRA_PADDING)):
         yield Breach("padding", "", (
             f"a sentence has other logits when its source has {EXTRA_PADDING} more columns of padding (at target "
             f"position {at}): mask padding by source_length, or a translation depends on its neighbours in the batch."),
@@ -108,7 +108,7 @@ def _breaches(model: NMTModel, session: Session, decoder: _Decoder, rng: np.rand
         yield Breach("stepwise", "", (
             f"decode_step gives other logits than decode for target position {at} of the same words: make both the "
             "same function, or what translates is not what was trained."), decode_step)
-    elif at := _differs(_taught(session, decoder, reordered, model, rng), _stepped(session, decoder, reordered)):
+    elif at := _differs(_whole(session, decoder, reordered, model, rng), _stepped(session, decoder, reordered)):
         yield Breach("stepwise", "", (
             f"decode_step gives other logits than decode for target position {at} once hypotheses were reordered: keep "
             "what belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."), decode_step)
@@ -142,7 +142,7 @@ def _build(model: NMTModel) -> _Decoder:
         return tf1.placeholder(tf.int32, dimensions)
 
     source, source_length, target_in = placeholder(*shape), placeholder(None), placeholder(None, STEPS)
-    taught = model.decode(model.encode(source, source_length), target_in)
+    whole = model.decode(model.encode(source, source_length), target_in)
 
     sentences, sentence_length = placeholder(*shape), placeholder(None)
     words, parents = placeholder(STEPS, None), placeholder(STEPS - 1, None)
@@ -157,22 +157,22 @@ def _build(model: NMTModel) -> _Decoder:
         logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step))
         tf.nest.assert_same_structure(cache, state.cache)
         stepped.append(tf.cast(logits, tf.float32))
-    return _Decoder(source, source_length, target_in, tf.cast(taught, tf.float32), sentences, sentence_length, words,
+    return _Decoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
                     parents, tf.stack(stepped))
 
 
-def _taught(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
+def _whole(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
             padding: int = 0) -> np.ndarray:
-    """For each step, the logits of `decode` behind the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
+    """For each step, the logits of `decode` after the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
 
-    Behind each prefix stand random words, up to `STEPS`: they must not matter.
+    After each prefix there are random words, up to `STEPS`, which must not matter.
     """
     rows = len(LENGTHS) * BEAM
     targets = rng.integers(len(SPECIAL_PIECES), model.target_vocab_size, [STEPS, rows, STEPS])
     for step, prefix in enumerate(case.prefixes):
         targets[step, :, :step + 1] = prefix
     source = np.pad(case.source, [(0, 0), (0, padding), (0, 0)][:case.source.ndim], constant_values=PAD)
-    logits = session.run(decoder.taught, {
+    logits = session.run(decoder.whole, {
         decoder.source: np.concatenate([np.repeat(source, BEAM, 0)] * STEPS),
         decoder.source_length: np.concatenate([np.repeat(case.source_length, BEAM)] * STEPS),
         decoder.target_in: targets.reshape(STEPS * rows, STEPS)})

@@ -19,14 +19,14 @@ from towernmt.core.tf_compat import tf1
 
 
 class TowerWatch:
-    """Stands around a tower function while a trainer or predictor builds towers by it.
+    """Watches a tower function while a trainer or predictor builds towers with it.
 
     What would spoil the training raises `TowerRuleError`: a trainable variable of a second or predicting tower, a
     name that such a tower does not find, reuse switched on, things in TRAINABLE_VARIABLES that are
-    not trained. The rest is warned of. `check_tower` finds more, since it builds more.
+    not trained. Other breaches give a warning. `check_tower` finds more, since it builds more.
 
     Attributes:
-        seconds: what the looking took.
+        seconds: the time that the checks took.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 `checkpoints/step-120/` holds `model.index` and `model.data-*` (TensorFlow's own format, readable by any
 tensorpack or TensorFlow program) and `state.json` (data position, memory of the callbacks). It is written
 under another name, flushed to the disk and renamed, so that a process killed at any moment leaves only
-complete checkpoints. TensorFlow's file `checkpoint` beside them names the last one.
+complete checkpoints. TensorFlow's file `checkpoint` in the same directory names the last one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, s
         CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are
             untouched.
     """
-    from towernmt.core.tf_compat import tf  # takes seconds, and who asks for names alone does without
+    from towernmt.core.tf_compat import tf  # takes seconds, which lists of names do not need
 
     final, unfinished = checkpoint_path(directory, step), directory / f"{_UNFINISHED}step-{step}"
     try:

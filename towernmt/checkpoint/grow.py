@@ -46,8 +46,8 @@ def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np
                     made_from: dict[str, str]) -> Path:
     """Write the weights of a checkpoint as `step-0` of a model with other vocabularies.
 
-    A row of a table is that of the same piece, and a new piece's is what it is in an untrained model. Weights with a
-    moving average are written as that.
+    Each row of a table is that of the same piece; the row of a new piece is as in an untrained model. If a weight has
+    a moving average, that is written.
 
     Args:
         held: the checkpoint.
@@ -55,7 +55,7 @@ def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np
         rows: `common_rows` for "source", "target" and "source_factor_1" and so on.
         output: the directory in which `step-0` is written.
         seed: of the initial values.
-        made_from: the fingerprints that the new checkpoint tells.
+        made_from: the fingerprints that the new checkpoint holds.
     Returns:
         the new checkpoint.
     Raises:

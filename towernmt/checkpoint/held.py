@@ -1,7 +1,7 @@
 """Reading a checkpoint: its files are held open, so that a run that goes on may remove it meanwhile.
 
 TensorFlow opens a checkpoint's files by name, again and again, and takes `[`, `]`, `*`, `?` and a backslash in the name
-for a pattern. So it is given links of plain names to the open files.
+for a pattern. So it gets links with plain names to the open files.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class HeldCheckpoint:
             raise self._damaged(error) from error
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         self.__dict__.pop("_reader", None)      # which has the index open
         self._close()
 
@@ -147,15 +147,15 @@ class HeldCheckpoint:
 
 
 def held_checkpoint(checkpoint: str | Path | HeldCheckpoint) -> HeldCheckpoint:
-    """A checkpoint that may be held already."""
+    """`checkpoint` itself if it is held already, else a new `HeldCheckpoint`."""
     return checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
 
 
 def again_if_gone(action: Callable[[], T]) -> T:
-    """What `action` returns, which looks for checkpoints and opens them: called again where one was removed meanwhile.
+    """What `action` returns, which finds and opens checkpoints. It is called again if one was removed meanwhile.
 
     Raises:
-        CheckpointGone: each time anew.
+        CheckpointGone: it was removed each time.
     """
     for _ in range(_TRIES):
         try:
@@ -191,4 +191,4 @@ def _let_go(descriptors: list[int], links: str | None = None) -> None:
 
 
 def _nothing() -> None:
-    """What there is to close where nothing is held."""
+    """Closes nothing: no files are held."""

@@ -1,4 +1,4 @@
-"""Where a command may write a new checkpoint or run: over no step of a run, and into no prepared data."""
+"""Where a command may write a new checkpoint or run: not over the steps of a run, and not into prepared data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from towernmt.dataflow.prepared.manifest import FORMAT, MANIFEST
 
 
 def check_average_output(output: Path, step: int) -> None:
-    """Refuse to write an averaged checkpoint where it would stand among the steps of a run, or replace one.
+    """Refuse to write an averaged checkpoint among the steps of a run, or over a checkpoint of training.
 
     Args:
         output: the directory of the new `step-N`.
         step: N.
     Raises:
-        SettingsError: it would. An older average of that name may be replaced.
-        CheckpointError: what stands there is damaged.
+        SettingsError: it would be there. An older average of that name may be replaced.
+        CheckpointError: the checkpoint that is there is damaged.
     """
     _refuse_prepared_data(output)
     place = output.resolve()

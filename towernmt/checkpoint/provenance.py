@@ -1,7 +1,7 @@
-"""What a run was made from and with: fingerprints of vocabulary and data, and versions, beside its settings.
+"""What a run was made from and with: fingerprints of vocabulary and data, and versions.
 
 `settings.yaml` has them under `made_from` and `made_with`, each checkpoint's `state.json` the fingerprints under
-`made_from`. Runs of before have none of them.
+`made_from`. Older runs have neither.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fingerprints(data: TrainingData) -> dict[str, str]:
 
 
 def provenance(made_from: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What `settings.yaml` keeps beside the settings: what the run is made from, and the versions."""
+    """What `settings.yaml` holds besides the settings: what the run is made from, and the versions."""
     return {MADE_FROM: made_from, MADE_WITH: versions()}
 
 

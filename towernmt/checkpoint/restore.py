@@ -28,8 +28,8 @@ class RestoreCheckpoint(SessionInit):
     and weights are refused: they are another model's.
 
     Args:
-        checkpoint: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model"; or held already,
-            and then whoever holds it closes it.
+        checkpoint: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model"; or a
+            `HeldCheckpoint`, which its owner closes.
         averaged: a weight gets its moving average, where the checkpoint has one.
     Raises:
         CheckpointError: unreadable, or a variable of the graph is missing or has another shape, or the graph lacks a

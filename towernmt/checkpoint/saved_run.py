@@ -36,7 +36,7 @@ class SavedRun:
     ```
     settings.yaml            all settings, and what the run was made from and with
     vocabulary/              source and target vocabularies
-    code/                    of a model of one's own: its file, with what it imports from beside it, and their SHA-256
+    code/                    of a model of one's own: its file and the files near it that it imports, with their SHA-256
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
     log/                     log.log, stats.jsonl, TensorBoard events

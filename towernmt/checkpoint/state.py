@@ -23,9 +23,9 @@ class CheckpointState:
         step: updates that were made.
         position: where in the data to go on; None where none was kept.
         callbacks: what each callback remembers, by its key.
-        mean_of: of an averaged checkpoint, the steps of its parts.
+        mean_of: of an averaged checkpoint, the steps of those that it averages.
         grown_from: of a grown run, the checkpoint that it was made from.
-        weights: the names of the variables that are the model's, not what training keeps beside them; None: not told.
+        weights: the names of the model's variables, without those that only training needs; None if not known.
         made_from: the fingerprints of the run's vocabulary and data, as far as they are known (`vocabulary`, `data`).
     """
 

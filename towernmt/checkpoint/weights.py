@@ -1,7 +1,7 @@
 """Which variables of a checkpoint are a model's weights, and which value of a weight counts.
 
-A checkpoint tells it itself: `weights` in its `state.json`. Of one that does not (written before that was kept, or by
-another program) it is judged by names, since TensorFlow calls an optimizer's slots `VARIABLE/SLOT`.
+A checkpoint lists its weights in `state.json` (`weights`). For an older checkpoint, or one of another program, the
+names decide: TensorFlow calls an optimizer's slots `VARIABLE/SLOT`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = "weights"
 """In `state.json`: the names of the weights."""
 _BOOKKEEPING = re.compile(
     r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|loss_scale)(_\d+)?(/|$)")
-"""What training keeps by itself, and not for one variable."""
+"""Variables of training that do not belong to one weight."""
 
 
 def weights_of_graph() -> list[str]:

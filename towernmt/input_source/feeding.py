@@ -39,9 +39,9 @@ class FeederRun:
     """The shared state of the feeder threads from `create_threads` to their end, in one session.
 
     A feeder that has an item, an end or an error asks for its turn with `take_turn`, and gives it back
-    with exactly one of `enqueued_by`, `end`, `fail` and `queue_closed`; one that breaks down may `fail` without.
-    In an in-order run the turn goes round 0, 1, ..., N-1, 0, ... leaving out the feeders that ended; else
-    everybody has it at once. An error takes effect in its turn: what comes before it in the order is in the
+    with exactly one of `enqueued_by`, `end`, `fail` and `queue_closed`. Only `fail` may be called without a turn.
+    In an in-order run the turn goes round 0, 1, ..., N-1, 0, ... leaving out the feeders that ended; otherwise
+    all feeders have it at once. An error takes effect in its turn: what comes before it in the order is in the
     queue, what comes after it never will be.
 
     Attributes:

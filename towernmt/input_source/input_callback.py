@@ -1,4 +1,4 @@
-"""The callback of `GeneralQueueInput`: starts and stops the feeders, and accompanies every step.
+"""The callback of `GeneralQueueInput`: starts and stops the feeders, and waits for a batch before each step.
 
 tensorpack's main loop takes `OutOfRangeError` for a normal end of training, and what a callback raises
 in `after_train` is printed and forgotten. So an error of the feeders is raised where neither happens:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class InputCallback(Callback):
-    """Starts the feeders before training, stops them after it, and accompanies each `hooked_sess.run` that
-    trains on the input.
+    """Starts the feeders before training, stops them after it, and acts before and after each
+    `hooked_sess.run` that trains on the input.
 
     Before it: waits for a batch, counting the time; if none will come, raises the feeders' error, or
     tensorpack's `StopTraining` at the end of the data. After it: keeps the position that came out. With `Staging`
@@ -40,7 +40,7 @@ class InputCallback(Callback):
     """
 
     _chief_only = False
-    # It finds by itself which runs take a batch. Those of an accumulation come through `run_with_batch`.
+    # It finds out which runs take a batch. Those of an accumulation come through `run_with_batch`.
     belongs_to = (Run.TRAIN_STEP, Run.SAMPLING, Run.VALIDATION, Run.DATA)
     serves_input = True
 

@@ -1,4 +1,4 @@
-"""Batches ahead on the towers' devices: while one is trained on, the next is copied there.
+"""Staging of batches on the towers' devices: while one batch is trained on, the next is copied there.
 
 tensorpack's `StagingInput` copies the next batch in the run that trains on the present one: such a run waits for data
 that it does not need, leaves an unknown state if it fails, and is not made for the last batch. Here a
@@ -55,7 +55,7 @@ class Staging:
         self._stage, self._thread = stage, ThreadPoolExecutor(1, "staging")
 
     def take(self) -> Known | None:
-        """What `stage` returned of the batch which the next run gets; the one after that is on its way from here on.
+        """What `stage` returned of the batch that the next run gets. From here on, the batch after it is being copied.
 
         Raises:
             Exception: what `stage` raised.

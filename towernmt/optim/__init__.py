@@ -5,7 +5,7 @@ from __future__ import annotations
 from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "gradient_health": ["forgive", "watch_gradients"],
+    "gradient_health": ["allow_skipped_update", "watch_gradients"],
     "optimizer": ["make_optimizer"],
     "settings": ["OptimizerSettings"],
 })

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights: kept beside them, saved with them, and used in their place.
+"""An exponential moving average of the weights, saved with them and used in their place.
 
 The averages are variables named `VARIABLE/ExponentialMovingAverage`, as TensorFlow names them. `optimizer.ema_decay`
 turns them on.

@@ -1,6 +1,6 @@
 """Gradient health: which gradients are watched, which steps may skip their update, and whether values are finite.
 
-The optimizers tell it here, and callbacks such as `NaNGuard` ask.
+Optimizers set this, and callbacks such as `NaNGuard` read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from towernmt.core.tf_compat import tf, tf1
 
 
 def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None:
-    """Let the guard look at these gradients, to be called where they are at hand (before they are clipped).
+    """Let the guard look at these gradients. Call it where they are computed, before they are clipped.
 
     Clipping by the global norm spreads one bad value over all of them. The guard finds the inputs of the
     optimizer's operations by itself when nothing is watched.
@@ -28,13 +28,13 @@ def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None
             watched.append((gradient, variable))
 
 
-def forgive(skipped: Tensor) -> None:
-    """Let the guard pass over a step whose update was not made.
+def allow_skipped_update(skipped: Tensor) -> None:
+    """Tell the guard which steps skip their update: values that are not finite are then no divergence.
 
     The first call in a graph is that of the train step; the others are of updates at the end of the data.
 
     Args:
-        skipped: bool `[]`, computed with each step: its update was skipped, and that is no divergence.
+        skipped: bool `[]`, computed with each step: whether its update is skipped.
     """
     state = graph_state()
     if state.update_skipped is None:

@@ -9,25 +9,18 @@ NVIDIA's Apex do it).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
-from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, LossScaling, graph_state
+from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, graph_state
 from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.gradient_health import forgive
+from towernmt.optim.gradient_health import allow_skipped_update
 from towernmt.optim.gradients import scaled
 
 SCOPE = "loss_scale"
 """Variable scope of the state, which is saved with the model."""
-
-
-def set_loss_scaling(scaling: LossScaling) -> None:
-    """Set how losses are scaled in the default graph, where its precision is float16."""
-    state = graph_state()
-    state.settings = replace(state.settings, loss_scaling=scaling)
 
 
 class LossScaleOptimizer(ProxyOptimizer):
@@ -38,7 +31,7 @@ class LossScaleOptimizer(ProxyOptimizer):
     scale was last changed; `loss_scale/skipped_updates` int64 `[]`, ever.
 
     Args:
-        optimizer: makes the updates; what it does besides, such as moving averages, is skipped with them.
+        optimizer: makes the updates; whatever else it does, such as moving averages, is skipped with them.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -70,7 +63,7 @@ class LossScaleOptimizer(ProxyOptimizer):
                 return tf.constant(True)
 
         made = tf.cond(finite, update, lambda: tf.constant(False))
-        forgive(tf.logical_not(finite) & (self._now > self._scaling.least))
+        allow_skipped_update(tf.logical_not(finite) & (self._now > self._scaling.least))
         return tf.group(made, self._moved(finite), name=name)
 
     def _moved(self, finite: Tensor) -> Operation:

@@ -75,7 +75,7 @@ class GlobalNorm(GradientProcessor):
 
 
 def _with_distinct_rows(gradient: Tensor) -> Tensor:
-    """A sparse gradient with the parts of each row summed: their norm depends on how towers shared the batch."""
+    """A sparse gradient with each row once, summed: otherwise the norm would depend on how towers share the batch."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, place = tf.unique(gradient.indices)

@@ -28,13 +28,12 @@ class BestCheckpoints(ScoreWatcher):
     """Keeps the best `keep` checkpoints by a score as `directory/step-N`, whatever the saver removes.
 
     `directory/record.json` lists them, the best first; `directory/log` has one line an evaluation.
-    Of equal scores the later step is the better. Stand behind the validator and the callbacks that watch
-    its score, since the saver writes their memory as well; anywhere to the saver.
+    Of equal scores the later step is the better. Put it after the validator and the callbacks that watch its score,
+    since the saver writes their state as well. It may be before or after the saver.
 
-    Whenever the process is killed, the next start puts record, log and directories right: the record is what
-    the resumed checkpoint remembers together with what stands in the file, without steps later
-    than the resumed one (the run will make those again). If the record is of another metric, its checkpoints are moved
-    to `directory.1`, and a new record begins.
+    If the process is killed, the next start mends record, log and directories. The record then has the entries of the
+    resumed checkpoint and of the file, without steps later than the resumed one (the run makes those again). If the
+    record is of another metric, its checkpoints are moved to `directory.1`, and a new record begins.
     """
 
     state_key = "best_checkpoints"

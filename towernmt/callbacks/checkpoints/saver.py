@@ -37,9 +37,8 @@ from towernmt.core.tf_compat import tf1
 class CheckpointSaver(Callback):
     """Write checkpoints that a run resumes from exactly: parameters, optimizer, clock, position, callbacks.
 
-    Put it behind the NaN guard and behind the callbacks whose state it keeps. One of these may call
-    `save_now()`; the state of the callbacks in that checkpoint is brought up to date when the saver's own
-    turn comes.
+    Put it after the NaN guard and after the callbacks whose state it keeps. One of these may call `save_now()`. The
+    saver brings the callbacks' state in that checkpoint up to date when its own turn comes.
 
     Args:
         directory: where the directories `step-N` go.
@@ -183,7 +182,7 @@ class CheckpointSaver(Callback):
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """What tells a directory from another of the same name; None: there is none."""
+    """Identifies a directory, to tell it from another of the same name; None: there is none."""
     try:
         found = directory.stat()
     except OSError:

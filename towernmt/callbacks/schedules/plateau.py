@@ -16,7 +16,7 @@ from towernmt.core.errors import SettingsError
 class ReduceOnPlateau(LearningRateSchedule, ScoreWatcher):
     """Linear warm-up, then a rate that is multiplied by `factor` whenever a score stops improving.
 
-    Stand behind the validator and before the checkpoint saver (see `ScoreWatcher`).
+    Put it after the validator and before the checkpoint saver (see `ScoreWatcher`).
     """
 
     state_key = "reduce_on_plateau"

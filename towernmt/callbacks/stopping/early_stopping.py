@@ -13,8 +13,8 @@ from towernmt.callbacks.validation.score_watcher import ScoreWatcher
 class EarlyStopping(ScoreWatcher):
     """Ends training after `patience` validations in a row without improvement.
 
-    Stand behind the validator. A run that stopped so and is started again stops at once, unless its
-    patience was raised.
+    Put it after the validator. If a run that stopped this way is started again, it stops at once, unless its patience
+    was raised.
     """
 
     _chief_only = False

@@ -24,9 +24,9 @@ class NaNGuard(Callback):
     Each step fetches one flag for each tensor together with the update. A flag takes a sum of squares, which the global
     norm computes anyway. The flags stand in the order of computation: the loss of every tower, `tensors`, then the
     gradients from the output back to the input. So the first bad one is the nearest to the cause. A step that skips its
-    update, as float16 with loss scaling does at an overflow, is no divergence (`optim.gradient_health.forgive`).
-    The guard looks at the variables before training, every `check_steps`, and when the saver asks before it writes
-    (`check_variables`): finite gradients may make a variable overflow, too.
+    update, as float16 with loss scaling does at an overflow, is no divergence (see `allow_skipped_update` in
+    `optim.gradient_health`). The guard looks at the variables before training, every `check_steps`, and when the saver
+    asks before it writes (`check_variables`): finite gradients may make a variable overflow, too.
 
     When a value is not finite, the guard sets `trainer.diverged`, which keeps the saver from writing, and raises
     DivergenceError. It must stand before everything that saves.

@@ -19,7 +19,7 @@ class StopOnSignal(Callback):
 
     SIGHUP, which comes when the terminal is closed, is left alone where it is ignored, as under `nohup`.
 
-    Stand last, so that the signals are still held off while the other callbacks end (save, validate).
+    Put it last, so that further signals do not disturb the other callbacks while they end (save, validate).
     Acts only if training runs in the main thread, where Python handles signals.
 
     A main thread that waits inside TensorFlow, say for a feeder that is blocked, does not run Python's

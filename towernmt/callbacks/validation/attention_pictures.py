@@ -23,16 +23,16 @@ from towernmt.models.interface import NMTModel, batch_signature, shift_right
 from towernmt.optim.ema import averaged_weights
 
 _LONGEST = 30
-"""Pieces of a side: a longer sentence is no picture that one can read."""
+"""Pieces of a side; the picture of a longer sentence could not be read."""
 
 
 class AttentionPictures(Callback):
     """Draws, at each validation, how the decoder attends to the source while it reads the reference translation.
 
-    The same sentences each time, so that one sees what is learnt. What is drawn is what `decode_with_attention` gives:
+    The sentences are the same each time, to show what is learnt. The attention is that of `decode_with_attention`:
     a Transformer's head for guided alignment, the attention of the other models. A model that gives none has no
     pictures. Pillow draws them, which `pip install 'towernmt[tensorboard]'` brings; without it there are none.
-    Stand behind the validator. Puts the images `attention/0`, `attention/1` and so on.
+    Put it after the validator. It puts the images `attention/0`, `attention/1` and so on.
     """
 
     def __init__(self, model: NMTModel, source_lines: Sequence[str], target_lines: Sequence[str],
@@ -46,7 +46,7 @@ class AttentionPictures(Callback):
             source_vocabulary: of the source.
             target_vocabulary: of the target.
             sentences: how many are drawn.
-            averaged: whether moving averages of the weights are looked at, where there are some.
+            averaged: whether the moving averages of the weights are used, where there are some.
             score: name of a scalar that is put at each validation.
         """
         self._model, self._averaged, self._score = model, averaged, score

@@ -35,8 +35,8 @@ class BleuValidator(StatefulCallback):
     negative log-likelihood of a target token, in nats, without label smoothing) and `validation_perplexity`; those of
     further sets are called `validation_bleu/NAME` and so on. Writes them with the signature and some translations,
     others at each step, into the log, and the translations as the text `validation_samples` for TensorBoard.
-    `EarlyStopping`, `ReduceOnPlateau` and `BestCheckpoints` act on the scalars; they stand behind this callback, and
-    the saver behind them.
+    `EarlyStopping`, `ReduceOnPlateau` and `BestCheckpoints` act on the scalars; put them after this callback, and the
+    saver after them.
 
     Validates at the end of training too if the last step has not been validated, unless training ended
     by an error or a signal. A run that resumes from a step whose validation is missing makes it first,

@@ -1,4 +1,4 @@
-"""What a validation says of one set: its figures beside those of training, and some of its translations."""
+"""The report of a validation on one set: its figures next to those of training, and some translations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towernmt.dataflow.text.validation_set import ValidationSet
 
 
 def figures(outcome: Outcome, training_nll: float | None) -> str:
-    """`BLEU 31.40, chrF 55.10, nll 2.1234 (training 2.0012), ...`: like beside like, all without label smoothing.
+    """`BLEU 31.40, chrF 55.10, nll 2.1234 (training 2.0012), ...`: comparable figures, all without label smoothing.
 
     Args:
         outcome: of the set.
@@ -26,8 +26,8 @@ def figures(outcome: Outcome, training_nll: float | None) -> str:
             training = None
             if training_nll is not None and name in OF_LOSS:
                 training = metric.value(Outcome((), outcome.scores, training_nll))
-            beside = "" if training is None else f" (training {metric.text(training)})"
-            parts.append(f"{metric.label} {metric.text(value)}{beside}")
+            of_training = "" if training is None else f" (training {metric.text(training)})"
+            parts.append(f"{metric.label} {metric.text(value)}{of_training}")
     return ", ".join(parts)
 
 

@@ -8,9 +8,9 @@ from towernmt.callbacks.stateful import StatefulCallback
 class ScoreWatcher(StatefulCallback):
     """Hands every new value of a monitored scalar to `_on_score`, once.
 
-    Looks after each step, and before each epoch (a resumed run may owe a validation of the step that
-    it resumes from). Stand behind the callback that puts the score (`trainer.monitors.put_scalar`),
-    and before the checkpoint saver, so that a checkpoint holds what the score changed.
+    It looks after each step, and before each epoch: a resumed run may first make a missing validation of the step that
+    it resumes from. Put it after the callback that puts the score (`trainer.monitors.put_scalar`), and before the
+    checkpoint saver, so that a checkpoint holds what the score changed.
     """
 
     def __init__(self, metric: str) -> None:

@@ -30,7 +30,7 @@ def is_slow_on_cpu(name: str) -> bool:
 
 
 def compute_dtype() -> DType:
-    """The dtype that factors of products have in the default graph; float32 unless `set_precision` was called."""
+    """The dtype of the factors of products in the default graph, by its settings; by default float32."""
     return tf.as_dtype(graph_state().settings.precision)
 
 

@@ -27,7 +27,7 @@ def set_seed(seed: int) -> None:
 
 
 def graph_seed() -> int:
-    """The seed of the default graph (0 unless `set_seed` was called)."""
+    """The seed of the default graph (0 by default)."""
     return graph_state().settings.seed
 
 

@@ -134,6 +134,7 @@ RENAMED = {
     "Attention": "SingleHeadAttention",
     "Every": "Period",
     "agreeing_cross_entropy": "r_drop_cross_entropy",
+    "forgive": "allow_skipped_update",
     "recompute": "checkpointed",
     "set_recompute": "set_gradient_checkpointing",
 }

@@ -1,4 +1,4 @@
-"""Kin of Adam: AdamW (Loshchilov & Hutter 2019) and LazyAdam, around TensorFlow's Adam.
+"""Variants of Adam: AdamW (Loshchilov & Hutter 2019) and LazyAdam, around TensorFlow's Adam.
 
 Their slots are named as Adam's (`VARIABLE/Adam`, `VARIABLE/Adam_1`), since they are the same moments.
 """
@@ -11,7 +11,7 @@ from towernmt.optim.optimizers.whole_variable import decays
 
 
 class AdamW(tf1.train.AdamOptimizer):
-    """Adam, and beside it `variable -= rate * weight_decay * variable`, which its moments do not see.
+    """Adam with decoupled weight decay: also `variable -= rate * weight_decay * variable`, outside of the moments.
 
     Args:
         learning_rate: float or tensor.

@@ -1,4 +1,4 @@
-"""What optimizers share that update a variable as a whole, and whom weight decay spares."""
+"""Shared by optimizers: updating a variable as a whole, and which variables weight decay applies to."""
 
 from __future__ import annotations
 

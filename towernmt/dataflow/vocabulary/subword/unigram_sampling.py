@@ -58,7 +58,7 @@ class UnigramSampler:
         return lattice
 
     def lattice(self, word: str) -> Lattice:
-        """The possible last pieces of each prefix of `word`, with cumulative probabilities (none for a single piece)."""
+        """The possible last pieces of each prefix of `word`, with cumulative probabilities; none for one piece."""
         known, alpha, longest = self._scores.get, self._alpha, self._longest
         forward = [0.0]
         lattice: Lattice = [([], [])]
