@@ -28,7 +28,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class FormerSettings:
-    """The keys of before.
+    """Former keys.
 
     Attributes:
         renamed: old key to new key.

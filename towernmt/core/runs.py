@@ -1,8 +1,8 @@
 """Which `session.run` is which: the kinds of runs that a program makes, and the kinds that a hook belongs to.
 
-TensorFlow's hooked session calls every hook at every run. Here a run says what kind it is (`run_as`), a callback
-or hook says to which it belongs (`belong_to`), and only those two that agree meet. What says nothing is, and
-belongs to, the train step.
+TensorFlow's hooked session calls every hook at every run. Here each run has a kind (`run_as`), and a callback or hook
+says to which kinds it belongs (`belong_to`). A hook is called only at runs of its kinds. The default of both is the
+train step.
 """
 
 from __future__ import annotations

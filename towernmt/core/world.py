@@ -24,7 +24,7 @@ class Decision(enum.IntEnum):
     SKIP_BATCH = 1
     """Leave a batch out that does not fit into memory."""
     END = 2
-    """End normally: at a limit, by a signal, for want of improvement, at the end of the data."""
+    """End normally: at a limit, by a signal, without further improvement, at the end of the data."""
     DIVERGED = 3
     """End by an error: a value is not finite."""
 

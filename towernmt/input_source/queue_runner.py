@@ -162,7 +162,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         """Refused: a Python feed function cannot be written into a graph file.
 
         `tf.train.export_meta_graph` does not come here: it calls the base class's `to_proto` by itself and
-        writes a plain QueueRunner, which on import fails at once for want of its feeds.
+        writes a plain QueueRunner, which on import fails at once, because nothing feeds it.
         """
         raise SettingsError(f"The queue runner of '{self.name}' cannot be written into a graph file, for its "
                             "feed functions are Python: build it again in the program that loads the graph.")
@@ -287,7 +287,7 @@ def _named_error(name: str, cause: BaseException) -> FeederError:
     try:
         what = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
     except Exception as broken:     # an exception's own __str__ may be anybody's
-        what = f"{type(cause).__name__}, whose message cannot be told: its __str__ raises {type(broken).__name__}"
+        what = f"{type(cause).__name__}, whose message is unknown: its __str__ raises {type(broken).__name__}"
     error = FeederError(f"Feeding stopped at {name}: {what}")
     error.__cause__ = cause
     return error

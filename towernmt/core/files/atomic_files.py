@@ -1,6 +1,6 @@
 """Files that are whole or not there: written under another name, flushed to the disk, then renamed.
 
-A process that is killed at any moment leaves the old file or the new one, and perhaps `NAME.tmp` beside it,
+A process that is killed at any moment leaves the old file or the new one, and perhaps `NAME.tmp` next to it,
 which the next writing replaces.
 """
 

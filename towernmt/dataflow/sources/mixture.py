@@ -125,7 +125,7 @@ class Mixture(Source):
             for one, weight in zip(self.ingredients, weights, strict=True)]}
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
-        """See `Source.read`; a `reader` is quicker where not every cursor is wanted."""
+        """See `Source.read`; a `reader` is faster if not every cursor is needed."""
         reader = self.reader(cursor)
         while pairs := reader.take(1):
             yield reader.cursor(), pairs[0]

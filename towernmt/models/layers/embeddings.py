@@ -32,8 +32,8 @@ def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Variable:
 def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Tensor:
     """Embeddings of the source's words, and of their factors if there are any, in the enclosing variable scope.
 
-    The embeddings of factors are added to the word's (as in Sockeye 2, Domhan et al. 2020), or stand beside it
-    (Sennrich & Haddow 2016) and are mapped back to its depth.
+    The embeddings of factors are added to the word's (as in Sockeye 2, Domhan et al. 2020), or are
+    concatenated with it (Sennrich & Haddow 2016) and mapped back to its depth.
 
     Args:
         table: of the words, float32 `[vocabulary, depth]`.

@@ -35,7 +35,7 @@ def start_clock(batch_tensor: Tensor) -> None:
     """Make the clock of the graph, which advances by one with each batch that is trained on.
 
     It is advanced by `UPDATE_OPS`, which tensorpack's trainers run with each step, after it was read and
-    after the batch arrived: a step that fails for want of data leaves it as it was.
+    after the batch arrived: a step that fails because there are no data leaves it as it was.
 
     Args:
         batch_tensor: any tensor that cannot be computed before the batch is there.

@@ -1,4 +1,4 @@
-"""The files that a module of one's own is made of: its own, and those of what it imports from beside it."""
+"""The files of a module of one's own: its own file, and those that it imports from the same folder or package."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from towernmt.core.errors import SettingsError
 
 _ELSEWHERE = {*sys.stdlib_module_names, "towernmt"}
-"""What is never taken from beside a module."""
+"""Modules that are never taken from the folder of a module of one's own."""
 
 
 def code_of(root: Path, module: str) -> dict[str, bytes]:
-    """The content of a module's file and of those that it imports from beside it, directly or not.
+    """The content of a module's file and of those that it imports from its own folder, directly or not.
 
     Of a module in a package these are files of the package; a directory in it without an `__init__.py` gets an empty
     one.
@@ -25,7 +25,7 @@ def code_of(root: Path, module: str) -> dict[str, bytes]:
     Returns:
         content by the path from the root, with "/" between the parts.
     Raises:
-        SettingsError: a file is no Python.
+        SettingsError: a file is not Python.
     """
     package = module.partition(".")[0] if "." in module or (root / module / "__init__.py").is_file() else ""
     found: dict[str, bytes] = {}

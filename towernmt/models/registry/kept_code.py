@@ -1,4 +1,4 @@
-"""A run's copy of its model's code: the module's file and what it imports that lies beside it, with their sums.
+"""A run's copy of its model's code: the module's file and what it imports from its own folder, with their sums.
 
 ```
 code/my_model.py        as it was when the run began

@@ -1,7 +1,7 @@
 """Where the class of a model of one's own is, `my_model.py:MyModel` or `package.module:Class`; and a class's name.
 
-A file is imported under a name of its own, so that no other module's is taken; what lies beside it can be imported as a
-program's neighbours can. Imports of a file in a package begin at the package, so that relative ones work.
+A file is imported under a name of its own, so that it cannot replace another module. It can import the files of its own
+folder, as a program can. If the file is in a package, imports begin at the package, so that relative ones work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from towernmt.models.registry.former_names import understand_former_names
 
 SHAPES = ("my_model.py:MyModel", "my_package.my_model:MyModel")
 _LOADED: dict[tuple[Path, str], ModuleType] = {}
-"""By file, and by the sum of its content and of what it imports from beside it."""
+"""By file, and by the sum of its content and of what it imports from its own folder."""
 _LOCK = threading.RLock()
 
 
@@ -194,7 +194,7 @@ def _importing_from(root: Path, local: set[str], anew: bool) -> Iterator[None]:
         del sys.modules[name]
     sys.path.insert(0, str(root))
     importlib.invalidate_caches()
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True     # nothing beside the files of a run
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True     # no further files in a run's folder
     try:
         yield
     finally:

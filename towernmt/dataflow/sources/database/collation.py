@@ -1,7 +1,7 @@
-"""Whether a text key is compared as its unique index counts: else `key > last` passes over rows that differ from it.
+"""Whether comparing a text key tells all keys of its unique index apart: if not, `key > last` would skip rows.
 
-A column may have a collation in which different texts are equal ("a" and "A"), beside a unique index of another one.
-Comparing and ordering are always done in the column's.
+A column may have a collation in which different texts are equal ("a" and "A"), and a unique index with another one.
+Comparing and ordering always use that of the column.
 """
 
 from __future__ import annotations

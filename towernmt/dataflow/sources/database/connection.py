@@ -192,7 +192,7 @@ class DatabaseSession:
             return
         try:
             connection.close()
-        except DBAPIError:      # it was lost already; what it was needed for has been told
+        except DBAPIError:      # it was lost already, and the error that this caused was raised
             connection.invalidate()
 
 

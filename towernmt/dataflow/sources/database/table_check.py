@@ -141,7 +141,7 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
         if "unknown database" not in str(error.orig):   # what SQLite calls a schema that is not there
             raise
         columns = {}
-    # SQLite finds a table whatever its case, but what is asked of it later wants the name as it is.
+    # SQLite finds a table in any case of letters here, but later queries need its exact name.
     if columns and not (inspector.dialect.name == "sqlite" and name not in _names(inspector, schema)):
         return columns
     if schema is not None and uri.table in inspector.get_table_names() + inspector.get_view_names():
