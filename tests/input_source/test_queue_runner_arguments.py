@@ -106,7 +106,7 @@ def test_an_exception_that_cannot_be_told_ends_the_feeders_with_a_sentence(in_or
         runner.create_threads(session, daemon=True, start=True)
         with pytest.raises(tf.errors.OutOfRangeError):
             session.run(out, options=tf1.RunOptions(timeout_in_ms=LONG))
-        with pytest.raises(FeederError, match="Feeding stopped at a.txt: Evil, whose message cannot be told"):
+        with pytest.raises(FeederError, match="Feeding stopped at a.txt: Evil, whose message is unknown"):
             runner.raise_error()
 
 
