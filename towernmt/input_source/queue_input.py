@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import numpy as np
 from tensorpack.dataflow import DataFlow
 from tensorpack.input_source import FeedfreeInput
 from tensorpack.tfutils.tower import get_current_tower_context
@@ -30,17 +29,15 @@ from towernmt.input_source.queue_runner import GeneralQueueRunner
 from towernmt.input_source.staging import Staging
 
 
-class ReadableBatch(Protocol):
-    """A batch: its arrays stand in the order of the tower's input signature."""
-
-    def arrays(self) -> list[np.ndarray]: ...
-
-
 class ReadableBatches(Protocol):
     """Batches in a fixed order; reader i of N gets every N-th one, beginning with the i-th."""
 
     def read(self, position: Any = None, start: int = 0, step: int = 1) -> Iterator[tuple[Any, Any]]:
-        """Yield (position after the batch, batch); a position has `to_json()`."""
+        """Yield (position after the batch, batch).
+
+        A position has `to_json()`, and a batch `arrays()`: one for each input of the tower, in the order of its
+        signature.
+        """
         ...
 
     def batches_per_epoch(self) -> int: ...

@@ -87,7 +87,7 @@ def test_data_prepared_to_s3_are_those_prepared_to_a_disk(
     made = prepare_to_s3(dataclasses.replace(settings, output=uri), stream)
     data = open_prepared(uri)
     assert type(made) is type(data) is RemotePreparedData and data.directory == uri.partition("?")[0]
-    assert data.pairs == local.pairs == sum(data.block_pairs(index) for index in range(data.num_blocks))
+    assert data.pairs == local.pairs == sum(len(local.read_block(index)) for index in range(local.num_blocks))
     assert data.num_blocks == local.num_blocks == 5 and data.length_ratio == local.length_ratio
     assert all_blocks(data) == all_blocks(local) == all_blocks(data)
     assert (data.valid_source, data.valid_target) == (local.valid_source, local.valid_target)

@@ -13,7 +13,6 @@ from towernmt.callbacks.lookup import training_towers
 from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.callbacks.validation.metrics import Outcome
 from towernmt.core.runs import Run
-from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -40,7 +39,7 @@ class ValidationTowers:
                  target_vocabulary: Vocabulary, batch_tokens: int, between: Callable[[], None]) -> None:
         self._model, self._search, self._batch_tokens, self._between = model, search, batch_tokens, between
         self._source_vocabulary, self._target_vocabulary = source_vocabulary, target_vocabulary
-        self._loss: Tensor | None = None
+        self._loss: Any = None
 
     def build(self, trainer: Any, loss: bool) -> None:
         """Add the towers to the graph that is being built; that of the `loss` only if it is wanted and can be."""

@@ -105,10 +105,6 @@ class PreparedData:
             self._verified.add(index)
         return block
 
-    def block_pairs(self, index: int) -> int:
-        """Number of pairs of block `index`, from the manifest alone."""
-        return self._shards[index].pairs
-
     @cached_property
     def statistics(self) -> dict[str, Any]:
         """The content of `statistics.json`.
