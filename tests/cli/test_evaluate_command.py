@@ -55,7 +55,7 @@ def test_several_systems_stand_in_one_table_with_their_chances(systems, capsys) 
     assert lines[1].split() == ["BLEU", "chrF2", "TER"]
     assert [line.split()[0] for line in lines[2:6]] == ["first", "better", "bootstrap", "randomisation"]
     assert lines[4].count("*") == 3
-    assert [line.split(":")[0] for line in lines[6:]] == ["BLEU", "chrF2", "TER"] * 2
+    assert [line.split("|")[0] for line in lines[6:]] == ["BLEU", "chrF2", "TER"] * 2
     assert "bs:50|seed:12345|case:mixed" in lines[6] and "ar:60|seed:12345" in lines[9]
 
 
@@ -150,7 +150,7 @@ def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(s
     arguments = ["evaluate", "--reference", "ref", "--system", "worse", "--system", "better", *QUICK]
     assert main([*arguments, "--html", "page.html"]) == 0
     text = Path("page.html").read_text(encoding="utf-8")
-    assert text.startswith("<!DOCTYPE html>") and "Translations beside ref" in text and "worse" in text
+    assert text.startswith("<!DOCTYPE html>") and "Translations of ref" in text and "worse" in text
     for file in ("ref", "better"):
         assert main([*arguments, "--html", file]) == 1
         assert f"--html {file} is the same file as" in capsys.readouterr().err

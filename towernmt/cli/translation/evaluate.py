@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from towernmt.cli.translation.systems import SystemArgument, parse_systems, read_systems
@@ -89,8 +90,7 @@ def run(args: argparse.Namespace) -> int:
     check_sentences(systems, references)
     report = Report(systems, references, source, settings, *_frequencies(args))
     if args.html:
-        title = f"Translations of {args.source}" if args.source else f"Translations beside {args.reference[0]}"
-        write_lines(args.html, [html_page(report, title)])
+        write_lines(args.html, [html_page(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
     if args.system:
         print(json.dumps(as_json(report)) if args.json else _tables(args, report))
     else:
@@ -174,7 +174,7 @@ def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:
     if args.frequency_text is None:
         return ()
     with open_input(args.frequency_text) as lines:
-        return count_words(clean_lines(lines, args.frequency_text), args.lowercase), args.frequency_text
+        return count_words(clean_lines(lines, args.frequency_text), args.lowercase), Path(args.frequency_text).name
 
 
 def _asks_for_more(args: argparse.Namespace) -> bool:

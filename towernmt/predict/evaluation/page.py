@@ -32,10 +32,11 @@ def html_page(report: Report, title: str) -> str:
         title: of the page, plain text.
     """
     assets = files("towernmt.predict.evaluation").joinpath("assets")
-    parts = {"title": escape(title), "style": assets.joinpath("page.css").read_text(encoding="utf-8"),
-             "script": assets.joinpath("page.js").read_text(encoding="utf-8"), "summary": escape(_summary(report)),
-             "systems": "".join(_systems(report)), "scores": "".join(_scores(report)),
-             "charts": "".join(_charts(report)), "data": _embedded(page_data(report))}
+    parts = {"title": escape(title), "summary": escape(_summary(report)), "systems": "".join(_systems(report)),
+             "scores": "".join(_scores(report)), "signatures": _signatures(report),
+             "charts": "".join(_charts(report)), "data": _embedded(page_data(report)),
+             "style": assets.joinpath("page.css").read_text(encoding="utf-8"),
+             "script": assets.joinpath("page.js").read_text(encoding="utf-8")}
     text = assets.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], text)
 
@@ -87,7 +88,7 @@ def _scores(report: Report) -> Iterator[str]:
     for i, system in enumerate(report.systems):
         cells = (_score(of_all[i], of_all, metric in LOWER_IS_BETTER) for metric, of_all in scores.items())
         yield f"<tr><th>{escape(system.name)}</th>{''.join(cells)}</tr>"
-    yield f'</tbody><tfoot><tr><td colspan="{len(scores) + 1}">{_signatures(report)}</td></tr></tfoot>'
+    yield "</tbody>"
 
 
 def _metric(name: str) -> str:
@@ -106,8 +107,9 @@ def _score(one: SystemScore, of_all: Sequence[SystemScore], lower_is_better: boo
 
 
 def _signatures(report: Report) -> str:
-    found = [*report.comparison.signatures.items(), *report.comparison.randomization_signatures.items()]
-    return "<br>".join(f"<code>{escape(f'{metric}: {signature}')}</code>" for metric, signature in found)
+    kinds = (("bootstrap", report.comparison.signatures), ("randomisation", report.comparison.randomization_signatures))
+    return "<br>".join(f"{kind}: <code>{escape(f'{metric}|{signature}')}</code>"
+                       for kind, found in kinds for metric, signature in found.items())
 
 
 def _charts(report: Report) -> Iterator[str]:

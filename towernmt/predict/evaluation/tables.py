@@ -25,8 +25,8 @@ def score_table(report: Report) -> str:
     return "\n".join([
         f"{count:,} sentence{'s' * (count != 1)}; ± is the 95 % confidence interval"
         + (f"; p against {report.systems[0].name}, * below {LEVEL}" if len(report.systems) > 1 else ""),
-        *_aligned(rows), *(f"{name}: {signature}" for name, signature in comparison.signatures.items()),
-        *(f"{name}: {signature}" for name, signature in comparison.randomization_signatures.items())])
+        *_aligned(rows), *(f"{name}|{signature}" for name, signature in (
+            *comparison.signatures.items(), *comparison.randomization_signatures.items()))])
 
 
 def bucket_tables(report: Report) -> str:

@@ -83,7 +83,7 @@ function article(i) {
 function row(name, score, segments, kind) {
   const label = make("span", "name", name);
   label.title = name;
-  const text = make("span", "text", ...segments.map((segment, i) => i % 2 ? make("mark", "", segment) : segment));
+  const text = make("span", "text", ...segments.map((part, i) => i % 2 ? make("mark", part ? "" : "gap", part) : part));
   text.dir = "auto";
   return make("div", kind, label, make("span", "score", score), text);
 }
