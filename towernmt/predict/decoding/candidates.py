@@ -40,13 +40,30 @@ class Candidates:
             is among them, with log-probability `NEVER`.
         """
         before, filters = _split(self._processors)
-        wanted = count + sum(filter.at_most for filter in filters)
-        top, token = tf.math.top_k(self._processed(before), min(wanted, self._context.vocabulary_size))
-        log_prob = top - self._distribution.log_sum(
-            tf.reduce_max(self._distribution.logits, axis=1, keepdims=True) if before else top[:, :1])
+        wanted = min(count + sum(filter.at_most for filter in filters), self._context.vocabulary_size)
+        if before:
+            top, token = tf.math.top_k(self._processed(before), wanted)
+            log_prob = top - self._distribution.log_sums[:, None]
+        else:
+            top, token = self._distribution.best(wanted)
+            log_prob = top - self._distribution.log_sum(top[:, :1])
         for filter in filters:
             log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
         return log_prob, token
+
+    def log_probs(self, token: Tensor) -> Tensor:
+        """The log-probability of some tokens of each row behind all processors, as `best` has it.
+
+        Args:
+            token: int32 `[batch * width, n]`.
+        Returns:
+            float32 `[batch * width, n]`; `NEVER` for what is forbidden.
+        """
+        before, filters = _split(self._processors)
+        log_prob = tf.gather(self._processed(before), token, batch_dims=1) - self._distribution.log_sums[:, None]
+        for filter in filters:
+            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+        return log_prob
 
     def log_prob(self, token: Tensor) -> Tensor:
         """The model's own log-probability of a token in each row, whatever the processors say.
