@@ -17,6 +17,7 @@ from towernmt.models import ARCHITECTURES, architecture
 from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
+from towernmt.models.limited_outputs import limited_to
 
 STYLES = [pytest.param(name, style, marks=[pytest.mark.thorough] if number else [])
           for name, named in styles.STYLES.items() for number, style in enumerate(named)]
@@ -309,3 +310,26 @@ def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search(name, count, s
 def test_a_hundred_real_pairs_are_learnt_by_heart(name, rates, sizes):
     """The sizes are those of the preset `tiny`, but for ConvS2S."""
     assert bleu_after_overfitting(name, overfitting.a_hundred_real_pairs(), 400, 50, rates, **sizes) > 95
+
+
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_a_step_limited_to_some_tokens_multiplies_only_their_rows_of_the_projection(graph, name):
+    model, tokens = tiny.make(name), [2, 9, 5, 5]
+    with PredictTowerContext(""):
+        memory = model.encode(tf.constant(tiny.SOURCE), tf.constant(tiny.SOURCE_LENGTH))
+        whole, _ = model.decode_step(tf.constant([3, 4]), model.start_state(memory, 1))
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+            limited = limited_to(model, tf.constant(tokens))
+            few, state = limited.decode_step(tf.constant([3, 4]), limited.start_state(memory, 1))
+            again, _ = limited.decode_step(tf.constant([5, 6]), state)
+    gathered = [op for op in graph.get_operations() if op.type.startswith("Gather") and tokens == _ids(op)]
+    assert len(gathered) == 2           # kernel and bias, once for all steps
+    with tf1.Session() as session:
+        tiny.scramble(session)
+        expected, found, after = session.run([whole, few, again])
+    np.testing.assert_allclose(found, expected[:, tokens], rtol=1e-5, atol=1e-6)
+    assert after.shape == found.shape
+
+
+def _ids(gather):
+    return list(tf.get_static_value(gather.inputs[1]).flat) if gather.inputs[1].op.type == "Const" else []

@@ -31,6 +31,10 @@ COMMANDS = {
         "towernmt.cli.data.inspect", "look at sources: pairs, samples, lengths, speed, trouble",
         """towernmt inspect corpora.yaml
 towernmt inspect data/de-en --samples 10"""),
+    "lexicon": Command(
+        "towernmt.cli.data.lexicon", "learn which words translate which, for shortlists",
+        """towernmt lexicon --data data/de-en --output de-en.lexicon
+towernmt lexicon --model runs/de-en --source train.de --target train.en --output de-en.lexicon"""),
     "train": Command(
         "towernmt.cli.training.train", "train a model, or go on with a run",
         """towernmt train --data data/de-en --preset tiny --logdir runs/de-en --set train.minutes=30

@@ -17,6 +17,7 @@ from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.search import decoding_tower, output_names
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.hypotheses import Translation
+from towernmt.predict.lexical.lexicon import Lexicon
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.predict.lines.requests import Requests
 from towernmt.predict.stream import Searches, translate_stream
@@ -73,6 +74,9 @@ class Translator:
             self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
 
             def decoding(settings: SearchSettings) -> Decoding:
+                if settings.shortlist:
+                    Lexicon.load(settings.shortlist).check_vocabularies(
+                        self.source_vocabulary, self.target_vocabulary, settings.shortlist)
                 return decoding_for(settings, processors, log_probs=log_probs, attention=attention)
 
             plain = decoding(self.search)

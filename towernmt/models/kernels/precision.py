@@ -97,7 +97,8 @@ def with_ones(x: Tensor) -> Tensor:
 
 def zeros_like_rows(row: Tensor, axis: int) -> Tensor:
     """`_ONES - 1` rows (columns where `axis` is 1) of zeros, which follow `row`."""
-    return tf.zeros([_ONES - 1, row.shape[1]] if axis == 0 else [row.shape[0], _ONES - 1], row.dtype)
+    size = row.shape[1 - axis] or tf.shape(row)[1 - axis]
+    return tf.zeros([_ONES - 1, size] if axis == 0 else [size, _ONES - 1], row.dtype)
 
 
 def relu(x: Tensor) -> Tensor:

@@ -74,7 +74,8 @@ class Projection(NamedTuple):
         """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
         shape = tf.shape(hidden)
         logits = to_float32(self.flat_logits(tf.reshape(hidden, [-1, self.kernel.shape[1]])))
-        return tf.reshape(logits, tf.concat([shape[:-1], [self.kernel.shape[0]]], 0))
+        size = self.kernel.shape[0] or tf.shape(self.kernel)[0]
+        return tf.reshape(logits, tf.concat([shape[:-1], [size]], 0))
 
     def flat_logits(self, tokens: Tensor) -> Tensor:
         """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""

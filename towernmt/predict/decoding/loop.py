@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.predict.decoding.candidates import Candidates
 from towernmt.predict.decoding.distribution import Distribution
 from towernmt.predict.decoding.length_limit import LengthLimit
-from towernmt.predict.decoding.processors.processor import LogitsProcessor
+from towernmt.predict.decoding.processors.processor import LogitsProcessor, TokenFilter
+from towernmt.predict.decoding.shortlist import Shortlist
 from towernmt.predict.decoding.step import History, StepContext
 from towernmt.predict.decoding.strategies.strategy import Decoded, Strategy
 
@@ -29,6 +30,7 @@ class Decoding:
         limit: how long a hypothesis may become.
         attention: whether the attention of every step is collected, for which the model must give it.
         log_probs: whether the log-probability of every token is collected.
+        shortlist: which tokens may come in the translation of a sentence; None for all.
     """
 
     strategy: Strategy
@@ -36,6 +38,13 @@ class Decoding:
     limit: LengthLimit
     attention: bool = False
     log_probs: bool = False
+    shortlist: Shortlist | None = None
+
+    @property
+    def most_candidates(self) -> int:
+        """How many tokens of a hypothesis a search looks at, at most, where no processor must see all."""
+        filtered = (processor.at_most for processor in self.processors if isinstance(processor, TokenFilter))
+        return 2 * self.strategy.width + sum(filtered)
 
 
 def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) -> Decoded:
@@ -47,13 +56,17 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
         model: its variables are created here or, under reuse, found.
         inputs: the tensors of `decoding_signature(model, decoding)` by name.
     Raises:
-        SettingsError: attention is to be collected of a model that gives none.
+        SettingsError: attention is to be collected of a model that gives none, or a shortlist is for other
+            vocabularies.
     """
     if decoding.attention and not model.gives_step_attention:
         raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
                             "decode_with_attention and decode_step(..., attention), or decode without attention.")
     memory = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs()))
-    loop = _Loop(model, memory, inputs, decoding)
+    distribution_of: Callable[[Tensor], Distribution] = Distribution
+    if decoding.shortlist is not None:
+        model, distribution_of = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
+    loop = _Loop(model, memory, inputs, decoding, distribution_of)
     start = loop.start()
     # The first step stands outside the loop: variables cannot be created inside it.
     first = loop.step(start)
@@ -75,8 +88,10 @@ class _LoopState(NamedTuple):
 
 
 class _Loop:
-    def __init__(self, model: NMTModel, memory: Any, inputs: Mapping[str, Tensor], decoding: Decoding) -> None:
+    def __init__(self, model: NMTModel, memory: Any, inputs: Mapping[str, Tensor], decoding: Decoding,
+                 distribution_of: Callable[[Tensor], Distribution]) -> None:
         self._model, self._memory, self._inputs, self._decoding = model, memory, inputs, decoding
+        self._distribution_of = distribution_of
         self._strategy = decoding.strategy
         self._limit = decoding.limit(inputs)
         self._batch = tf.shape(self._limit)[0]
@@ -96,7 +111,7 @@ class _Loop:
     def step(self, state: _LoopState) -> _LoopState:
         logits, decoder, attention = self._decode(
             state.token, DecoderState(self._memory, state.cache, state.step))
-        distribution = Distribution(logits)
+        distribution = self._distribution_of(logits)
         context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=attention,
                               inputs=self._inputs, vocabulary_size=self._model.target_vocab_size,
                               distribution=distribution if self._decoding.log_probs else None)

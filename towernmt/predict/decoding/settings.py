@@ -28,6 +28,12 @@ class SearchSettings:
         0, "Tokens a translation has at least, EOS not counted; 0 allows an empty one.", at_least=0)
     stop_early: bool = setting(
         True, "Stop as soon as no unfinished hypothesis can win. Off, the same result takes longer.")
+    shortlist: str = setting(
+        "", "A file of `towernmt lexicon`: only likely translations of a sentence's words and frequent words may come.")
+    shortlist_size: int = setting(
+        100, "With shortlist: so many translations of each source token may come.", at_least=1)
+    shortlist_frequent: int = setting(
+        100, "With shortlist: so many of the most frequent target tokens may come in every sentence.", at_least=0)
     averaged: bool = setting(
         True, "Use the moving average of the weights, where the run keeps one (optimizer.ema_decay).")
 

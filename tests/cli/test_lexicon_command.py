@@ -1,0 +1,59 @@
+"""`towernmt lexicon` from its arguments to the file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.dataflow.prepare.preparation import prepare
+from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.predict.lexical.lexicon import Lexicon
+
+NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "zehn": "ten"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """Numbers in German, and in English in another order."""
+    place, draw = tmp_path_factory.mktemp("data"), random.Random(1)
+    lines = [draw.sample(list(NUMBERS), draw.randint(2, 4)) for _ in range(200)]
+    (place / "a").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (place / "b").write_text("".join(" ".join(NUMBERS[word] for word in sorted(line)) + "\n" for line in lines))
+    return prepare(PrepareSettings(source=str(place / "a"), target=str(place / "b"), output=str(place / "prepared"),
+                                   vocab_kind="word", vocab_size=20))
+
+
+def translations(path: Path, data: PreparedData) -> dict[str, str]:
+    """Of each source word the likeliest one."""
+    lexicon = Lexicon.load(path)
+    lexicon.check_vocabularies(data.source_vocabulary, data.target_vocabulary, str(path))
+    return {word: data.target_vocabulary.id_to_piece(
+        lexicon.translations(data.source_vocabulary.piece_to_id(word))[0][0]) for word in NUMBERS}
+
+
+@pytest.mark.parametrize("of", ["prepared data", "text", "a table"])
+def test_a_table_is_made_of(of: str, data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Path(data.directory).parent
+    (tmp_path / "table").write_text("".join(f"{source} {target} 0.9\n" for source, target in NUMBERS.items()))
+    more = {"prepared data": [], "text": ["--source", str(place / "a"), "--target", str(place / "b")],
+            "a table": ["--table", str(tmp_path / "table")]}[of]
+    output = tmp_path / "out"
+    assert main(["lexicon", "--data", str(data.directory), "--output", str(output), *more]) == 0
+    assert translations(output, data) == NUMBERS
+    said = capsys.readouterr().err
+    assert "translations of 5 source pieces" in said and ("iteration 5: perplexity" in said) == (of != "a table")
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    (["--source", "a"], "--source and --target belong together"),
+    (["--alignments", "a"], "--alignments are links between two text files"),
+    (["--table", "a", "--source", "b", "--target", "c"], "leave out --source and --target"),
+    (["--pieces"], "--pieces says what a --table holds"), (["--pairs", "0"], "choose 1 or more")])
+def test_options_that_do_not_go_together_are_refused(
+        wrong: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lexicon", "--data", "nowhere", "--output", "out", *wrong]) == 1
+    assert message in capsys.readouterr().err
