@@ -53,7 +53,7 @@ def parse(module: Any, *arguments: str) -> argparse.Namespace:
 @pytest.fixture
 def run_translate(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Any:
     def run(content: bytes, *arguments: str) -> bytes:
-        monkeypatch.setattr(translate, "make_translator", lambda args: Reverser())
+        monkeypatch.setattr(translate, "make_translator", lambda args, **details: Reverser())
         monkeypatch.setattr(sys, "stdin", Stdin(content))
         assert translate.run(parse(translate, "--model", "runs/x", *arguments)) == 0
         return capfdbinary.readouterr().out
@@ -106,7 +106,7 @@ class Endless:
     def translate_stream(self, lines, name):
         while True:
             yield [Hypothesis("x" * 1000, 0.0)]
-translate.make_translator = lambda args: Endless()
+translate.make_translator = lambda args, **details: Endless()
 sys.exit(main(["translate", "--model", "runs/x"]))
 """
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL,
@@ -144,7 +144,7 @@ def files(tmp_path: Path) -> Path:
 
 def test_a_model_is_scored_on_a_test_set(files: Path, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(evaluate, "make_translator", lambda args: Reverser())
+    monkeypatch.setattr(evaluate, "make_translator", lambda args, **details: Reverser())
     arguments = ["--model", "runs/x", "--source", str(files / "source"),
                  "--reference", str(files / "reference")]
     assert evaluate.run(parse(evaluate, *arguments, "--hypothesis", str(files / "out"), "--json")) == 0

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from towernmt.dataflow.text.alignment import Link
 from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.predict.alignment.word_alignment import WordAlignment
+from towernmt.predict.alignment.words import joined_words
 
 
 class Found(NamedTuple):
@@ -58,12 +61,16 @@ class TokenDetails(NamedTuple):
         log_probs: float32 `[tokens]`, of each token by the model, in nats; None if not asked for.
         attention: float32 `[tokens, source tokens]`, which source tokens the model looked at when it chose each
             token; 0 between different pieces. None if not asked for.
+        words: the word of the text that each token is of, from 0, and -1 for EOS; None without attention.
+        alignment: the words of the line and of the text, and the attention of these; None without attention.
     """
 
     source_ids: list[int]
     ids: list[int]
     log_probs: np.ndarray | None = None
     attention: np.ndarray | None = None
+    words: list[int] | None = None
+    alignment: WordAlignment | None = None
 
 
 class _TextAndScore(NamedTuple):
@@ -87,6 +94,20 @@ class Hypothesis(_TextAndScore):
         made = super().__new__(cls, text, score)
         made.details = details
         return made
+
+    @property
+    def alignment(self) -> WordAlignment | None:
+        """The words of the line and of the text, with the attention of these; None where that was not asked for."""
+        return self.details.alignment if self.details else None
+
+    def links(self, threshold: float | None = None) -> list[Link] | None:
+        """The links of the words, (source word, target word), from 0; None where attention was not asked for.
+
+        Args:
+            threshold: None for the source word with the most attention for each target word; a number for all with so
+                much attention or more.
+        """
+        return self.alignment.links(threshold) if self.alignment else None
 
 
 class Translation(list[Hypothesis]):
@@ -118,17 +139,21 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
 
 def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
     return Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
-                      _joined_details([h.details for h in parts if h.details]))
+                      _joined_details([(h.text, h.details) for h in parts if h.details]))
 
 
-def _joined_details(pieces: list[TokenDetails]) -> TokenDetails | None:
-    if not pieces:
+def _joined_details(parts: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
+    """Those of a line, from the text and the details of each of its pieces."""
+    if not parts:
         return None
+    pieces = [details for _, details in parts]
     log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
     blocks = [piece.attention for piece in pieces if piece.attention is not None]
     return TokenDetails([token for piece in pieces for token in piece.source_ids],
                         [token for piece in pieces for token in piece.ids],
-                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None)
+                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None,
+                        joined_words([(text, details.words) for text, details in parts if details.words is not None])
+                        if blocks else None)
 
 
 def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:

@@ -18,6 +18,7 @@ from towernmt.core.errors import DataError, DivergenceError
 from towernmt.dataflow.text.cleaning import one_line
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.factored import FactorError
+from towernmt.predict.alignment.of_lines import align, with_words
 from towernmt.predict.batch_inputs import Asked, Piece, asked_of_lines, batch_inputs, piece_of
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
@@ -97,8 +98,9 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         window, error = _read(rest, settings.window)
         pieces, error = _encode(window, name, source_vocabulary, settings.max_source_length, error)
         translated = translator.translate({piece for line in pieces for piece in line})
-        for line, (number, _, request) in zip(pieces, window, strict=False):
+        for line, (number, text, request) in zip(pieces, window, strict=False):
             translation = joined([translated[piece] for piece in line], request.n_best)
+            align(translation, text, source_vocabulary, settings.max_source_length)
             if searches.faults is not None:
                 searches.faults.add(number, translation)
             yield translation
@@ -163,7 +165,7 @@ class _BatchTranslator(NamedTuple):
     def _translation(self, found: Found, row: int, piece: Piece) -> Translation:
         translation = Translation(
             Hypothesis(one_line(self.target_vocabulary.decode(found.text_ids(row, k)[0])), float(score),
-                       found.details(row, k, piece.ids))
+                       with_words(found.details(row, k, piece.ids), self.target_vocabulary))
             for k, score in enumerate(found.scores[row]) if np.isfinite(score))
         if self.searches.faults is not None:
             translation.fault = fault_of(translation[0].text, *found.text_ids(row, 0),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 
+from towernmt.cli.translation.alignment_output import add_alignment_options, alignment_output
 from towernmt.cli.translation.search_options import add_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.output_file import check_apart, output_file
-from towernmt.predict.stream import Hypothesis
+from towernmt.predict.hypotheses import Hypothesis
 from towernmt.predict.text_io import open_input
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, metavar="LINES",
                         help="lines read before the first translation is written, to sort them by length; 1 "
                              f"answers line by line (default: {StreamSettings.window}; 1 on a terminal)")
+    add_alignment_options(parser)
     add_model_arguments(parser)
 
 
@@ -43,30 +45,33 @@ def run(args: argparse.Namespace) -> int:
         args.window = 1
     with ExitStack() as files:
         source = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
-        translator = make_translator(args)
+        alignments = files.enter_context(alignment_output(args))
+        translator = make_translator(args, attention=alignments.wanted)
         output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
-        stream = translator.translate_stream(source, args.input or "stdin")
-        write_translations(output, stream, n_best=args.n_best, scores=args.scores)
+        stream = alignments.watch(translator.translate_stream(source, args.input or "stdin"), translator)
+        write_translations(output, stream, n_best=args.n_best, scores=args.scores, behind=alignments.behind)
     return 0
 
 
 def write_translations(output: BinaryIO, translations: Iterable[list[Hypothesis]],
-                       n_best: int | None = None, scores: bool = False) -> None:
-    """Write the translations of each line as soon as they are there, as UTF-8."""
+                       n_best: int | None = None, scores: bool = False,
+                       behind: Callable[[Hypothesis], str] | None = None) -> None:
+    """Write the translations of each line as soon as they are there, as UTF-8.
+
+    Args:
+        behind: what stands behind each translation on its line.
+    """
     for number, hypotheses in enumerate(translations):
-        for line in _format(number, hypotheses, n_best, scores):
+        for hypothesis in hypotheses[:n_best or 1]:
+            line = _format(number, hypothesis, n_best, scores) + (behind(hypothesis) if behind else "")
             output.write(line.encode("utf-8") + b"\n")
         output.flush()
 
 
-def _format(number: int, hypotheses: list[Hypothesis], n_best: int | None, scores: bool) -> Iterator[str]:
+def _format(number: int, hypothesis: Hypothesis, n_best: int | None, scores: bool) -> str:
     if n_best:
-        for hypothesis in hypotheses[:n_best]:
-            yield f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
-    elif scores:
-        yield f"{hypotheses[0].score:.4f}\t{hypotheses[0].text}"
-    else:
-        yield hypotheses[0].text
+        return f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
+    return f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:

@@ -98,6 +98,19 @@ class FactoredVocabulary(Vocabulary):
         """See `Vocabulary.sample_batch` and `encode_batch`."""
         return _rows(self.sample_texts(texts, sampling, seed, first))
 
+    def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[Any]], list[list[int]]]:
+        """See `Vocabulary.encode_with_words` and `encode_batch`."""
+        encoded = self.encode_texts(texts, threads)
+        return _rows(encoded), encoded.words
+
+    def plain_words(self, text: str) -> list[str]:
+        """The words of a text without their factors.
+
+        Raises:
+            FactorError: a word lacks a factor.
+        """
+        return split_factors(clean(text), len(self.factors))[0]
+
     def encode_texts(self, texts: Sequence[str], threads: int = 1) -> FactoredTexts:
         """As `encode_batch`, in parts.
 

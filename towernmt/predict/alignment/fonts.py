@@ -1,0 +1,53 @@
+"""Which fonts of this machine have the characters of a text, so that Matplotlib writes any script that one has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+FIRST = "DejaVu Sans"
+"""Matplotlib brings it: Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
+
+
+def families_for(text: str) -> tuple[list[str], list[str]]:
+    """Font families, the first before the others, that have the characters of a text between them.
+
+    Returns:
+        the families, and the characters that no font has, sorted.
+    """
+    missing = {character for character in text if character.isprintable() and not character.isspace()}
+    families = [FIRST]
+    missing -= _characters(_path(FIRST))
+    for family, path in _others():
+        if not missing:
+            break
+        found = missing & _characters(path)
+        if found:
+            families.append(family)
+            missing -= found
+    return families, sorted(missing)
+
+
+def _path(family: str) -> str:
+    from matplotlib import font_manager
+
+    return str(font_manager.findfont(family))
+
+
+def _others() -> Iterable[tuple[str, str]]:
+    """Name and file of the regular fonts; those without serifs first."""
+    from matplotlib import font_manager
+
+    regular = {font.name: font.fname for font in font_manager.fontManager.ttflist
+               if font.style == "normal" and str(font.weight) in ("400", "normal", "regular")}
+    return sorted(regular.items(), key=lambda item: ("Sans" not in item[0], item[0]))
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(map(chr, FT2Font(path).get_charmap()))
+    except (OSError, RuntimeError):  # a font that FreeType cannot read has no characters for us
+        return frozenset()

@@ -1,0 +1,173 @@
+"""Pictures of attention: a heat map with the words of both sides, drawn by Matplotlib (`towernmt[plot]`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
+from towernmt.predict.alignment.fonts import families_for
+
+log = logging.getLogger(__name__)
+
+MOST = 100
+"""Pictures that are drawn of one text; nobody looks at more."""
+_SUFFIXES = (".png", ".svg")
+_CELL = 0.32            # inches
+_CHARACTER = 0.1        # inches, about
+_LONGEST_LABEL = 24     # characters
+_WITH_NUMBERS = 12      # words of a side up to which the weights are written into the cells
+
+
+class Picture(NamedTuple):
+    """What is drawn.
+
+    Attributes:
+        weights: float `[rows, columns]`, 0 to 1.
+        rows: the words or tokens of the translation.
+        columns: those of the source.
+    """
+
+    weights: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+def token_picture(attention: np.ndarray, source: Vocabulary, source_ids: Sequence[int], target: Vocabulary,
+                  ids: Sequence[int]) -> Picture:
+    """The picture of the tokens of the vocabularies, the ends of the sentences among them."""
+    def pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+        return ["</s>" if id == EOS else vocabulary.id_to_piece(id) for id in ids]
+
+    return Picture(attention, pieces(target, ids), pieces(source, source_ids))
+
+
+class Pictures:
+    """Pictures of the lines of a text, in files: FILE.png of one line, FILE-1.png and so on of several.
+
+    As a context manager it draws the last one, whose name depends on whether more come. A line without a picture (a
+    blank one) keeps its number free.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """
+        Args:
+            path: ends in .png or .svg.
+        Raises:
+            SettingsError: another suffix, or Matplotlib is not installed.
+        """
+        self._path = Path(path)
+        if self._path.suffix.lower() not in _SUFFIXES:
+            raise SettingsError(f"--plot {path}: a picture is a file that ends in {' or '.join(_SUFFIXES)}.")
+        _matplotlib()
+        self._first: Picture | None = None
+        self._count = 0
+
+    def add(self, picture: Picture | None) -> None:
+        """Draw the picture of the next line; None for a line that has none.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        self._count += 1
+        if self._count == 1:
+            self._first = picture
+            return
+        if self._count == 2:
+            self._draw_first(self._numbered(1))
+        if self._count == MOST + 1:
+            log.warning("--plot draws the first %d lines; the others have no pictures.", MOST)
+        if picture and self._count <= MOST:
+            draw(picture, self._numbered(self._count))
+
+    def __enter__(self) -> Pictures:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._count == 1:
+            self._draw_first(self._path)
+
+    def _draw_first(self, path: Path) -> None:
+        if self._first:
+            draw(self._first, path)
+        self._first = None
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")
+
+
+def draw(picture: Picture, path: str | Path) -> None:
+    """Draw into a file; its suffix says in which format.
+
+    The text of an SVG stays text, so that it can be searched, and a browser finds the fonts.
+
+    Raises:
+        DataError: the file cannot be written.
+        SettingsError: Matplotlib is not installed.
+    """
+    matplotlib = _matplotlib()
+    from matplotlib.figure import Figure
+
+    rows, columns = [_label(name) for name in picture.rows], [_label(name) for name in picture.columns]
+    families, missing = families_for("".join([*rows, *columns]))
+    if missing and Path(path).suffix.lower() == ".png":
+        log.warning("%s: no font on this machine has the characters %s; they are drawn as boxes. Install a font that "
+                    "has them, such as one of the Noto family, or draw an .svg, for which the browser finds fonts.",
+                    path, " ".join(missing[:10]) + (" ..." if len(missing) > 10 else ""))
+    with matplotlib.rc_context({"font.family": families, "svg.fonttype": "none", "svg.hashsalt": "towernmt",
+                                "text.parse_math": False}):
+        size = (_CELL * len(columns) + _CHARACTER * _longest(rows) + 1.2,
+                _CELL * len(rows) + _CHARACTER * _longest(columns) + 0.4)
+        figure = Figure(figsize=size, layout="tight")
+        _fill(figure, picture.weights, rows, columns)
+        try:
+            # No date in the file: the same picture is the same file.
+            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
+        except OSError as error:
+            raise DataError(f"{path}: cannot write the picture ({error.strerror}).") from error
+
+
+def _fill(figure: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
+    axes = figure.add_subplot()
+    image = axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal")
+    axes.set_xticks(range(len(columns)), columns, rotation=90)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
+    axes.grid(which="minor", color="#e1e6ec", linewidth=0.8)
+    axes.tick_params(which="minor", length=0)
+    for spine in axes.spines.values():
+        spine.set_edgecolor("#b4bcc6")
+    if max(len(rows), len(columns)) <= _WITH_NUMBERS:
+        for row, column in zip(*np.nonzero(weights >= 0.05), strict=True):
+            weight = float(weights[row, column])
+            axes.text(column, row, f"{weight:.2f}".lstrip("0"), ha="center", va="center", fontsize=7,
+                      color="white" if weight > 0.6 else "#304050")
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=18, pad=0.03, ticks=[0.0, 0.5, 1.0])
+    bar.outline.set_edgecolor("#b4bcc6")
+    bar.ax.tick_params(length=0, labelsize=8)
+
+
+def _label(name: str) -> str:
+    return name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL - 1] + "…"
+
+
+def _longest(names: Sequence[str]) -> int:
+    return max((len(name) for name in names), default=0)
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+        import matplotlib.figure  # noqa: F401 - loaded here, so that what is missing is said at once
+    except ImportError as error:
+        raise SettingsError("Pictures of attention are drawn by Matplotlib: install it with "
+                            "pip install 'towernmt[plot]'.") from error
+    return matplotlib
