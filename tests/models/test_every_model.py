@@ -47,9 +47,12 @@ def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph,
         assert {len(tensor) for tensor in tf.nest.flatten(cache)} == {2 * beam}
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
-def test_a_step_gives_the_logits_and_the_attention_of_teacher_forcing_over_words_with_factors(graph, name):
-    beam, model = 2, tiny.make(name, tie_embeddings="target", source_factors="concat", **tiny.FACTORS)
+@pytest.mark.parametrize("name, more", [
+    *[(name, {}) for name in tiny.MODELS],
+    ("transformer", {"decoder_cell": "ssru", "guided_alignment_weight": 0.1, "decoder_layers": 3}),
+])
+def test_a_step_gives_the_logits_and_the_attention_of_teacher_forcing_over_words_with_factors(graph, name, more):
+    beam, model = 2, tiny.make(name, tie_embeddings="target", source_factors="concat", **tiny.FACTORS, **more)
     assert model.gives_step_attention
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(tiny.FACTORED_SOURCE), tf.constant(tiny.SOURCE_LENGTH))

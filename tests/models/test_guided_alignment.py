@@ -144,7 +144,7 @@ def test_without_a_weight_nothing_of_it_is_in_the_graph(graph, name):
 @pytest.mark.parametrize("layer, depth, head", [(0, 1, 0), (0, 3, 1), (3, 3, 2), (1, 2, 0)])
 def test_the_guided_layer_of_a_transformer_is_the_last_but_one_or_the_one_that_is_set(graph, layer, depth, head):
     """A change behind the guided layer's source attention leaves the attention as it was; one in it does not."""
-    model = tiny.make("transformer", guided_alignment_layer=layer, decoder_layers=depth)
+    model = tiny.make("transformer", guided_alignment_layer=layer, decoder_layers=depth, guided_alignment_weight=0.1)
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(tiny.SOURCE), tf.constant(tiny.SOURCE_LENGTH))
         _, attention = model.decode_with_attention(memory, shift_right(tf.constant(tiny.TARGET)))

@@ -34,7 +34,7 @@ class Reference:
 
     def __init__(self, s: TransformerSettings, values: dict[str, np.ndarray]) -> None:
         self.s, self.v = s, values
-        self.first_heads: list[np.ndarray] = []     # of source attention, layer by layer
+        self.looks: list[list[np.ndarray]] = []     # of source attention, layer by layer, head by head
 
     def logits(self, source: np.ndarray, target_in: np.ndarray) -> np.ndarray:
         s = self.s
@@ -102,8 +102,9 @@ class Reference:
         key, value = np.split(memory @ self.v[f"{scope}/kv/kernel"], 2, -1)
         query = x @ self.v[f"{scope}/query/kernel"]
         size = self.s.hidden_size // self.s.heads
-        scores = np.exp(query[:, :size] @ key[:, :size].T / math.sqrt(size))
-        self.first_heads.append(scores / scores.sum(-1, keepdims=True))
+        scores = [np.exp(query[:, h:h + size] @ key[:, h:h + size].T / math.sqrt(size))
+                  for h in range(0, self.s.hidden_size, size)]
+        self.looks.append([score / score.sum(-1, keepdims=True) for score in scores])
         return self.heads(query, key, value, False) @ self.v[f"{scope}/output/kernel"]
 
     def heads(self, query, key, value, causal: bool) -> np.ndarray:
@@ -136,8 +137,9 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 
 
 @pytest.mark.parametrize("layer", [1, 2])
-def test_the_attention_that_is_guided_is_that_of_the_first_head_of_its_layer(graph, layer):
-    model = styles.make("transformer", guided_alignment_layer=layer)
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_heads_of_its_layer(graph, layer, weight):
+    model = styles.make("transformer", guided_alignment_layer=layer, guided_alignment_weight=weight)
     with PredictTowerContext(""):
         _, attention = model.decode_with_attention(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                                                    shift_right(tf.constant(TARGET)))
@@ -147,5 +149,6 @@ def test_the_attention_that_is_guided_is_that_of_the_first_head_of_its_layer(gra
     for row in range(2):
         reference = Reference(model.settings, values)
         reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
+        looks = reference.looks[layer - 1]
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]],
-                                   reference.first_heads[layer - 1], rtol=1e-4, atol=1e-5)
+                                   looks[0] if weight else np.mean(looks, axis=0), rtol=1e-4, atol=1e-5)

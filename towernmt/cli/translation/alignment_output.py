@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from towernmt.core.errors import SettingsError
 from towernmt.predict.alignment.plot import Picture, Pictures, token_picture
-from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.output_file import check_apart, output_file
 
 if TYPE_CHECKING:
     from towernmt.predict.translator import Translator

@@ -13,8 +13,8 @@ from towernmt.cli.translation.alignment_output import add_alignment_options, ali
 from towernmt.cli.translation.search_options import add_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.text_io import open_input
 
 if TYPE_CHECKING:

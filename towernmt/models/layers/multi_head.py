@@ -76,18 +76,19 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Attention of a target position to the source. It needs no cache: keys and values are prepared once a sentence.
 
-    Its weights are those of its first head.
+    Its weights are the mean over its first heads.
 
     Args:
         heads: divides the depth of both sequences, which is the same.
         dropout_rate: on the attention weights.
         gains: of the first kernels.
+        shown_heads: over how many heads the weights that it gives are the mean.
     """
 
     def __init__(self, heads: int, dropout_rate: float = 0.0, gains: Gains = PLAIN,
-                 name: str = "source_attention") -> None:
+                 name: str = "source_attention", shown_heads: int = 1) -> None:
         super().__init__(name)
-        self.heads, self.dropout_rate, self.gains = heads, dropout_rate, gains
+        self.heads, self.dropout_rate, self.gains, self.shown_heads = heads, dropout_rate, gains, shown_heads
 
     def prepare(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each `[batch, heads, source length, head depth]`."""
@@ -115,13 +116,19 @@ class CrossAttention(Attention):
         (query,) = split_heads(linear(x, depth, "query", use_bias=False, gains=[self.gains.logits]), self.heads)
         context = attend(query, key, value, inputs.source_bias, dropout_rate)
         output = linear(merge_heads(context), depth, "output", use_bias=False, gains=[self.gains.values])
-        return Attended(output, _weights_of_first_head(query, key, inputs.source_bias) if with_weights else None)
+        if not with_weights:
+            return Attended(output)
+        shown = self.shown_heads
+        return Attended(output, _mean_weights(query[:, :shown], key[:, :shown], inputs.source_bias))
 
 
-def _weights_of_first_head(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """float32 `[batch, queries, keys]`, without dropout; computed again, since `attend` keeps its own to itself."""
-    logits = to_float32(matmul(query[:, 0] * int(query.shape[-1]) ** -0.5, key[:, 0], transpose_b=True))
-    return tf.nn.softmax(logits + bias[:, 0])
+def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
+    """The mean over heads `[batch, heads, ...]`, float32 `[batch, queries, keys]`, without dropout.
+
+    Computed again, since `attend` keeps its own to itself.
+    """
+    logits = to_float32(matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
+    return tf.reduce_mean(tf.nn.softmax(logits + bias), axis=1)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_rate: float,

@@ -78,7 +78,8 @@ class Transformer(ConfiguredModel):
         before: Attention = SSRU(s.hidden_size, gains)
         if s.decoder_cell == "attention":
             before = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains)
-        return [before, CrossAttention(s.heads, s.attention_dropout, gains)]
+        shown = 1 if s.guided_alignment_weight else s.heads
+        return [before, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown)]
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
         s = self.settings
@@ -105,7 +106,10 @@ class Transformer(ConfiguredModel):
         return self._teacher_forced(memory, target_in, None)[0]
 
     def decode_with_attention(self, memory: TransformerMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
-        """With the first head of the cross-attention in `guided_alignment_layer` (Garg et al. 2019)."""
+        """With the cross-attention in `guided_alignment_layer` (Garg et al. 2019).
+
+        With guided alignment that of the first head, which is guided; else the mean over all heads.
+        """
         hidden, (attention,) = self._teacher_forced(memory, target_in, self._shown_layer)
         return hidden, attention
 

@@ -7,6 +7,8 @@ from functools import cache
 
 FIRST = "DejaVu Sans"
 """Matplotlib brings it: Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
+_LAST_RESORT = "Last Resort High-Efficiency"
+"""It has a box for every character."""
 
 
 def families_for(text: str) -> tuple[list[str], list[str]]:
@@ -39,7 +41,8 @@ def _others() -> Iterable[tuple[str, str]]:
     from matplotlib import font_manager
 
     regular = {font.name: font.fname for font in font_manager.fontManager.ttflist
-               if font.style == "normal" and str(font.weight) in ("400", "normal", "regular")}
+               if font.style == "normal" and str(font.weight) in ("400", "normal", "regular")
+               and font.name != _LAST_RESORT}
     return sorted(regular.items(), key=lambda item: ("Sans" not in item[0], item[0]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ MOST = 100
 """Pictures that are drawn of one text; nobody looks at more."""
 _SUFFIXES = (".png", ".svg")
 _CELL = 0.32            # inches
-_CHARACTER = 0.1        # inches, about
+_SCALE = 1.6            # inches high, at most
+_EDGE = "#b4bcc6"
 _LONGEST_LABEL = 24     # characters
-_WITH_NUMBERS = 12      # words of a side up to which the weights are written into the cells
+_WITH_NUMBERS = 15      # words of a side up to which the weights are written into the cells
+_SMALLEST_NUMBER = 0.05
 
 
 class Picture(NamedTuple):
@@ -111,8 +114,6 @@ def draw(picture: Picture, path: str | Path) -> None:
         SettingsError: Matplotlib is not installed.
     """
     matplotlib = _matplotlib()
-    from matplotlib.figure import Figure
-
     rows, columns = [_label(name) for name in picture.rows], [_label(name) for name in picture.columns]
     families, missing = families_for("".join([*rows, *columns]))
     if missing and Path(path).suffix.lower() == ".png":
@@ -120,21 +121,35 @@ def draw(picture: Picture, path: str | Path) -> None:
                     "has them, such as one of the Noto family, or draw an .svg, for which the browser finds fonts.",
                     path, " ".join(missing[:10]) + (" ..." if len(missing) > 10 else ""))
     with matplotlib.rc_context({"font.family": families, "svg.fonttype": "none", "svg.hashsalt": "towernmt",
-                                "text.parse_math": False}):
-        size = (_CELL * len(columns) + _CHARACTER * _longest(rows) + 1.2,
-                _CELL * len(rows) + _CHARACTER * _longest(columns) + 0.4)
-        figure = Figure(figsize=size, layout="tight")
-        _fill(figure, picture.weights, rows, columns)
+                                "text.parse_math": False}), warnings.catch_warnings():
+        figure = _figure(picture.weights, rows, columns)
         try:
-            # No date in the file: the same picture is the same file.
-            figure.savefig(path, dpi=150, metadata={"Date": None} if str(path).lower().endswith(".svg") else None)
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # it is said above, once a picture
+            # No date in the file: the same picture is the same file. What does not fit widens it.
+            figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12,
+                           metadata={"Date": None} if Path(path).suffix.lower() == ".svg" else None)
         except OSError as error:
             raise DataError(f"{path}: cannot write the picture ({error.strerror}).") from error
 
 
-def _fill(figure: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> None:
-    axes = figure.add_subplot()
-    image = axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="equal")
+def _figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Any:
+    """The cells, the names at their sides and the scale of weights; the names may stand over the edges."""
+    from matplotlib.figure import Figure
+
+    width, height = _CELL * len(columns), _CELL * len(rows)
+    figure = Figure(figsize=(width + 0.5, height))
+    image = _fill(figure.add_axes((0, 0, width / (width + 0.5), 1)), weights, rows, columns)
+    scale = min(height, _SCALE)
+    place = figure.add_axes(((width + 0.15) / (width + 0.5), 1 - scale / height, 0.1 / (width + 0.5), scale / height))
+    bar = figure.colorbar(image, cax=place, ticks=[0.0, 0.5, 1.0] if scale > 0.5 else [0.0, 1.0])
+    bar.outline.set_edgecolor(_EDGE)
+    place.tick_params(length=0, labelsize=8)
+    return figure
+
+
+def _fill(axes: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Any:
+    """Draw the cells and their names; gives the image."""
+    image = axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
@@ -144,23 +159,17 @@ def _fill(figure: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequen
     axes.grid(which="minor", color="#e1e6ec", linewidth=0.8)
     axes.tick_params(which="minor", length=0)
     for spine in axes.spines.values():
-        spine.set_edgecolor("#b4bcc6")
+        spine.set_edgecolor(_EDGE)
     if max(len(rows), len(columns)) <= _WITH_NUMBERS:
-        for row, column in zip(*np.nonzero(weights >= 0.05), strict=True):
+        for row, column in zip(*np.nonzero(weights >= _SMALLEST_NUMBER), strict=True):
             weight = float(weights[row, column])
-            axes.text(column, row, f"{weight:.2f}".lstrip("0"), ha="center", va="center", fontsize=7,
+            axes.text(column, row, f"{weight:.2f}".removeprefix("0"), ha="center", va="center", fontsize=7,
                       color="white" if weight > 0.6 else "#304050")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=18, pad=0.03, ticks=[0.0, 0.5, 1.0])
-    bar.outline.set_edgecolor("#b4bcc6")
-    bar.ax.tick_params(length=0, labelsize=8)
+    return image
 
 
 def _label(name: str) -> str:
     return name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL - 1] + "…"
-
-
-def _longest(names: Sequence[str]) -> int:
-    return max((len(name) for name in names), default=0)
 
 
 def _matplotlib() -> Any:
