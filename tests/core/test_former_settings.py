@@ -31,11 +31,17 @@ class Outer:
     former: ClassVar[FormerSettings] = FormerSettings(
         {"train.tokens": "data.tokens"},
         {"train.growth": Removed(2000, "leave it out"), "train.fast": Removed(True, "leave it out"),
-         "train.kind": Removed("a", "take another optimizer")})
+         "train.kind": Removed("a", "take another optimizer")},
+        switches={"train.tokens": (8, 2)})
 
 
 def test_a_former_key_sets_the_setting_of_today() -> None:
     assert apply_overrides(Outer(), {"train.tokens": "7"}).data.tokens == 7
+
+
+@pytest.mark.parametrize(("value", "today"), [("yes", 8), (True, 8), ("false", 2), (False, 2), ("7", 7)])
+def test_a_former_switch_sets_the_value_of_today(value: Any, today: int) -> None:
+    assert apply_overrides(Outer(), {"train.tokens": value}).data.tokens == today
 
 
 def test_a_key_that_the_settings_have_means_that_setting() -> None:

@@ -45,6 +45,7 @@ _RENAMED = {
     "train.rollback_rate": "recovery.rollback_rate",
     "train.skip_out_of_memory": "recovery.skip_out_of_memory",
     "model.dropout_divergence": "model.r_drop_alpha",
+    "search.stop_early": "search.stopping",
 }
 
 _REMOVED = {
@@ -55,4 +56,6 @@ _REMOVED = {
     "schedule.min_delta": Removed(0.0, "leave it out; every better score is an improvement"),
 }
 
-FORMER = FormerSettings(_RENAMED, _REMOVED)
+_SWITCHES = {"search.stop_early": ("exact", "none")}
+
+FORMER = FormerSettings(_RENAMED, _REMOVED, _SWITCHES)

@@ -33,10 +33,12 @@ class FormerSettings:
     Attributes:
         renamed: old key to new key.
         removed: old key to what is known of it.
+        switches: renamed keys that were true or false: old key to the values of today for true and for false.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     removed: Mapping[str, Removed] = field(default_factory=dict)
+    switches: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def new_key(self, key: str, known: Collection[str]) -> str | None:
         """What `key` is called now; None if it is no former key of one of these settings.
@@ -66,11 +68,18 @@ class FormerSettings:
                                     f"{key}.")
             removed = self.removed.get(key) if key not in known else None
             if removed is None:
-                result[new or key] = value
+                result[new or key] = self._of_today(key, value) if new else value
             elif not _same(value, removed.value):
                 raise SettingsError(f"{origin}: {key}={value} is refused, since that setting was removed and its value "
                                     f"is {removed.value}: {removed.advice}.")
         return result
+
+    def _of_today(self, key: str, value: Any) -> Any:
+        """What a renamed key's value is called now."""
+        for today, meaning in zip(self.switches.get(key, ()), (True, False), strict=False):
+            if _same(value, meaning):
+                return today
+        return value
 
     def note(self, keys: Iterable[str], known: Collection[str]) -> str:
         """A sentence with the new names of those keys that were renamed; "" for none."""

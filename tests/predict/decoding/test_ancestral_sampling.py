@@ -63,6 +63,15 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum())
 
 
+def truncated(probability: np.ndarray, settings: SamplingSettings) -> np.ndarray:
+    order = np.argsort(-probability)
+    nucleus = np.cumsum(probability[order]) - probability[order] < settings.top_p
+    probability[order[~nucleus]] = 0.0
+    probability /= probability.sum()
+    probability[probability < min(settings.epsilon, probability.max())] = 0.0
+    return probability / probability.sum()
+
+
 def exact(first: int, limit: int, settings: SamplingSettings) -> dict[tuple[int, ...], tuple[float, float]]:
     """For every sequence: the probability that it is drawn, and the model's log-probability of it."""
     found = {}
@@ -77,13 +86,15 @@ def exact(first: int, limit: int, settings: SamplingSettings) -> dict[tuple[int,
             allowed = np.where(np.isin(np.arange(SIZE), [PAD, BOS]), -np.inf, logits) / settings.temperature
             if 0 < settings.top_k < SIZE:
                 allowed[allowed < np.sort(allowed)[-settings.top_k]] = -np.inf
-            drawn *= np.exp(log_softmax(allowed))[token]
+            drawn *= truncated(np.exp(log_softmax(allowed)), settings)[token]
         found[tokens] = drawn, log_prob
     return found
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2},
-                                     {"top_k": 3, "temperature": 2.0}, {"top_k": 99}])
+                                     {"top_k": 3, "temperature": 2.0}, {"top_k": 99},
+                                     {"top_p": 0.6}, {"epsilon": 0.2, "temperature": 1.3},
+                                     {"top_k": 3, "top_p": 0.9, "epsilon": 0.1}])
 def test_sequences_are_drawn_with_their_probabilities(options: dict[str, Any]) -> None:
     settings = SamplingSettings(samples=DRAWS, max_length_factor=1.0, max_length_constant=1, **options)
     tokens, log_prob = draw(settings, [[3, EOS], [5, EOS]])
@@ -105,6 +116,19 @@ def test_one_draw_repeats_itself_and_another_number_or_seed_draws_anew() -> None
     for other in (draw(settings, source, number=1), draw(settings, source, seed=6)):
         assert once[0].shape != other[0].shape or not np.array_equal(once[0], other[0])
     assert len({tuple(ids) for ids in once[0][0].tolist()}) > 10
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "temperature": 1.5}, {"top_p": 0.8, "epsilon": 0.05}])
+def test_a_sentence_draws_the_same_samples_in_every_batch_and_the_first_ones_however_many_are_drawn(
+        options: dict[str, Any]) -> None:
+    settings = SamplingSettings(samples=6, **options)
+    tokens, _ = draw(settings, [[4, 5, EOS], [3, 4, EOS], [5, 3, EOS], [3, 4, EOS]])
+    fewer, _ = draw(SamplingSettings(samples=3, **options), [[3, 4, EOS]])
+    longest = max(tokens.shape[2], fewer.shape[2])
+    padded = [np.pad(one, [(0, 0), (0, 0), (0, longest - one.shape[2])]) for one in (tokens, fewer)]
+    assert np.array_equal(padded[0][1], padded[0][3])
+    assert np.array_equal(padded[0][1, :3], padded[1][0])
+    assert not np.array_equal(padded[0][1], padded[0][0])
 
 
 def test_a_sample_ends_at_its_own_sentences_limit() -> None:
@@ -139,7 +163,8 @@ def test_a_sampler_uses_the_variables_of_a_training_tower(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"temperature": 0.0}, {"temperature": float("nan")},
-                                   {"top_k": -1}, {"max_length_factor": -1.0}])
+                                   {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"epsilon": 1.0},
+                                   {"max_length_factor": -1.0}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         SamplingSettings(**wrong)

@@ -12,11 +12,12 @@ from tensorpack.tfutils.tower import PredictTowerContext, TowerContext
 from towernmt_toy_model import (
     EOS,
     PAD,
+    LookingToyModel,
     Scored,
     ToyModel,
     length_limit,
-    normalised,
     plain_beam_search,
+    plain_score,
     searcher,
 )
 
@@ -42,7 +43,7 @@ def all_hypotheses(model: ToyModel, source: list[int], settings: SearchSettings)
     scored = []
     for tokens in sequences:
         total = sum(model.log_prob(source, tokens[:i])[token] for i, token in enumerate(tokens))
-        scored.append((normalised(total, len(tokens), settings), tokens))
+        scored.append((plain_score(model, source, total, tokens, settings), tokens))
     return sorted(scored, key=lambda item: -item[0])
 
 
@@ -51,11 +52,14 @@ def assert_same(found: list[Scored], expected: list[Scored]) -> None:
     np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-def test_a_beam_that_holds_everything_finds_the_n_best_of_all_sequences(alpha: float) -> None:
-    model = ToyModel(vocabulary=6, seed=1)
-    settings = SearchSettings(beam_size=110, n_best=20, length_penalty=alpha, max_length_factor=1,
-                              max_length_constant=1)
+@pytest.mark.parametrize("score", [
+    {"length_penalty": 0.0}, {"length_penalty": 0.6}, {"length_penalty": 2.0},
+    {"length_penalty": 1.3, "length_normalization": "average"},
+    {"length_penalty": 0.0, "word_reward": 1.1}, {"length_penalty": 0.6, "word_reward": 3.0},
+    {"coverage_penalty": 0.4, "word_reward": 0.3}])
+def test_a_beam_that_holds_everything_finds_the_n_best_of_all_sequences(score: dict[str, Any]) -> None:
+    model = LookingToyModel(vocabulary=6, seed=1)
+    settings = SearchSettings(beam_size=110, n_best=20, max_length_factor=1, max_length_constant=1, **score)
     search = searcher(model, settings)
     sentences = [[4, 5, EOS], [3, 3, EOS], [5, EOS], [EOS]]
     for source, found in zip(sentences, search(sentences), strict=True):
@@ -77,14 +81,45 @@ def test_a_small_beam_agrees_with_a_plain_search_that_never_stops_early(beam: in
         assert_same([item for item in found if np.isfinite(item[0])], expected)
 
 
-@pytest.mark.parametrize("n_best", [1, 4])
-def test_stopping_when_no_hypothesis_can_win_never_changes_the_result(n_best: int) -> None:
+@pytest.mark.parametrize("options", [
+    {}, {"n_best": 4}, {"n_best": 2, "length_normalization": "average", "word_reward": 0.5},
+    {"length_penalty": 0.0, "word_reward": 2.0}, {"beam_groups": 2, "n_best": 3, "coverage_penalty": 0.2}])
+def test_stopping_when_no_hypothesis_can_win_never_changes_the_result(options: dict[str, Any]) -> None:
     sentences = [[3, w, EOS] for w in range(3, 12)]
-    for seed in range(2):
-        model = ToyModel(vocabulary=12, seed=seed)
-        stopping, stubborn = (SearchSettings(beam_size=4, n_best=n_best, length_penalty=1.0, stop_early=stop)
-                              for stop in (True, False))
-        assert searcher(model, stopping)(sentences) == searcher(model, stubborn)(sentences)
+    model = LookingToyModel(vocabulary=12, seed=0)
+    stopping, stubborn = (SearchSettings(**{"beam_size": 4, "length_penalty": 1.0, **options, "stopping": stop})
+                          for stop in ("exact", "none"))
+    assert searcher(model, stopping)(sentences) == searcher(model, stubborn)(sentences)
+
+
+@pytest.mark.parametrize("patience", [0.3, 1.0, 2.5])
+def test_a_beam_may_end_when_so_many_hypotheses_have_finished(patience: float) -> None:
+    model = ToyModel(vocabulary=9, seed=5)
+    settings = SearchSettings(beam_size=4, n_best=2, stopping="first", patience=patience)
+    sentences = [[3, w, EOS] for w in range(3, 9)]
+    expected = [plain_beam_search(model, source, settings) for source in sentences]
+    for found, plain in zip(searcher(model, settings)(sentences), expected, strict=True):
+        assert_same([item for item in found if np.isfinite(item[0])], plain)
+    exact = [plain_beam_search(model, source, SearchSettings(beam_size=4, n_best=2)) for source in sentences]
+    assert (expected == exact) == (patience > 2)
+
+
+@pytest.mark.parametrize("options", [
+    {"temperature": 0.6}, {"temperature": 2.0, "min_length": 2}, {"repetition_penalty": 1.8}, {"no_repeat_ngram": 1},
+    {"no_repeat_ngram": 2, "repetition_penalty": 1.2, "temperature": 1.3}, {"no_repeat_ngram": 3},
+    {"min_length_factor": 1.5, "max_tokens": 7}])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_what_a_translation_may_be_agrees_with_a_plain_search(options: dict[str, Any], beam: int) -> None:
+    model = ToyModel(vocabulary=7, seed=6, spread=1.0)
+    model.table[:, EOS] -= 1.0
+    settings = SearchSettings(beam_size=beam, n_best=beam, **options)
+    sentences = [[EOS], [3, 5, EOS], [6, 4, 4, 3, EOS]]
+    changed = False
+    for source, found in zip(sentences, searcher(model, settings)(sentences), strict=True):
+        expected = plain_beam_search(model, source, settings)
+        assert_same([item for item in found if np.isfinite(item[0])], expected)
+        changed |= expected != plain_beam_search(model, source, SearchSettings(beam_size=beam, n_best=beam))
+    assert changed
 
 
 def test_search_stops_long_before_the_limit_when_the_end_is_certain() -> None:
@@ -178,7 +213,13 @@ def test_search_inside_a_training_graph_reuses_its_variables_and_may_be_built_tw
 
 
 @pytest.mark.parametrize("wrong", [{"beam_size": 0}, {"n_best": 6}, {"n_best": 0}, {"length_penalty": -1.0},
-                                   {"max_length_factor": -1.0}, {"min_length": -1}])
+                                   {"max_length_factor": -1.0}, {"min_length": -1},
+                                   {"min_length_factor": 2.5}, {"repetition_penalty": 0.5}, {"temperature": 0.0},
+                                   {"top_k": 3}, {"top_p": 0.9}, {"epsilon": 0.1}, {"beam_groups": 2},
+                                   {"stopping": "never"}, {"patience": 0.0}, {"word_reward": -0.1},
+                                   {"coverage_penalty": 0.2, "selection": "sampling"},
+                                   {"word_reward": 0.2, "selection": "sampling"},
+                                   {"stopping": "first", "selection": "sampling"}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         SearchSettings(**wrong)

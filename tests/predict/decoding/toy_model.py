@@ -69,17 +69,75 @@ class ToyModel(NMTModel):
         return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
+class LookingToyModel(ToyModel):
+    """Every prefix has a random attention of its own, too."""
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        super().__init__(vocabulary, seed)
+        self.looks = np.random.default_rng(seed + 1).normal(0, 3.0, [ROWS, 12]).astype(np.float32)
+
+    def encode(self, source: Any, source_length: Any) -> Any:
+        there = tf.sequence_mask(source_length, tf.shape(source)[1])
+        return {**super().encode(source, source_length), "there": there}
+
+    def decode_with_attention(self, memory: Any, target_in: Any) -> Any:
+        raise AssertionError("search must not decode by teacher forcing")
+
+    def decode_step(self, token: Any, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+        logits, after = super().decode_step(token, state)
+        if not attention:
+            return logits, after
+        there = state.memory["there"]
+        rows = tf.repeat(state.memory["sum"], tf.shape(token)[0] // tf.shape(there)[0])
+        row = tf.foldl(lambda value, column: (value * 7 + column + 1) % ROWS, tf.transpose(after.cache[0]), rows)
+        looks = tf.gather(tf.constant(self.looks), row)[:, :tf.shape(there)[1]]
+        there = tf.repeat(there, tf.shape(token)[0] // tf.shape(there)[0], axis=0)
+        return logits, after, tf.nn.softmax(tf.where(there, looks, float("-inf")))
+
+    def attention(self, source: list[int], prefix: list[int]) -> np.ndarray:
+        """Reference: float64 `[source length]` of the step behind `prefix`."""
+        looks = np.exp(self.looks[prefix_row(source, prefix)].astype(np.float64)[:len(source)])
+        return looks / looks.sum()
+
+
 def length_limit(source: list[int], settings: SearchSettings) -> int:
-    return max(1, math.floor(len(source) * settings.max_length_factor) + settings.max_length_constant)
+    limit = max(1, math.floor(len(source) * settings.max_length_factor) + settings.max_length_constant)
+    return min(limit, settings.max_tokens) if settings.max_tokens else limit
 
 
-def normalised(log_prob: float, length: int, settings: SearchSettings) -> float:
-    return log_prob / ((5 + length) / 6) ** settings.length_penalty
+def plain_score(model: ToyModel, source: list[int], total: float, tokens: list[int], settings: SearchSettings) -> float:
+    """The score of a finished hypothesis, from its log-probability."""
+    length, alpha = len(tokens), settings.length_penalty
+    penalty = {"gnmt": ((5 + length) / 6) ** alpha, "average": length ** alpha}[settings.length_normalization]
+    score = (total + settings.word_reward * length) / penalty
+    if settings.coverage_penalty:
+        assert isinstance(model, LookingToyModel)
+        looked = sum(model.attention(source, tokens[:i]) for i in range(length))
+        score += settings.coverage_penalty * np.log(np.clip(looked, 1e-6, 1.0)).sum()
+    return score
+
+
+def plain_log_prob(model: ToyModel, source: list[int], prefix: list[int], settings: SearchSettings) -> np.ndarray:
+    """What the search takes for the log-probabilities `[vocabulary]` behind `prefix`."""
+    log_prob = model.log_prob(source, prefix) / settings.temperature
+    log_prob -= np.log(np.exp(log_prob).sum())
+    log_prob[list(set(prefix))] *= settings.repetition_penalty
+    return log_prob
+
+
+def plain_allows(source: list[int], prefix: list[int], token: int, settings: SearchSettings) -> bool:
+    """Whether a token may follow a prefix."""
+    least = max(settings.min_length, math.floor((len(source) - 1) * settings.min_length_factor))
+    if token < EOS or (token == EOS and len(prefix) < least):
+        return False
+    size, grown = settings.no_repeat_ngram, [*prefix, token]
+    ngrams = [tuple(grown[i:i + size]) for i in range(len(grown) - size + 1)] if size else []
+    return len(ngrams) == len(set(ngrams))
 
 
 def plain_beam_search(model: ToyModel, source: list[int], settings: SearchSettings,
                       allowed: Callable[[list[int], int], bool] = lambda prefix, token: True) -> list[Scored]:
-    """Beam search of one sentence with lists; it never stops before the length limit (but greedily).
+    """Beam search of one sentence with lists; it does not stop before the limit (but greedily, or by stopping=first).
 
     Args:
         allowed: whether a token may follow a prefix.
@@ -90,16 +148,18 @@ def plain_beam_search(model: ToyModel, source: list[int], settings: SearchSettin
     for length in range(1, limit + 1):
         grown = []
         for total, prefix in live:
-            log_prob = model.log_prob(source, prefix)
-            for token in range(EOS, model.target_vocab_size):
-                if (token != EOS or length > settings.min_length) and allowed(prefix, token):
+            log_prob = plain_log_prob(model, source, prefix, settings)
+            for token in range(model.target_vocab_size):
+                if plain_allows(source, prefix, token, settings) and allowed(prefix, token):
                     grown.append((total + log_prob[token], [*prefix, token]))
         grown.sort(key=lambda item: -item[0])
         for total, tokens in grown[:settings.beam_size]:
             if tokens[-1] == EOS or length == limit:
-                finished.append((normalised(total, length, settings), tokens))
+                finished.append((plain_score(model, source, total, tokens, settings), tokens))
         live = [item for item in grown if item[1][-1] != EOS][:settings.beam_size]
         if settings.beam_size == 1 and finished:
+            break
+        if settings.stopping == "first" and len(finished) >= settings.patience * settings.beam_size:
             break
     return sorted(finished, key=lambda item: -item[0])[:settings.n_best]
 

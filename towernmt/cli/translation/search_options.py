@@ -30,6 +30,8 @@ def add_search_options(parser: argparse.ArgumentParser, without: Collection[str]
             _add_option(group, field, types[field.name])
     group.add_argument("--max-length", metavar="FACTOR,CONSTANT",
                        help=f"a translation has at most source tokens * FACTOR + CONSTANT tokens ({AS_THE_RUN})")
+    group.add_argument("--sample", dest="selection", action="store_const", const="sampling",
+                       help="draw translations: the same as --selection sampling")
     group.add_argument("--last-weights", action="store_true",
                        help="translate with the weights of the last update, not with their moving average")
 

@@ -11,18 +11,20 @@ from towernmt.core.tf_compat import tf
 class LengthLimit:
     """So many tokens at most: source tokens * factor + constant, EOS counted on both sides, and 1 at least."""
 
-    def __init__(self, factor: float, constant: int) -> None:
+    def __init__(self, factor: float, constant: int, most: int = 0) -> None:
         """
         Args:
             factor: 0 or more.
             constant: 0 or more.
+            most: never more tokens than these, however long the source is; 0 is no such limit.
         """
-        self._factor, self._constant = factor, constant
+        self._factor, self._constant, self._most = factor, constant, most
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The limit of each sentence, int32 `[batch]`."""
         longest = tf.cast(inputs["source_length"], tf.float32) * self._factor
-        return tf.maximum(tf.cast(tf.floor(longest), tf.int32) + self._constant, 1)
+        limit = tf.maximum(tf.cast(tf.floor(longest), tf.int32) + self._constant, 1)
+        return tf.minimum(limit, self._most) if self._most else limit
 
 
 class LimitBehindPrefix(LengthLimit):

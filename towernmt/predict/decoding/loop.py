@@ -28,7 +28,7 @@ class Decoding:
         strategy: what is kept of the candidates.
         processors: what a candidate may be; they act in this order.
         limit: how long a hypothesis may become.
-        attention: whether the attention of every step is collected, for which the model must give it.
+        attention: whether the attention of every step is given, for which the model must give it.
         log_probs: whether the log-probability of every token is collected.
         shortlist: which tokens may come in the translation of a sentence; None for all.
     """
@@ -46,6 +46,11 @@ class Decoding:
         filtered = (processor.at_most for processor in self.processors if isinstance(processor, TokenFilter))
         return 2 * self.strategy.width + sum(filtered)
 
+    @property
+    def collects_attention(self) -> bool:
+        """Whether the history has attention: it is given, or the strategy reads it."""
+        return self.attention or self.strategy.reads_attention
+
 
 def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) -> Decoded:
     """Translate a batch of sentences.
@@ -59,9 +64,10 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
         SettingsError: attention is to be collected of a model that gives none, or a shortlist is for other
             vocabularies.
     """
-    if decoding.attention and not model.gives_step_attention:
+    if decoding.collects_attention and not model.gives_step_attention:
         raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
-                            "decode_with_attention and decode_step(..., attention), or decode without attention.")
+                            "decode_with_attention and decode_step(..., attention), or decode without attention and "
+                            "without a coverage_penalty.")
     memory = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs()))
     distribution_of: Callable[[Tensor], Distribution] = Distribution
     if decoding.shortlist is not None:
@@ -124,7 +130,7 @@ class _Loop:
 
     def _decode(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, Tensor]:
         """Logits, new state and attention (see `StepContext`)."""
-        if not self._decoding.attention:
+        if not self._decoding.collects_attention:
             logits, state = self._model.decode_step(token, state)
             return logits, state, ()
         logits, state, attention = self._model.decode_step(token, state, attention=True)
@@ -134,7 +140,7 @@ class _Loop:
 
     def _no_attention(self) -> Tensor:
         """That of no steps."""
-        if not self._decoding.attention:
+        if not self._decoding.collects_attention:
             return ()
         return tf.zeros([self._batch, self._strategy.width, 0, tf.shape(self._inputs["source"])[1]])
 

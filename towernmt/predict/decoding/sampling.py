@@ -16,6 +16,7 @@ from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.processors.temperature import Temperature
 from towernmt.predict.decoding.search import SearchPredictor, build_predictor
 from towernmt.predict.decoding.strategies.ancestral import AncestralSampling
+from towernmt.predict.decoding.strategies.drawing import Truncation
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SamplingSettings:
     Attributes:
         samples: how many for each sentence.
         temperature: divides the logits; 1 draws from the model itself, less keeps nearer to its best.
-        top_k: draw among so many of the most probable tokens (Fan et al. 2018); 0 for among all.
+        top_k, top_p, epsilon: which tokens are never drawn; see `Truncation`.
         max_length_factor, max_length_constant: a sample has at most source tokens * factor + constant tokens (EOS
             counts on both sides); what is longer is cut there and has no EOS.
     Raises:
@@ -35,6 +36,8 @@ class SamplingSettings:
     samples: int = 1
     temperature: float = 1.0
     top_k: int = 0
+    top_p: float = 1.0
+    epsilon: float = 0.0
     max_length_factor: float = 2.0
     max_length_constant: int = 10
 
@@ -45,6 +48,10 @@ class SamplingSettings:
             raise SettingsError(f"temperature={self.temperature}: choose a number above 0; 1 is the model's own.")
         if self.top_k < 0:
             raise SettingsError(f"top_k={self.top_k}: choose 0 (all tokens) or more.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise SettingsError(f"top_p={self.top_p}: choose a number above 0 and at most 1 (all tokens).")
+        if not 0.0 <= self.epsilon < 1.0:
+            raise SettingsError(f"epsilon={self.epsilon}: choose a number from 0 (all tokens) to below 1.")
         if self.max_length_factor < 0 or self.max_length_constant < 0:
             raise SettingsError("max_length_factor and max_length_constant are 0 or more.")
 
@@ -81,8 +88,9 @@ def sampling_for(settings: SamplingSettings) -> Decoding:
     """The sampling that settings ask for."""
     chain: list[LogitsProcessor] = [ForbiddenTokens([PAD, BOS])]
     if settings.temperature != 1.0:
-        chain.append(Temperature(settings.temperature))
-    return Decoding(AncestralSampling(settings.samples, settings.top_k), chain,
+        chain.insert(0, Temperature(settings.temperature))
+    truncation = Truncation(settings.top_k, settings.top_p, settings.epsilon)
+    return Decoding(AncestralSampling(settings.samples, truncation), chain,
                     LengthLimit(settings.max_length_factor, settings.max_length_constant))
 
 

@@ -33,8 +33,8 @@ class SearchResult(NamedTuple):
     Attributes:
         tokens: int32 `[batch, n_best, length]`: no BOS; EOS where the hypothesis ended by itself (a
             hypothesis cut at the length limit has none); PAD behind.
-        scores: float32 `[batch, n_best]`: log-probability divided by the length penalty; -inf (and only
-            PAD) where fewer than n_best hypotheses exist.
+        scores: float32 `[batch, n_best]`, as the settings have them (`Scoring`), of samples their log-probability;
+            -inf (and only PAD) where fewer than n_best hypotheses exist.
     """
 
     tokens: Tensor
@@ -46,10 +46,9 @@ def beam_search(model: NMTModel, source: Tensor, source_length: Tensor, settings
                 inputs: Mapping[str, Tensor] | None = None) -> SearchResult:
     """Search the most probable translations.
 
-    The score of a hypothesis Y is log p(Y | source) / ((5 + |Y|) / 6) ** alpha (Wu et al. 2016, without
-    the coverage term), where |Y| counts EOS. PAD and BOS are never generated, yet keep their share of
-    the probability, so that a score agrees with teacher forcing. At equal scores the earlier hypothesis
-    and the smaller token id win.
+    By default the score of a hypothesis Y is log p(Y | source) / ((5 + |Y|) / 6) ** alpha (Wu et al. 2016), where |Y|
+    counts EOS. PAD and BOS are never generated, yet keep their share of the probability, so that a score agrees with
+    teacher forcing. At equal scores the earlier hypothesis and the smaller token id win.
 
     Args:
         model: its variables are created here or, under reuse, found.

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.dataflow.vocabulary.base import EOS
 from towernmt.predict.decoding.candidates import Candidates
 from towernmt.predict.decoding.processors.processor import NEVER
 from towernmt.predict.decoding.scores import Scoring
 from towernmt.predict.decoding.step import History, StepContext
+from towernmt.predict.decoding.strategies.finished import Finished
+from towernmt.predict.decoding.strategies.stopping import EXACT, Stopping
 from towernmt.predict.decoding.strategies.strategy import Choice, Decoded, Strategy
 
 
@@ -25,38 +27,38 @@ class BeamState(NamedTuple):
 
     Attributes:
         live_log_prob: float32 `[batch, beam]`, descending.
-        finished: the best finished hypotheses, `[batch, beam, length]`.
-        finished_score: float32 `[batch, beam]`, descending; `NEVER` for an empty place.
+        finished: the best finished hypotheses, `beam` of them.
+        ended: how many hypotheses have finished, as `Stopping` counts them.
         done: bool `[batch]`, whether the finished hypotheses are final.
     """
 
     live_log_prob: Tensor
-    finished: History
-    finished_score: Tensor
+    finished: Finished
+    ended: Tensor
     done: Tensor
 
 
 class BeamSearch(Strategy):
     """Keeps the most probable hypotheses. At equal scores the earlier hypothesis and the smaller token id win."""
 
-    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stop_early: bool = True) -> None:
+    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
         """
         Args:
             beam_size: how many live, and how many finished ones are kept.
             n_best: how many are given.
             scoring: what finished hypotheses are compared by.
-            stop_early: end when no unfinished hypothesis can win; without, the result is the same.
+            stopping: when they are final before the length limit is reached.
         """
-        self.width = beam_size
-        self._n_best, self._scoring, self._stop_early = n_best, scoring, stop_early
+        self.width, self.reads_attention = beam_size, scoring.reads_attention
+        self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
 
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> BeamState:
         batch = tf.shape(empty.tokens)[0]
         # One live hypothesis, the empty one; the others of the beam have probability 0.
         log_prob = tf.constant([[0.0] + [NEVER] * (self.width - 1)])
         return BeamState(
-            live_log_prob=tf.tile(log_prob, [batch, 1]), finished=empty,
-            finished_score=tf.fill([batch, self.width], NEVER), done=tf.zeros([batch], tf.bool))
+            live_log_prob=tf.tile(log_prob, [batch, 1]), finished=Finished.none(empty),
+            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: BeamState) -> Choice:
         beam, length = self.width, context.step + 1
@@ -67,22 +69,24 @@ class BeamSearch(Strategy):
         at_limit = length >= context.limit  # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         ended = context.grown(parent[:, :beam], token[:, :beam])
-        score = self._scoring(log_prob[:, :beam], length, ended)
-        finished, finished_score = self._merged(state, ended, tf.where(final, score, NEVER))
+        score = self._scoring(log_prob[:, :beam], length, ended, context.inputs)
+        finished = state.finished.merged(ended, tf.where(final, score, NEVER))
 
         # At most `beam` of the 2 * beam candidates end, so at least `beam` live on.
         live_log_prob, place = tf.math.top_k(tf.where(is_eos, NEVER, log_prob), beam)
+        count = self._stopping.counted(state.ended, final)
+        decided = self._stopping.is_decided(
+            count, finished.score[:, self._n_best - 1], live_log_prob[:, 0], context.limit, self._scoring)
         return Choice(
             parent=tf.gather(parent, place, batch_dims=1), token=tf.gather(token, place, batch_dims=1),
-            state=BeamState(live_log_prob, finished, finished_score,
-                            state.done | at_limit | self._is_decided(live_log_prob, finished_score, context.limit)))
+            state=BeamState(live_log_prob, finished, count, state.done | at_limit | decided))
 
     def is_done(self, state: BeamState) -> Tensor:
         return state.done
 
     def result(self, state: BeamState, live: History) -> Decoded:
-        best = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
-        return Decoded(best.tokens, state.finished_score[:, :self._n_best], best.attention, best.log_probs)
+        history, score = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
+        return Decoded(history.tokens, score, history.attention, history.log_probs)
 
     def _best_extensions(self, candidates: Candidates, state: BeamState) -> tuple[Tensor, Tensor, Tensor]:
         """The best 2 * beam one-token extensions of a sentence's live hypotheses, best first.
@@ -97,23 +101,3 @@ class BeamSearch(Strategy):
         log_prob, place = tf.math.top_k(tf.reshape(log_prob, [-1, beam * count]), 2 * beam)
         token = tf.gather(tf.reshape(token, [-1, beam * count]), place, batch_dims=1)
         return log_prob, place // count, token
-
-    def _merged(self, state: BeamState, new: History, score: Tensor) -> tuple[History, Tensor]:
-        """The best `beam` of the finished hypotheses so far and of `new` ones, `[batch, beam, length + 1]`."""
-        best, place = tf.math.top_k(tf.concat([state.finished_score, score], axis=1), self.width)
-
-        def merged(before: Tensor, added: Tensor) -> Tensor:
-            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (before.shape.rank - 3)
-            both = tf.concat([tf.pad(before, padding, constant_values=PAD), added], axis=1)
-            both = tf.gather(both, place, batch_dims=1)
-            # A place that no hypothesis has taken yet holds PAD only.
-            taken = tf.reshape(best > NEVER, [-1, self.width] + [1] * (before.shape.rank - 2))
-            return tf.where(taken, both, tf.zeros_like(both))
-
-        return tf.nest.map_structure(merged, state.finished, new), best
-
-    def _is_decided(self, live_log_prob: Tensor, finished_score: Tensor, limit: Tensor) -> Tensor:
-        """Whether no live hypothesis can come under the n best finished ones any more, bool `[batch]`."""
-        if not self._stop_early:
-            return tf.zeros_like(limit, tf.bool)
-        return finished_score[:, self._n_best - 1] >= self._scoring.bound(live_log_prob[:, 0], limit)

@@ -71,7 +71,7 @@ class ConstrainedBeamSearch(Strategy):
             scoring: what finished hypotheses are compared by.
             stop_early: end when no unfinished hypothesis can win; without, the result is the same.
         """
-        self.width = beam_size
+        self.width, self.reads_attention = beam_size, scoring.reads_attention
         self._n_best, self._scoring, self._stop_early = n_best, scoring, stop_early
 
     def inputs(self) -> Sequence[TensorSpec]:
@@ -103,7 +103,7 @@ class ConstrainedBeamSearch(Strategy):
         at_limit = context.step + 1 >= context.limit                            # [batch]
         final = tf.logical_or(is_eos, at_limit[:, None]) & ~state.done[:, None]
         ended = context.grown(parent[:, :beam], token[:, :beam])
-        score = self._scoring(log_prob[:, :beam], context.step + 1, ended)
+        score = self._scoring(log_prob[:, :beam], context.step + 1, ended, context.inputs)
         finished = self._merged(state.finished, Finished(
             ended, tf.where(final[:, :beam], score, NEVER), phrases.missing(progress)[:, :beam]))
 

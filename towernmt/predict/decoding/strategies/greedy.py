@@ -39,7 +39,7 @@ class GreedySearch(Strategy):
         Args:
             scoring: what the score of the translation is.
         """
-        self._scoring = scoring
+        self._scoring, self.reads_attention = scoring, scoring.reads_attention
 
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> GreedyState:
         one = tf.shape(empty.tokens)[:2]  # [batch, 1]
@@ -52,7 +52,7 @@ class GreedySearch(Strategy):
         token = tf.where(state.done, PAD, tf.gather(token, place, batch_dims=1))
         log_prob = state.log_prob + gain
         done = state.done | tf.equal(token, EOS) | (length >= context.limit)[:, None]
-        score = self._scoring(log_prob, length, context.grown(None, token))
+        score = self._scoring(log_prob, length, context.grown(None, token), context.inputs)
         return Choice(None, token, GreedyState(log_prob, tf.where(done & ~state.done, score, state.score), done))
 
     def is_done(self, state: GreedyState) -> Tensor:

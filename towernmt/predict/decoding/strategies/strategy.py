@@ -52,9 +52,11 @@ class Strategy(ABC):
 
     Attributes:
         width: how many hypotheses of a sentence live at a time.
+        reads_attention: whether it reads the attention of the history, which is collected then.
     """
 
     width: int
+    reads_attention = False
 
     def inputs(self) -> Sequence[TensorSpec]:
         """The tensors that it reads from `context.inputs`: a `tf.TensorSpec` with a name each. By default none."""
