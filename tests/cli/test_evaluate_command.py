@@ -135,12 +135,12 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
 
     def make(args):
         asked.append((args.model, args.checkpoint))
-        return Echo(f"{args.model} {args.checkpoint}")
+        return Echo(" ".join([*args.model, *args.checkpoint]))
 
     monkeypatch.setattr(evaluate, "make_translator", make)
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
                  "--system", "seventh=run/best/step-7", "--checkpoint", "last", "--json", *QUICK]) == 0
-    assert asked == [("run", "last"), ("run", "run/best/step-7/model")]
+    assert asked == [(["run"], ["last"]), (["run"], ["run/best/step-7/model"])]
     found = json.loads(capsys.readouterr().out)["systems"]
     assert [system["checkpoint"] for system in found] == [None, "run last", "run run/best/step-7/model"]
     assert [round(system["scores"]["BLEU"]["score"]) for system in found[1:]] == [100, 100]

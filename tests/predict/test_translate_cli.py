@@ -16,7 +16,9 @@ import pytest
 from towernmt.cli.translation import evaluate, translate
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
-from towernmt.predict.stream import Hypothesis
+from towernmt.predict.ensemble.settings import EnsembleSettings
+from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.text_io import clean_lines
 
 
@@ -101,7 +103,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
 import sys
 from towernmt.cli.translation import translate
 from towernmt.cli.main import main
-from towernmt.predict.stream import Hypothesis
+from towernmt.predict.hypotheses import Hypothesis
 class Endless:
     def translate_stream(self, lines, name):
         while True:
@@ -120,7 +122,8 @@ sys.exit(main(["translate", "--model", "runs/x"]))
 
 
 def test_the_command_line_parses_without_tensorflow() -> None:
-    program = "import sys; from towernmt.cli.translation import evaluate, translate; exit('tensorflow' in sys.modules)"
+    program = ("import sys; from towernmt.cli.translation import evaluate, rerank, translate; "
+               "exit('tensorflow' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -133,6 +136,19 @@ def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
         arguments: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         translate.make_translator(parse(translate, "--model", "runs/x", *arguments))
+
+
+def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
+    translate.make_translator(parse(
+        translate, "--model", "runs/a", "--model", "runs/b", "--checkpoint", "step-1", "--checkpoint", "last",
+        "--ensemble-weights", "2,1", "--ensemble-mean", "log-probabilities", "--mbr", "chrf", "--beam", "20"))
+    assert asked["run_dir"] == ["runs/a", "runs/b"] and asked["checkpoint"] == ["step-1", "last"]
+    assert asked["ensemble"] == EnsembleSettings("log-probabilities", (2.0, 1.0))
+    assert isinstance(asked["reranker"], MinimumBayesRisk) and asked["n_best"] == asked["beam_size"] == 20
+    translate.make_translator(parse(translate, "--model", "runs/a"))
+    assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
 
 
 @pytest.fixture

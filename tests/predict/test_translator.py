@@ -27,6 +27,7 @@ from towernmt.predict.decoding.search import search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.decoding.step import StepContext
 from towernmt.predict.lines.options import LineOptions
+from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator
 
@@ -306,3 +307,11 @@ def test_a_line_that_asks_for_what_cannot_be_is_named(run_directory: Path) -> No
                   {"search": {"bem": 1}}, {"partial_word": "yes"}):
         with pytest.raises(SettingsError, match=next(iter(field))):
             LineOptions(**field)
+
+
+def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> None:
+    lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
+    found = Translator(run_directory, beam_size=4, n_best=4, device="cpu").translate_nbest(lines)
+    risk = MinimumBayesRisk("chrf")
+    reranked = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk).translate_nbest(lines)
+    assert reranked == risk(lines, found) and reranked != found

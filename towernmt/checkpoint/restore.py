@@ -31,32 +31,37 @@ class RestoreCheckpoint(SessionInit):
         checkpoint: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model"; or a
             `HeldCheckpoint`, which its owner closes.
         averaged: a weight gets its moving average, where the checkpoint has one.
+        scope: only the variables under this variable scope are the checkpoint's, which has them without it; "" for all.
     Raises:
         CheckpointError: unreadable, or a variable of the graph is missing or has another shape, or the graph lacks a
             trained one of the checkpoint.
     """
 
-    def __init__(self, checkpoint: str | Path | HeldCheckpoint, averaged: bool = False) -> None:
+    def __init__(self, checkpoint: str | Path | HeldCheckpoint, averaged: bool = False, scope: str = "") -> None:
         self.held, self._is_ours = held_checkpoint(checkpoint), not isinstance(checkpoint, HeldCheckpoint)
-        self.name, self.averaged = self.held.name, averaged
+        self.name, self.averaged, self._prefix = self.held.name, averaged, f"{scope}/" if scope else ""
 
     def _setup_graph(self) -> None:
         saved = self.held.shapes()
-        variables = self._check(tf1.global_variables(), saved)
-        self._saver = tf1.train.Saver({saved_name(v.op.name, saved, self.averaged): v for v in variables})
+        variables = self._check(self._named(tf1.global_variables()), saved)
+        self._saver = tf1.train.Saver({saved_name(name, saved, self.averaged): v for name, v in variables.items()})
 
-    def _check(self, variables: Sequence[Variable], saved: Mapping[str, list[int]]) -> list[Variable]:
+    def _named(self, variables: Sequence[Variable]) -> dict[str, Variable]:
+        """The variables of the scope, by their names in the checkpoint."""
+        return {v.op.name.removeprefix(self._prefix): v for v in variables if v.op.name.startswith(self._prefix)}
+
+    def _check(self, variables: Mapping[str, Variable], saved: Mapping[str, list[int]]) -> dict[str, Variable]:
         """The variables that the checkpoint gives: all, but for a loss scale that it was trained without."""
-        variables = [v for v in variables if v.op.name in saved or not v.op.name.startswith(f"{LOSS_SCALE}/")]
-        for variable in variables:
-            name, shape = variable.op.name, variable.shape.as_list()
+        variables = {name: v for name, v in variables.items() if name in saved or not name.startswith(f"{LOSS_SCALE}/")}
+        for name, variable in variables.items():
+            shape = variable.shape.as_list()
             if name not in saved:
                 raise CheckpointError(f"{self.name}: variable '{name}' is not in this checkpoint, which "
                                       f"belongs to another model or optimizer; {_MEND}")
             if saved[name] != shape:
                 raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} there "
                                       f"and {shape} in the model; {_MEND}")
-        refuse_unknown(self.held, {v.op.name for v in variables}, _MODEL)
+        refuse_unknown(self.held, variables.keys(), _MODEL)
         return variables
 
     def _run_init(self, sess: Session) -> None:

@@ -51,6 +51,10 @@ towernmt evaluate --source test.de --reference test.en --system runs/de-en --sys
     "score": Command(
         "towernmt.cli.translation.score", "the log-probability that a model gives to translations",
         "towernmt score --model runs/de-en --source test.de --target test.en > scores"),
+    "rerank": Command(
+        "towernmt.cli.translation.rerank", "put n-best lists into another order, by further models or by MBR",
+        """towernmt translate --model runs/de-en --n-best 20 --beam 20 < test.de > test.nbest
+towernmt rerank --source test.de --reverse-model runs/en-de:0.5 < test.nbest > test.hyp"""),
     "check": Command(
         "towernmt.cli.training.check", "check a model against the rules of tower functions",
         "towernmt check my_model.py:MyModel"),

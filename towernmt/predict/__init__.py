@@ -14,6 +14,11 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "decoding.settings": ["SearchSettings", "StreamSettings"],
     "decoding.step": ["History", "StepContext"],
     "decoding.strategies.strategy": ["Choice", "Decoded", "Strategy"],
+    "ensemble.ensemble_model": ["EnsembleModel"],
+    "ensemble.settings": ["EnsembleSettings"],
+    "reranking.by_models": ["Judge", "ModelReranker"],
+    "reranking.minimum_bayes_risk": ["MinimumBayesRisk"],
+    "reranking.reranker": ["Reranker"],
     "stream": ["Hypothesis"],
     "translator": ["Translator"],
 })

@@ -21,13 +21,13 @@ _OF_A_RUN = ("settings.yaml", "vocabulary", "checkpoints", "best", "code")
 
 
 def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None | Sequence[str]],
-                model: str | None = None) -> None:
+                model: str | Sequence[str] | None = None) -> None:
     """Refuse to write onto a file that is read, by whatever names, or onto a part of the run that is used.
 
     Args:
         output: the option and its file; None: standard output.
         inputs: the files by their options; None: standard input.
-        model: the run's directory.
+        model: the run's directory, or those of several.
     Raises:
         DataError: they are one file.
     """
@@ -41,10 +41,11 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
                 raise DataError(f"{one} is the same file as {other}, which would be lost: name another file to write "
                                 "to.")
     target = Path(path).resolve() if path is not None else None
-    for part in _OF_A_RUN if model is not None and target is not None else ():
-        place = Path(str(model), part).resolve()
-        if place == target or (target is not None and place in target.parents):
-            raise DataError(f"{name} {path} is a part of the run {model}: name another file to write to.")
+    for run in [model] if isinstance(model, str) else model or ():
+        for part in _OF_A_RUN if target is not None else ():
+            place = Path(run, part).resolve()
+            if place == target or (target is not None and place in target.parents):
+                raise DataError(f"{name} {path} is a part of the run {run}: name another file to write to.")
 
 
 @contextmanager

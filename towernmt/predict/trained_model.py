@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
+from tensorpack.tfutils.sessinit import SessionInit
 
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import check_vocabulary_of
@@ -80,14 +81,15 @@ class TrainedModel:
             CheckpointError: the checkpoint is damaged, or does not fit the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
-        def placed(*inputs: Tensor) -> Any:
-            with tf1.device(self.device) if self.device else nullcontext():
-                return tower(*inputs)
+        return placed_predictor(tower, signature, outputs, self.initial_values(), self.device)
 
-        return make_predictor(PredictConfig(
-            tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
-            output_names=list(outputs), session_creator=SessionCreator(),
-            session_init=RestoreCheckpoint(self._held, averaged=self.averaged)))
+    def initial_values(self, scope: str = "") -> SessionInit:
+        """Gives the variables of the graph the checkpoint's values.
+
+        Args:
+            scope: the variable scope under which the model was built; other variables are let alone. "" for none.
+        """
+        return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope)
 
     def weights(self) -> dict[str, np.ndarray]:
         """The value of every variable that predicting needs, by name; its moving average, where `averaged` says so.
@@ -106,6 +108,23 @@ class TrainedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
+                     values: SessionInit, device: str | None) -> OfflinePredictor:
+    """See `TrainedModel.predictor`.
+
+    Args:
+        values: gives the tower's variables their values.
+        device: TensorFlow's name; None leaves it to TensorFlow.
+    """
+    def placed(*inputs: Tensor) -> Any:
+        with tf1.device(device) if device else nullcontext():
+            return tower(*inputs)
+
+    return make_predictor(PredictConfig(
+        tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
+        output_names=list(outputs), session_creator=SessionCreator(), session_init=values))
 
 
 class _Predictor(OfflinePredictor):

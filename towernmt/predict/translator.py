@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import tee
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,13 +17,16 @@ from towernmt.predict.decoding.loop import Decoding
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.search import decoding_tower, output_names
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
+from towernmt.predict.ensemble.settings import EnsembleSettings
+from towernmt.predict.ensemble.trained_ensemble import open_trained
 from towernmt.predict.hypotheses import Translation
 from towernmt.predict.lexical.lexicon import Lexicon
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.predict.lines.requests import Requests
+from towernmt.predict.reranking.reranker import WINDOW, Reranker, reranked
 from towernmt.predict.stream import Searches, translate_stream
+from towernmt.predict.text_io import clean_lines
 from towernmt.predict.towers import Towers
-from towernmt.predict.trained_model import TrainedModel
 
 
 class Translator:
@@ -37,21 +41,24 @@ class Translator:
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
-    def __init__(self, run_dir: str | Path, beam_size: int | None = None, *, n_best: int | None = None,
-                 checkpoint: str | None = None, device: str | None = None,
+    def __init__(self, run_dir: str | Path | Sequence[str | Path], beam_size: int | None = None, *,
+                 n_best: int | None = None, checkpoint: str | Sequence[str] | None = None, device: str | None = None,
                  batch_tokens: int = StreamSettings.batch_tokens,
                  batch_sentences: int = StreamSettings.batch_sentences,
                  stream: StreamSettings | None = None, model: Any = None,
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
-                 options: LineOptions = PLAIN, **search: Any) -> None:
+                 options: LineOptions = PLAIN, ensemble: EnsembleSettings | None = None,
+                 reranker: Reranker | None = None, **search: Any) -> None:
         """
         Args:
-            run_dir: the training run's directory (its --logdir).
+            run_dir: the training run's directory (its --logdir); several are an ensemble, which searches as the
+                first run's settings say.
             beam_size: hypotheses kept for each sentence; 1 is greedy search. By default as the run's
                 settings have it, but at least n_best.
             n_best: translations that `translate_nbest` and `translate_stream` give, at most beam_size.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
-                validation BLEU, or the last of a run without validation.
+                validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
+                one run as an ensemble.
             device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
             batch_tokens: source tokens in a batch, padding included, at most.
             batch_sentences: sentences in a batch, at most.
@@ -60,16 +67,20 @@ class Translator:
             processors: what else the search asks of a translation, by logits processors of one's own.
             log_probs, attention: give these with each hypothesis, as its `details`.
             options: what all lines ask for; see `LineOptions.over` for lines that ask for more.
+            ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
+            reranker: puts the n_best translations of each line into another order.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
             SettingsError: a value that cannot work, no run, or a GPU that is not there.
         """
-        run = SavedRun(run_dir)
-        self.search = _search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)
+        runs = [SavedRun(place) for place in _several(run_dir)]
+        self.search = _search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
+        self._reranker = reranker
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
-        with TrainedModel(run, checkpoint, device=device, averaged=self.search.averaged, model=model) as trained:
+        with open_trained(runs, _several(checkpoint), _several(model), ensemble=ensemble, device=device,
+                          averaged=self.search.averaged) as trained:
             self.checkpoint = trained.checkpoint
             self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
 
@@ -150,6 +161,15 @@ class Translator:
             if options is not None:
                 raise SettingsError("Give inputs or options, not both: LineOptions(inputs=...) has both.")
             options = (LineOptions(inputs=given) for given in inputs)
+        if self._reranker is None:
+            return self._found(lines, name, options, first)
+        sources, again = tee(clean_lines(lines, name, first))
+        return reranked(self._found(again, name, options, first), self._reranker, sources,
+                        min(WINDOW, self.stream.window), name)
+
+    def _found(self, lines: Iterable[str | bytes], name: str, options: Iterable[LineOptions] | None,
+               first: int) -> Iterator[Translation]:
+        """What the search finds for each line."""
         lines, asked = self._requests.of_lines(lines, options, name, first)
         return translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream, name,
                                 asked, Searches(self._towers.with_settings), first)
@@ -160,3 +180,7 @@ def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int |
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -159,14 +159,14 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
         return read_systems(arguments, args, check_lines, translate)
     if args.hypothesis_file:
         return read_systems([SystemArgument(args.hypothesis_file, args.hypothesis_file)], args, check_lines, translate)
-    return [translate(args, str(args.model))]
+    return [translate(args, " + ".join(args.model))]
 
 
-def _gives_attention(run: str) -> bool:
-    """Whether the model of a run says what it looks at; one of one's own need not."""
+def _gives_attention(runs: Sequence[str]) -> bool:
+    """Whether the models of all runs say what they look at; one of one's own need not."""
     from towernmt.checkpoint.saved_run import SavedRun
 
-    return SavedRun(run).load_model().gives_step_attention
+    return all(SavedRun(run).load_model().gives_step_attention for run in runs)
 
 
 def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:

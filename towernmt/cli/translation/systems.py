@@ -76,5 +76,6 @@ def read_systems(systems: Iterable[SystemArgument], args: argparse.Namespace,
         if system.run is None:
             check_lines(system.path, texts[system.name])
     return [System(system.name, texts[system.name]) if system.run is None else translate(
-        argparse.Namespace(**{**vars(args), "model": system.run, "checkpoint": system.checkpoint or args.checkpoint}),
+        argparse.Namespace(**{**vars(args), "model": [system.run],
+                              "checkpoint": [system.checkpoint] if system.checkpoint else args.checkpoint}),
         system.name) for system in systems]

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 
 from towernmt.cli.translation.alignment_output import add_alignment_options, alignment_output
+from towernmt.cli.translation.ensemble_options import add_model_options, chosen_models
+from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
 from towernmt.cli.translation.search_options import add_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
@@ -76,10 +78,7 @@ def _format(number: int, hypothesis: Hypothesis, n_best: int | None, scores: boo
 
 def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """The arguments that `towernmt translate` and `towernmt evaluate` share."""
-    parser.add_argument("--model", metavar="DIRECTORY", required=required,
-                        help="the --logdir of a training run")
-    parser.add_argument("--checkpoint", metavar="NAME",
-                        help="best, last, step-N or a checkpoint's prefix (default: best if there is one)")
+    add_model_options(parser, required)
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are cut at punctuation or spaces, translated in "
                                                "pieces and joined (default: %(default)s)")
@@ -88,6 +87,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
     parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
                         help="sentences in a batch, at most (default: %(default)s)")
     add_search_options(parser, without=["n_best"])
+    add_reranking_options(parser)
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", type=int, metavar="N",
                         help="translate on GPU N (default: the first one, or the CPU where there is none)")
@@ -106,6 +106,8 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     search = search_options(args)
+    models = chosen_models(args)
+    search |= candidates(args, search)
     # A wrong value is refused before anything is loaded; the beam is at least n_best if it is not given.
     SearchSettings(**{"beam_size": max(5, search.get("n_best", 1)), **search})
     window = getattr(args, "window", None)
@@ -117,7 +119,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     from towernmt.predict.translator import Translator  # imports TensorFlow
 
     log_to_stderr()
-    return Translator(args.model, checkpoint=args.checkpoint, device=device, stream=stream,
+    return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
                       log_probs=log_probs, attention=attention, **search)
 
 

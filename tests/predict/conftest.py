@@ -6,7 +6,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location("towernmt_toy_model", Path(__file__).with_name("toy_model.py"))
+_spec = importlib.util.spec_from_file_location(
+    "towernmt_toy_model", Path(__file__).parent / "decoding" / "toy_model.py")
 assert _spec is not None and _spec.loader is not None
 _module = importlib.util.module_from_spec(_spec)
 sys.modules.setdefault(_spec.name, _module)

@@ -1,0 +1,1 @@
+"""Another order of the translations that a search has found: by their mutual likeness, or by further models."""

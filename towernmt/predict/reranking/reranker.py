@@ -1,0 +1,56 @@
+"""What reranking is: from the hypotheses of some lines to the same in another order, with other scores."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from towernmt.core.errors import DataError
+from towernmt.predict.hypotheses import Hypothesis, Translation
+
+WINDOW = 500
+"""Lines that are reranked together."""
+
+
+class Reranker(ABC):
+    """A judge of hypotheses that are there already."""
+
+    @abstractmethod
+    def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
+        """The hypotheses of each line, best first, with the scores that put them so.
+
+        Args:
+            sources: a line each.
+            lists: the hypotheses of each line.
+        """
+
+
+def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
+    """The hypothesis with another score."""
+    return Hypothesis(hypothesis.text, float(score), hypothesis.details)
+
+
+def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
+             window: int = WINDOW, name: str = "the source") -> Iterator[Translation]:
+    """The hypotheses of each line of a stream, reranked.
+
+    Args:
+        lists: the hypotheses of each line.
+        sources: the lines; None where the reranker does not read them.
+        window: lines that are reranked together, at most.
+        name: of the source, for errors.
+    Raises:
+        DataError: there are not as many lines as lists.
+    """
+    rest, lines, number = iter(lists), iter(sources if sources is not None else ()), 0
+    while together := list(islice(rest, window)):
+        read = [""] * len(together) if sources is None else list(islice(lines, len(together)))
+        if len(read) < len(together):
+            raise DataError(f"{name} has {number + len(read)} lines, but there are n-best lists of more: pass the text "
+                            "that was translated.")
+        yield from map(Translation, reranker(read, together))
+        number += len(together)
+    if next(lines, None) is not None:
+        raise DataError(f"There are n-best lists of {number} lines, but {name} has more: pass the text that was "
+                        "translated.")
