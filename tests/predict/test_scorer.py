@@ -1,4 +1,5 @@
-"""The scorer and `towernmt score`, on a tiny Transformer of random weights, against its own logits."""
+"""The scorer, `towernmt score` and the page of `towernmt evaluate`, on a tiny Transformer of random weights,
+against its logits and its search."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.predict.scorer import Scorer
+from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import settings_of_model
 
@@ -107,6 +109,34 @@ def test_each_tokens_log_probability_is_told_when_asked_for(run_directory: Path,
     assert one.pieces == ("w8", "<unk>", "w9", "</s>") and one.tokens == 4
     assert one.bits_per_character == pytest.approx(-one.log_prob / np.log(2) / 13)      # 12, and the end
     assert scorer.score(PAIRS[1]).characters == 1 and scorer.score(PAIRS[0]).pieces is None
+
+
+def test_tokens_are_as_probable_as_the_search_found_them_and_the_page_shows_what_it_looked_at(
+        run_directory: Path, tmp_path: Path) -> None:
+    translator = Translator(run_directory, beam_size=1, device="cpu", log_probs=True, attention=True,
+                            max_length_factor=0.0, max_length_constant=6)
+    sources = ["w1 w2 w3", "", "w7 w3"]
+    best = [hypotheses[0] for hypotheses in translator.translate_nbest(sources)]
+    scorer = Scorer(run_directory, device="cpu")
+    known = [(source, found) for source, found in zip(sources, best, strict=True)
+             if found.details is not None and "<unk>" not in found.text]
+    assert known
+    for source, found in known:
+        again = scorer.score((source, found.text), per_token=True)
+        np.testing.assert_allclose(again.log_probs[:len(found.details.ids)], found.details.log_probs, atol=1e-4)
+    for name, lines in (("source", sources), ("reference", ["w1", "w2", "w3"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    assert main(["evaluate", f"--model={run_directory}", f"--source={tmp_path}/source", "--beam=1", "--max-length=0,6",
+                 f"--reference={tmp_path}/reference", f"--html={tmp_path}/page.html", "--bootstrap-samples=2"]) == 0
+    data = re.search(r'application/json">(.*)</script>', (tmp_path / "page.html").read_text())
+    assert data is not None
+    for sentence, found in zip(json.loads(data[1])["sentences"], best, strict=True):
+        assert "".join(sentence["hypotheses"][0]) == found.text
+        shown, = sentence["attention"]
+        assert (shown is None) == (found.details is None)
+        if shown is not None and found.details is not None:
+            weights = np.array([int(digit, 36) / 35 for digit in shown["weights"]])
+            np.testing.assert_allclose(weights, found.details.attention.ravel(), atol=0.5 / 35 + 1e-4)
 
 
 def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(run_directory: Path) -> None:

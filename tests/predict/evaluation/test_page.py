@@ -18,7 +18,7 @@ from towernmt.predict.evaluation.comparison import SignificanceSettings, System
 from towernmt.predict.evaluation.differences import marked, marked_where_no_other
 from towernmt.predict.evaluation.page import html_page
 from towernmt.predict.evaluation.report import Report, ReportSettings
-from towernmt.predict.stream import TokenDetails
+from towernmt.predict.hypotheses import TokenDetails
 
 EVIL = "</script><script>alert(1)</script> <!-- <img src=x onerror=alert(2)> \u2028 &amp; \"'"
 

@@ -130,8 +130,8 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
         ("--frequency-text", args.frequency_text)) if file}
     read = {**inputs, "--reference": args.reference, "--system": [system.path for system in systems]}
     for option, file in (("--hypothesis", args.hypothesis), ("--html", args.html)):
-        if file:
-            check_apart((option, file), read, args.model)
+        for run in {args.model, *(system.run for system in systems)} if file else ():
+            check_apart((option, file), read, run)
 
 
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.predict.stream import TokenDetails
+from towernmt.predict.hypotheses import TokenDetails
 
 _DIGITS = np.array(list("0123456789abcdefghijklmnopqrstuvwxyz"))
 LARGEST = len(_DIGITS) - 1
