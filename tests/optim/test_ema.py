@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tensorpack.callbacks import Callback
+from tensorpack.dataflow import DataFlow
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.tower import TrainTowerContext
+from tensorpack.train.interface import launch_train_with_config
+from tensorpack.train.model_desc import ModelDesc
 
+from towernmt.callbacks.stopping.limits import StopAtStep
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.input_source import GeneralQueueInput
 from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.ema import averaged_weights, averages
 from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
 from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
+from towernmt.train.config import TrainConfig
+from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 def line() -> tuple:
@@ -39,6 +48,60 @@ def test_the_average_follows_the_weight_with_its_decay_and_sooner_at_first(graph
             found, = session.run(list(averages().values()))
             np.testing.assert_allclose(found, expected, rtol=1e-5)
         np.testing.assert_allclose(session.run(weight), value, rtol=1e-5)
+
+
+class Ones(DataFlow):
+    """Batches without end."""
+
+    def __iter__(self):
+        while True:
+            yield [np.ones([4], np.float32)]
+
+
+class FallingWeight(ModelDesc):
+    """A weight that falls by 1 in each step."""
+
+    def inputs(self):
+        return [tf.TensorSpec((None,), tf.float32, "x")]
+
+    def build_graph(self, x):
+        return tf1.get_variable("weight", initializer=8.0) * tf.reduce_mean(x)
+
+    def optimizer(self):
+        return make_optimizer(OptimizerSettings("sgd", learning_rate=1.0, momentum=0.0, ema_decay=0.9999))
+
+
+class Values(Callback):
+    """Keeps the average after each step, and what each read of the step waits for."""
+
+    def __init__(self):
+        self.averages = []
+
+    def _setup_graph(self):
+        self._average = averages()["weight"]
+        self.waits_for_count = [
+            graph_state().count_step in operation.control_inputs for operation in self.graph.get_operations()
+            if operation.type == "ReadVariableOp" and operation.inputs[0].op.name == "global_step"
+            and "ExponentialMovingAverage" in operation.name]
+
+    def _trigger_step(self):
+        self.averages.append(self.trainer.sess.run(self._average))
+
+
+@pytest.mark.parametrize("towers, update_cycle", [(1, 1), (2, 2)])
+def test_in_a_trainer_the_decay_goes_by_the_step_that_counts_the_update_whatever_threads_do(
+        graph, towers, update_cycle):
+    values = Values()
+    config = TrainConfig(FallingWeight(), GeneralQueueInput(Ones()), update_cycle=update_cycle, monitors=[],
+                         callbacks=[values, StopAtStep(6)])
+    launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
+    assert values.waits_for_count == [True] * update_cycle      # of an update cycle, at the end of the data too
+    average, expected = 8.0, []
+    for t in range(1, 7):
+        decay = (1 + t) / (10 + t)
+        average = decay * average + (1 - decay) * (8.0 - t)
+        expected.append(average)
+    np.testing.assert_allclose(values.averages, expected, rtol=1e-5)
 
 
 def test_a_tower_built_on_the_averages_reads_them_and_makes_no_variable(graph):

@@ -102,6 +102,7 @@ class GraphState:
         watched_gradients: (gradient, variable) pairs as they are before clipping; see `optim.gradient_health`.
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
+        count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
     """
 
     settings: GraphSettings = field(default_factory=GraphSettings)
@@ -110,6 +111,7 @@ class GraphState:
     watched_gradients: list[tuple[Tensor, Variable]] = field(default_factory=list)
     update_skipped: Tensor | None = None
     loss_scale: LossScaleOfStep | None = None
+    count_step: Operation | None = None
 
 
 def graph_state(graph: Graph | None = None) -> GraphState:

@@ -13,6 +13,7 @@ from typing import Any
 from tensorpack.tfutils.optimizer import ProxyOptimizer
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
@@ -23,7 +24,7 @@ class AveragingOptimizer(ProxyOptimizer):
     """An optimizer that after each update moves the averages: `average = d * average + (1 - d) * weight`.
 
     d is `decay`, and in the first updates (1 + t) / (10 + t) if that is less, so that the initial weights are soon
-    forgotten; t is the global step when the update is made, where the graph has one.
+    forgotten. t is the global step, where the graph has one; in a trainer of ours it already counts this update.
 
     Args:
         optimizer: makes the updates.
@@ -43,7 +44,9 @@ class AveragingOptimizer(ProxyOptimizer):
         """tensorpack's, and the averages after it."""
         grads_and_vars = list(grads_and_vars)
         update = self._opt.apply_gradients(grads_and_vars, global_step)
-        with tf1.control_dependencies([update]):
+        count = graph_state().count_step
+        # The step is counted in the same run. Read it after that, or their order would depend on the threads.
+        with tf1.control_dependencies([update] if count is None else [update, count]):
             moved = self._average.apply([variable for _, variable in grads_and_vars])
         return tf.group(update, moved, name=name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorpack.callbacks.steps import MaintainStepCounter
 from tensorpack.input_source import StagingInput
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.tfutils.sessinit import JustCurrentSession
@@ -12,8 +13,10 @@ from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import SingleCostTrainer
 
 from towernmt.callbacks.hooks.run_hooks import session_for
+from towernmt.callbacks.lookup import find_callbacks
 from towernmt.check.watch import TowerWatch
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.loop import ResumableLoop
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import SessionCreator
@@ -21,7 +24,7 @@ from towernmt.core.shared_batch import TOKENS, shares_batch, total_of_step
 from towernmt.core.tensors import Operation, Optimizer, Session, Tensor
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
-from towernmt.core.tf_compat import tf
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, present_world
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.freeze import TrainedVariables
@@ -115,7 +118,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self._input = input
         if self.staging and isinstance(input, GeneralQueueInput):
             input.stage()
-        get_global_step_var()
+        count_step = graph_state().count_step = get_global_step_var().assign_add(1, read_value=False)
         self.watch.attach(self.tower_func)
         count = self.world.tower(0, len(self.devices)).total
         tower_fn = self._make_get_grad_fn(input, share_of_cost(get_cost_fn, count), get_opt_fn)
@@ -127,7 +130,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self._cycle = UpdateCycle(
             self.update_cycle, sum_over_towers(towers), self.batch_weight(),
             reduce=lambda gradients: self.reducer.reduce([gradients], self.world),
-            apply=lambda gradients, name: optimizer.apply_gradients(gradients, name=name))
+            apply=lambda gradients, name: optimizer.apply_gradients(gradients, name=name), count_step=count_step)
         self.train_op = self._cycle.train_op
         return []
 
@@ -169,6 +172,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if self.update_cycle > 1:
             self._stage_in_cycles()
         super().setup_callbacks(callbacks, monitors)
+        for counter in find_callbacks(self, MaintainStepCounter):
+            counter._fetches = tf1.train.SessionRunArgs(graph_state().count_step)   # the update may depend on it
         self._group = CallbackGroup(self._callbacks, self.world)
         self._callbacks: Any = self._group
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
 from towernmt.core.graph_state import graph_state
@@ -25,22 +24,21 @@ class UpdateCycle:
         weight: float32 `[]`, the tokens of the present batch.
         reduce: the gradients of all processes, of those of this one; once an update.
         apply: makes the operation of an update from gradients, under a name.
+        count_step: adds one to the global step.
     Attributes:
         train_op: takes the last batch, and makes the update.
     """
 
     def __init__(self, batches: int, gradients: GradsAndVars, weight: Tensor,
                  reduce: Callable[[GradsAndVars], GradsAndVars],
-                 apply: Callable[[GradsAndVars, str], Operation]) -> None:
+                 apply: Callable[[GradsAndVars, str], Operation], count_step: Operation) -> None:
         self.batches = batches
         accumulator, clock = Accumulator(gradients, weight), graph_state().clock
         advance = [] if clock is None else [clock.advance]
         self._first: Operation = tf.group(accumulator.assign, *advance)
         self._next: Operation = tf.group(accumulator.add, *advance)
         self.train_op = apply(reduce(accumulator.with_current()), "train_op")
-        self._flush: Operation = tf.group(
-            apply(reduce(accumulator.without_current()), "flush_op"),
-            get_global_step_var().assign_add(1, read_value=False))
+        self._flush: Operation = tf.group(apply(reduce(accumulator.without_current()), "flush_op"), count_step)
 
     def collect_op(self, number: int) -> Operation:
         """Takes batch `number` of a cycle, from 0 to K - 2, and adds its gradients to the sums."""
