@@ -130,7 +130,8 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "n_best=0"),
     (["--beam", "2", "--n-best", "3"], "n_best=3"),
-    (["--window", "0"], "window=0"),
+    (["--window", "0"], "window=0"), (["--samples", "9"], "pass --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
+    (["--mbr", "chrf", "--beam", "1"], "a --beam of 2 or more"), (["--ensemble-weights", "a,b"], "weights a,b"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
 def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
         arguments: list[str], message: str) -> None:
@@ -147,6 +148,9 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert asked["run_dir"] == ["runs/a", "runs/b"] and asked["checkpoint"] == ["step-1", "last"]
     assert asked["ensemble"] == EnsembleSettings("log-probabilities", (2.0, 1.0))
     assert isinstance(asked["reranker"], MinimumBayesRisk) and asked["n_best"] == asked["beam_size"] == 20
+    translate.make_translator(parse(
+        translate, "--model", "runs/a", "--mbr", "bleu", "--samples", "30", "--epsilon", "0.02"))
+    assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
     translate.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from towernmt.predict.reranking.reranker import Reranker
 
 
+SAMPLES = 100
+"""Drawn for a line where it is not said how many."""
+
+
 def add_mbr_options(parser: Any) -> None:
     """`--mbr` and what belongs to it."""
     parser.add_argument("--mbr", metavar="UTILITY",
@@ -41,19 +45,29 @@ def add_reranking_options(parser: argparse.ArgumentParser) -> None:
     """The options by which a command that translates reranks what its search finds."""
     group = parser.add_argument_group("reranking")
     add_mbr_options(group)
+    group.add_argument("--samples", type=int, metavar="N",
+                       help=f"draw so many translations of each line to choose from (default: what the beam holds; "
+                            f"with --sample {SAMPLES})")
     group.add_argument("--rerank-by", metavar="RUN[:WEIGHT]",
                        help="rerank all that the beam finds by a reverse model, a run from the target language to the "
                             "source language; `towernmt rerank` finds the weight (default: 1)")
 
 
 def candidates(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
-    """What else the search must be told so that there is something to choose from: give all that the beam holds.
+    """What else the search must be told so that there is something to choose from: samples, or all that the beam holds.
 
     Args:
         search: the fields of `SearchSettings` that were given.
+    Raises:
+        SettingsError: there would be nothing to choose from, or nothing that chooses.
     """
     if not (args.mbr or args.rerank_by):
+        if args.samples is not None:
+            raise SettingsError("--samples are drawn to choose from: pass --mbr or --rerank-by, too; to have them "
+                                "written, pass --sample --n-best N.")
         return {}
+    if args.samples is not None or search.get("selection") == "sampling":
+        return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
     beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
     if beam < 2:
         raise SettingsError("One translation of a line cannot be reranked: choose a --beam of 2 or more.")
