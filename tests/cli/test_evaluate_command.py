@@ -107,6 +107,8 @@ def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) 
     (["--system", "."], "is a run: pass the text that it is to translate as --source"),
     (["--system", "missing"], "missing: cannot read"),
     (["--system", "one"], "one has 1 lines and ref has 24"),
+    (["--system", "worse", "--checkpoint", "last", "--checkpoint", "best"], "--checkpoint holds for all systems"),
+    (["--model", "x", "--source", "ref", "--html", "x/settings.yaml"], "is a part of the run"),
     (["--system", "worse", "--significance-seed", "0"], "seed=0"),
     (["--system", "worse", "--buckets", "--lengths", "5", "3"], "must rise"),
 ])
@@ -139,11 +141,14 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
 
     monkeypatch.setattr(evaluate, "make_translator", make)
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
-                 "--system", "seventh=run/best/step-7", "--checkpoint", "last", "--json", *QUICK]) == 0
-    assert asked == [(["run"], ["last"]), (["run"], ["run/best/step-7/model"])]
+                 "--system", "seventh=run/best/step-7", "--system", "both=run+run/best/step-7",
+                 "--checkpoint", "last", "--json", *QUICK]) == 0
+    assert asked == [(["run"], ["last"]), (["run"], ["run/best/step-7/model"]),
+                     (["run", "run"], ["last", "run/best/step-7/model"])]
     found = json.loads(capsys.readouterr().out)["systems"]
-    assert [system["checkpoint"] for system in found] == [None, "run last", "run run/best/step-7/model"]
-    assert [round(system["scores"]["BLEU"]["score"]) for system in found[1:]] == [100, 100]
+    assert [system["checkpoint"] for system in found] == [
+        None, "run last", "run run/best/step-7/model", "run run last run/best/step-7/model"]
+    assert [round(system["scores"]["BLEU"]["score"]) for system in found[1:]] == [100, 100, 100]
 
 
 def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(systems, capsys) -> None:

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hypothesis-file", metavar="FILE",
                         help="score these translations; no model and no source needed")
     parser.add_argument("--system", metavar="[NAME=]RUN_OR_FILE", action="append", default=[],
-                        help="a run, a checkpoint's directory or a file of translations, to be compared with others: "
-                             "give several, the first is the baseline")
+                        help="a run, a checkpoint's directory, several of these joined by + as an ensemble, or a file "
+                             "of translations, to be compared with others: give several, the first is the baseline")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE",
                         help="write a page with all of it: scores, charts, and the sentences side by side")
@@ -121,17 +121,21 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
     if not args.system and not args.hypothesis_file and not (args.model and args.source):
         raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score translations "
                             "that are there already, or several --system to compare.")
+    if args.system and len(args.checkpoint or []) > 1:
+        raise SettingsError("--checkpoint holds for all systems: give it once, or name the checkpoints' directories, "
+                            "as --system last=runs/de-en/checkpoints/step-4000.")
     for system in systems:
-        if system.run is not None and not args.source:
+        if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text that it is to translate "
                                 "as --source.")
     inputs = {option: file for option, file in (
         ("--source", args.source), ("--hypothesis-file", args.hypothesis_file),
         ("--frequency-text", args.frequency_text)) if file}
     read = {**inputs, "--reference": args.reference, "--system": [system.path for system in systems]}
+    runs = [*(args.model or []), *(run for system in systems for run in system.runs)]
     for option, file in (("--hypothesis", args.hypothesis), ("--html", args.html)):
-        for run in {args.model, *(system.run for system in systems)} if file else ():
-            check_apart((option, file), read, run)
+        if file:
+            check_apart((option, file), read, runs)
 
 
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,

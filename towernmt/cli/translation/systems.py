@@ -17,23 +17,28 @@ class SystemArgument(NamedTuple):
 
     Attributes:
         name: tells the system from the others.
-        path: a run, one checkpoint of a run, or a file of translations.
+        path: a run, one checkpoint of a run, several of these joined by `+` as an ensemble, or a file of translations.
     """
 
     name: str
     path: str
 
     @property
-    def run(self) -> str | None:
-        """The run's directory; None: it is a file."""
-        if not Path(self.path).is_dir():
-            return None
-        return self.path if self.checkpoint is None else str(Path(self.path).parents[1])
+    def runs(self) -> list[str]:
+        """The runs' directories; none: it is a file."""
+        return [str(place.parents[1] if _is_checkpoint(place) else place) for place in self._places()]
 
-    @property
-    def checkpoint(self) -> str | None:
-        """The checkpoint, where the path is a directory `step-N` of a run."""
-        return str(Path(self.path, "model")) if Path(self.path, "model.index").is_file() else None
+    def checkpoints(self, default: str | None) -> list[str | None]:
+        """The checkpoint of each run; `default` where the path names only the run."""
+        return [str(place / "model") if _is_checkpoint(place) else default for place in self._places()]
+
+    def _places(self) -> list[Path]:
+        places = [Path(self.path)] if Path(self.path).exists() else [Path(part) for part in self.path.split("+")]
+        return places if all(place.is_dir() for place in places) else []
+
+
+def _is_checkpoint(place: Path) -> bool:
+    return (place / "model.index").is_file()
 
 
 def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
@@ -71,11 +76,11 @@ def read_systems(systems: Iterable[SystemArgument], args: argparse.Namespace,
         translate: translates the source with the model that arguments name, under a name.
     """
     systems = list(systems)
-    texts = {system.name: read_text(system.path) for system in systems if system.run is None}
+    texts = {system.name: read_text(system.path) for system in systems if not system.runs}
     for system in systems:
-        if system.run is None:
+        if not system.runs:
             check_lines(system.path, texts[system.name])
-    return [System(system.name, texts[system.name]) if system.run is None else translate(
-        argparse.Namespace(**{**vars(args), "model": [system.run],
-                              "checkpoint": [system.checkpoint] if system.checkpoint else args.checkpoint}),
-        system.name) for system in systems]
+    default = args.checkpoint[0] if args.checkpoint else None
+    return [translate(argparse.Namespace(**{**vars(args), "model": system.runs,
+                                            "checkpoint": system.checkpoints(default)}), system.name)
+            if system.runs else System(system.name, texts[system.name]) for system in systems]
