@@ -31,7 +31,6 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.cli.main import run_command
 from towernmt.cli.training.train import add_run_arguments, gpu_numbers, settings_of
-from towernmt.cli.translation.translate import write_translations
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
@@ -164,7 +163,7 @@ def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> Traini
         source.parent.mkdir(parents=True, exist_ok=True)
         with open(options.source, "rb") as text, open(target, "wb") as output:
             stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
-            write_translations(output, stream)
+            output.writelines(f"{best.text}\n".encode() for best, *_ in stream)
         source.write_bytes(Path(options.source).read_bytes())   # last: what is there is complete
     return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
 

@@ -8,16 +8,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from towernmt.cli.translation import evaluate, translate
+from towernmt.cli.translation.line_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
+from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.ensemble.settings import EnsembleSettings
-from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.options import LineOptions
+from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.text_io import clean_lines
 
@@ -26,11 +31,16 @@ class Reverser:
     """Stands in for a `Translator`: the best translation is the line backwards, the second is empty."""
 
     checkpoint = "runs/x/best/step-1/model"
+    target_vocabulary = None
+    search = SearchSettings()
+    asked: list[LineOptions] = []
 
-    def translate_stream(self, lines: Iterable[str | bytes],
-                         name: str = "input") -> Iterator[list[Hypothesis]]:
-        for line in clean_lines(lines, name):
-            yield [Hypothesis(" ".join(reversed(line.split())), -0.5), Hypothesis("", -2.0)]
+    def translate_stream(self, lines: Iterable[str | bytes], name: str = "input", options: Any = None,
+                         first: int = 1) -> Iterator[list[Hypothesis]]:
+        options = repeat(None) if options is None else options
+        for line, asked in zip(clean_lines(lines, name), options, strict=False):
+            self.asked.append(asked)
+            yield Translation([Hypothesis(" ".join(reversed(line.split())), -0.5), Hypothesis("", -2.0)])
 
     def translate(self, lines: list[str]) -> list[str]:
         return [hypotheses[0].text for hypotheses in self.translate_stream(lines)]
@@ -83,6 +93,45 @@ def test_scores_stand_before_the_text(run_translate: Any) -> None:
         run_translate(b"", "--scores", "--n-best", "2")
 
 
+def test_objects_go_in_and_out_one_a_line(run_translate: Any) -> None:
+    given = [{"text": "a ä", "id": [7]}, {"text": "", "sentence_id": "x", "target_prefix": "c d", "avoid": ["e"]}]
+    found = run_translate("".join(json.dumps(line) + "\n" for line in given).encode(), "--json", "--n-best=2").decode()
+    both = {"translations": ["ä a", ""], "scores": [-0.5, -2.0]}
+    assert [json.loads(line) for line in found.splitlines()] == [
+        {"sentence_id": 1, "id": [7], "translation": "ä a", "score": -0.5, **both},
+        {"sentence_id": "x", "translation": "", "score": -0.5, **both, "translations": ["", ""]}]
+    assert "ä" in found
+    assert Reverser.asked[-2:] == [LineOptions(), LineOptions(prefix="c d", avoid=["e"])]
+
+
+def test_objects_before_a_broken_one_are_translated_and_kept(run_translate: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"text": "a b"}\n{"text": "c"}\n{"text": "d"\n{"text": "e"}\n')
+    with pytest.raises(DataError, match="in line 3: this is no JSON .*Expecting"):
+        run_translate(b"", "--json", "--input", f"{tmp_path}/in", "--output", f"{tmp_path}/out")
+    kept, = tmp_path.glob("out.unfinished-*[0-9]")
+    assert [json.loads(line)["translation"] for line in kept.read_text().splitlines()] == ["b a", "c"]
+
+
+def test_prefixes_come_as_a_text_or_as_a_file_with_one_for_each_line(run_translate: Any, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("x y\n\n")
+    run_translate(b"a\nb\n", "--prefix", str(tmp_path / "prefixes"))
+    assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions()]
+    run_translate(b'{"text": "a"}\n{"text": "b", "prefix": "z"}\n', "--json", "--prefix", str(tmp_path / "prefixes"))
+    assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions(prefix="z")]
+    (tmp_path / "avoid").write_text("New York\n\nhouse\n")
+    all_lines = options_of_all_lines(parse(translate, "--model", "runs/x", "--prefix", "x y", "--partial-word",
+                                           "--avoid", str(tmp_path / "avoid")))
+    assert all_lines == LineOptions(prefix="x y", partial_word=True, avoid=["New York", "house"])
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--json", "--scores"], "leave out --scores"), (["--token-scores"], "needs --json"),
+    (["--resume", "--output", "x"], "--resume needs --input and --output")])
+def test_options_that_do_not_fit_together_are_refused(run_translate: Any, arguments: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run_translate(b"", *arguments)
+
+
 def test_every_line_is_flushed_before_the_next_is_translated() -> None:
     events: list[str] = []
 
@@ -90,11 +139,10 @@ def test_every_line_is_flushed_before_the_next_is_translated() -> None:
         def flush(self) -> None:
             events.append("flush")
 
-    def translations() -> Iterator[list[Hypothesis]]:
-        for text in ("a", "b"):
-            events.append(text)
-            yield [Hypothesis(text, 0.0)]
-    translate.write_translations(Output(), translations())
+    output = LineOutput(Output(), window=5)
+    for number, text in enumerate(("a", "b"), start=1):
+        events.append(text)
+        output.write(number, [text])
     assert events == ["a", "flush", "b", "flush"]
 
 
@@ -105,7 +153,7 @@ from towernmt.cli.translation import translate
 from towernmt.cli.main import main
 from towernmt.predict.hypotheses import Hypothesis
 class Endless:
-    def translate_stream(self, lines, name):
+    def translate_stream(self, lines, name, **options):
         while True:
             yield [Hypothesis("x" * 1000, 0.0)]
 translate.make_translator = lambda args, **details: Endless()

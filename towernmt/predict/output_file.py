@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -49,12 +49,14 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
 
 
 @contextmanager
-def output_file(path: str | Path) -> Iterator[BinaryIO]:
+def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = None) -> Iterator[BinaryIO]:
     """A file to write bytes to, which takes the place of `path` when the block ends without an exception.
 
     Until then, and where the block fails after something was written, it is `NAME.unfinished-PROCESS` beside it. What
     is no regular file (a terminal, a pipe, a device) is written to as it is.
 
+    Args:
+        begin: opens the unfinished file; by default a new one.
     Raises:
         DataError: it cannot be written.
     """
@@ -68,7 +70,7 @@ def output_file(path: str | Path) -> Iterator[BinaryIO]:
         return
     unfinished = target.with_name(f"{target.name}.unfinished-{os.getpid()}")
     with _told(path):
-        file = open(unfinished, "wb")
+        file = open(unfinished, "wb") if begin is None else begin(unfinished)
     try:
         with naming(path), file:
             yield file

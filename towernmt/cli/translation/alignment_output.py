@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from towernmt.core.errors import SettingsError
 from towernmt.predict.alignment.plot import Picture, Pictures, token_picture
@@ -15,6 +15,7 @@ from towernmt.predict.output_file import check_apart, output_file
 if TYPE_CHECKING:
     from towernmt.predict.translator import Translator
 
+T = TypeVar("T", bound=list[Hypothesis])
 BEHIND = "-"
 """In place of a file: write the links behind each translation."""
 
@@ -52,7 +53,7 @@ class AlignmentOutput:
         """What stands behind a translation on its line; None for nothing."""
         return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._behind else None
 
-    def watch(self, translations: Iterable[list[Hypothesis]], translator: Translator) -> Iterator[list[Hypothesis]]:
+    def watch(self, translations: Iterable[T], translator: Translator) -> Iterator[T]:
         """The translations of lines, as they are, while their alignments are written."""
         for hypotheses in translations:
             if self._file:

@@ -147,12 +147,12 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
                                 "translations of each other, line by line.")
 
     def translate(one: argparse.Namespace, name: str) -> System:
-        details = {"attention": True} if args.html and _gives_attention(one.model) else {}
-        translator, start = make_translator(one, **details), time.perf_counter()
+        attends = bool(args.html) and _gives_attention(one.model)
+        translator, start = make_translator(one, attention=attends), time.perf_counter()
         hypotheses, attention = [], []
         for best, *_ in translator.translate_stream(source or [], args.source):
             hypotheses.append(best.text)
-            if details:
+            if attends:
                 attention.append(sentence_attention(best.details, translator.source_vocabulary,
                                                     translator.target_vocabulary))
         return System(name, hypotheses, translator.checkpoint, time.perf_counter() - start, attention or None)

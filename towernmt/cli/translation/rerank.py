@@ -8,9 +8,11 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from towernmt.cli.translation.answers import as_text
 from towernmt.cli.translation.rerank_options import add_mbr_options, mbr_reranker, run_and_weight
-from towernmt.cli.translation.translate import log_to_stderr, write_translations
+from towernmt.cli.translation.translate import log_to_stderr
 from towernmt.core.errors import SettingsError
+from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.reranking.nbest_file import read_nbest
 from towernmt.predict.reranking.reranker import Reranker, reranked
@@ -61,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
         name = args.input or "stdin"
         found = _reranked(args, read_nbest(clean_lines(stream, name), name))
         output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
-        write_translations(output, found, n_best=args.n_best, scores=args.scores)
+        lines = LineOutput(output)
+        for number, hypotheses in enumerate(found, start=1):
+            lines.write(number, as_text(number - 1, hypotheses, args.n_best, args.scores))
     return 0
 
 

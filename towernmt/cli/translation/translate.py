@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from towernmt.cli.translation.alignment_output import add_alignment_options, alignment_output
+from towernmt.cli.translation.alignment_output import BEHIND, add_alignment_options, alignment_output
+from towernmt.cli.translation.answers import json_answers, task_of, text_answers
 from towernmt.cli.translation.ensemble_options import add_model_options, chosen_models
+from towernmt.cli.translation.line_options import add_line_options, files_of_lines, options_of_all_lines
 from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
 from towernmt.cli.translation.search_options import add_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.hypotheses import Hypothesis
-from towernmt.predict.output_file import check_apart, output_file
+from towernmt.predict.lines.options import PLAIN, LineOptions
+from towernmt.predict.lines.resumable import LineOutput, resumable_output
+from towernmt.predict.output_file import check_apart
 from towernmt.predict.text_io import open_input
 
 if TYPE_CHECKING:
@@ -31,49 +33,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write the N best translations of each line, one a line: "
                              "`line number from 0 ||| text ||| score`")
     parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
+    parser.add_argument("--json", action="store_true",
+                        help='read one JSON object a line, as {"text": "...", "prefix": "..."}, and write one a line')
+    parser.add_argument("--token-scores", action="store_true",
+                        help="with --json: the tokens of each best translation, and the log-probability of each")
+    parser.add_argument("--resume", action="store_true",
+                        help="go on with an output that was begun and not finished, if there is one")
     parser.add_argument("--window", type=int, metavar="LINES",
                         help="lines read before the first translation is written, to sort them by length; 1 "
                              f"answers line by line (default: {StreamSettings.window}; 1 on a terminal)")
+    add_line_options(parser)
     add_alignment_options(parser)
     add_model_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Translate; returns the exit status."""
-    if args.scores and args.n_best:
-        raise SettingsError("--n-best writes scores already: leave out --scores.")
-    check_apart(("--output", args.output), {"--input": args.input}, args.model)
+    _check(args)
     if args.window is None and args.input is None and sys.stdin.isatty():
         args.window = 1
+    window = StreamSettings.window if args.window is None else args.window
+    name = args.input or "stdin"
     with ExitStack() as files:
         source = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
-        translator = make_translator(args, attention=alignments.wanted)
-        output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
-        stream = alignments.watch(translator.translate_stream(source, args.input or "stdin"), translator)
-        write_translations(output, stream, n_best=args.n_best, scores=args.scores, behind=alignments.behind)
+        translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
+                                     options=options_of_all_lines(args))
+        output = LineOutput(sys.stdout.buffer, window)
+        if args.output:
+            output = files.enter_context(
+                resumable_output(args.output, window, task_of(args, translator), args.resume))
+        lines, first = output.lines_of(source, name), output.start.lines + 1
+        answers = json_answers if args.json else text_answers
+        for number, answer in enumerate(answers(args, translator, lines, name, first, alignments), start=first):
+            output.write(number, answer)
     return 0
 
 
-def write_translations(output: BinaryIO, translations: Iterable[list[Hypothesis]],
-                       n_best: int | None = None, scores: bool = False,
-                       behind: Callable[[Hypothesis], str] | None = None) -> None:
-    """Write the translations of each line as soon as they are there, as UTF-8.
-
-    Args:
-        behind: what stands behind each translation on its line.
-    """
-    for number, hypotheses in enumerate(translations):
-        for hypothesis in hypotheses[:n_best or 1]:
-            line = _format(number, hypothesis, n_best, scores) + (behind(hypothesis) if behind else "")
-            output.write(line.encode("utf-8") + b"\n")
-        output.flush()
-
-
-def _format(number: int, hypothesis: Hypothesis, n_best: int | None, scores: bool) -> str:
-    if n_best:
-        return f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
-    return f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text
+def _check(args: argparse.Namespace) -> None:
+    if args.n_best and args.scores:
+        raise SettingsError("--n-best writes scores already: leave out --scores.")
+    if args.json and args.scores:
+        raise SettingsError("--json writes scores already: leave out --scores.")
+    if args.token_scores and not args.json:
+        raise SettingsError("--token-scores needs --json, which has a place for them.")
+    if args.resume:
+        if not (args.input and args.output):
+            raise SettingsError("--resume needs --input and --output: what goes through a pipe is not there twice.")
+        if args.plot or args.alignments not in (None, BEHIND):
+            raise SettingsError("--resume goes on with --output alone: leave out --plot, and write alignments into the "
+                                "output (--alignments -).")
+    check_apart(("--output", args.output), {"--input": args.input, **files_of_lines(args)}, args.model)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -94,11 +104,13 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
     device.add_argument("--cpu", action="store_true", help="translate on the CPU")
 
 
-def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False) -> Translator:
+def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
+                    options: LineOptions = PLAIN) -> Translator:
     """The translator that the arguments ask for.
 
     Args:
         log_probs, attention: give these with each hypothesis.
+        options: what all lines ask for.
     Raises:
         SettingsError: a value that cannot work.
         CheckpointError: there is no such checkpoint, or it does not fit its run.
@@ -120,7 +132,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
 
     log_to_stderr()
     return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
-                      log_probs=log_probs, attention=attention, **search)
+                      log_probs=log_probs, attention=attention, options=options, **search)
 
 
 def log_to_stderr() -> None:

@@ -104,7 +104,7 @@ class DirectoryLock:
 
     def _lock(self, descriptor: int) -> None:
         try:
-            _lock_descriptor(descriptor)
+            lock_descriptor(descriptor)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 logger.warning("%s: this file system has no locks, so nothing keeps a second writer out.",
@@ -116,7 +116,12 @@ class DirectoryLock:
                 raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
-def _lock_descriptor(descriptor: int) -> None:
+def lock_descriptor(descriptor: int) -> None:
+    """Lock an open file for this process alone, until it is closed.
+
+    Raises:
+        OSError: another process holds it, or the file system has no locks.
+    """
     if sys.platform == "win32":
         import msvcrt
 

@@ -45,6 +45,7 @@ class LineOptions:
             value = getattr(self, name)
             if isinstance(value, str) or not all(isinstance(text, str) for text in value):
                 raise SettingsError(f"{name}={value!r}: give a list of texts.")
+            object.__setattr__(self, name, tuple(value))
         if self.n_best is not None and self.n_best < 1:
             raise SettingsError(f"n_best={self.n_best}: give 1 or more.")
         known = {field.name for field in dataclasses.fields(SearchSettings)}
@@ -57,7 +58,7 @@ class LineOptions:
         """These options, and of `others` those that are not given here; avoided phrases are those of both."""
         changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)
                    if getattr(self, field.name) != getattr(PLAIN, field.name)}
-        changes |= {name: [*getattr(others, name), *getattr(self, name)] for name in _LISTS}
+        changes |= {name: (*getattr(others, name), *getattr(self, name)) for name in _LISTS}
         changes |= {"search": {**others.search, **self.search}, "inputs": {**others.inputs, **self.inputs}}
         return dataclasses.replace(others, **changes)
 

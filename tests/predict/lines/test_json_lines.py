@@ -1,0 +1,72 @@
+"""Lines of JSON to requests, and translations to lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
+from towernmt.predict.lines.json_lines import Request, read_requests, written
+from towernmt.predict.lines.options import LineOptions
+
+WORDS = WordVocabulary([*SPECIAL_PIECES, "good", "morning"])
+
+
+def read(*objects: Any) -> list[Request]:
+    lines = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in objects]
+    return list(read_requests(lines, "in.jsonl"))
+
+
+def test_an_object_says_what_is_asked_in_our_names_or_sockeyes() -> None:
+    assert read({"text": "Guten Morgen"}, {"text": "a", "target_prefix": "x", "avoid": ["y", "z"], "n_best": 3},
+                {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}}) == [
+        Request("Guten Morgen", LineOptions(), {}),
+        Request("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
+        Request("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}})]
+
+
+def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:
+    beside, = read({"text": "das Haus", "factors": ["DET NOUN", "low cap"]})
+    assert beside.text == "das|DET|low Haus|NOUN|cap"
+    with pytest.raises(DataError, match=r"line 1: factor 2 has 1 values for the 2 words"):
+        read({"text": "das Haus", "factors": ["DET NOUN", "low"]})
+    with pytest.raises(DataError, match="one for each factor"):
+        read({"text": "das Haus", "factors": "DET NOUN"})
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    (b"{", r"in.jsonl line 2: this is no JSON \(character 2: Expecting property name"),
+    (b'{"text": "\xff"}', r"in.jsonl line 2: this is no JSON \(not UTF-8\)"), (b"\n", "line 2: this is no JSON"),
+    (["text"], "line 2: write one JSON object a line, with a text"), ({"txt": "a"}, "with a text to translate"),
+    ({"text": 5}, "with a text to translate"),
+    ({"text": "a", "prefx": "b"}, "line 2: the field 'prefx' is not known: did you mean prefix?"),
+    ({"text": "a", "qqq": "b"}, "line 2: the field 'qqq' is not known: there are avoid, "),
+    ({"text": "a", "inputs": {}}, "line 2: the field 'inputs' is not known"),
+    ({"text": "a", "prefix": "b", "target_prefix": "c"}, "'target_prefix' says again what another field says"),
+    ({"text": "a", "prefix": ["b"]}, r"line 2: prefix=\['b'\]: give a text"),
+    ({"text": "a", "avoid": "b"}, "line 2: avoid='b': give a list of texts"),
+    ({"text": "a", "n_best": 0}, "line 2: n_best=0: give 1 or more"),
+    ({"text": "a", "search": {"beam": 3}}, "line 2: search: 'beam' is no setting")])
+def test_what_cannot_be_read_is_one_sentence_with_its_line(line: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        read({"text": "a"}, line)
+    assert "\n" not in str(error.value)
+
+
+def test_an_answer_has_what_is_known_of_the_best_and_of_all() -> None:
+    details = TokenDetails([7, EOS], [4, 5, EOS], np.array([-0.5, -0.25, -0.125]))
+    translation = Translation([Hypothesis("good morning", -0.123456, details), Hypothesis("", -2.0)])
+    request, = read({"text": "a", "id": 5})
+    answer = json.loads(written(3, request, translation, WORDS, 2))
+    assert answer == {"sentence_id": 3, "id": 5, "translation": "good morning", "score": -0.1235,
+                      "tokens": ["good", "morning", "</s>"], "log_probs": [-0.5, -0.25, -0.125],
+                      "translations": ["good morning", ""], "scores": [-0.1235, -2.0]}
+    translation.fault, translation.retried = "loop", True
+    assert json.loads(written(3, request, translation, WORDS, 2, [(0, 1), (1, 0)])) == {
+        **answer, "fault": "loop", "retried": True, "alignment": [[0, 1], [1, 0]]}

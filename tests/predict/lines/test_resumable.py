@@ -1,0 +1,143 @@
+"""A long translation that is killed and gone on with gives the same bytes as one that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.predict.lines.journal import InputLines, Journal, Mark, read_journal, unfinished_output
+from towernmt.predict.lines.resumable import resumable_output
+
+PROGRAM = r"""
+import json, os, signal, sys
+import numpy as np
+from towernmt.cli.main import main
+from towernmt.cli.translation import translate
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.predict.batch_inputs import Asked
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
+from towernmt.predict.stream import translate_stream
+
+batches = 0
+
+def predict(source, source_length):
+    # The k-th best of a sentence; its scores depend on the whole batch, as rounding does.
+    global batches
+    batches += 1
+    if batches == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    tokens = np.stack([source, source[:, ::-1]], axis=1)
+    return tokens, np.stack([source.mean() + source.sum(1), source.mean() - source_length], axis=1) / -100
+
+class Echo:
+    checkpoint, search = "model", SearchSettings(n_best=2)
+    source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *map(str, range(50))])
+
+    def translate_stream(self, lines, name, options=None, first=1):
+        asked = None if options is None else (Asked(n_best=option.n_best) for option in options)
+        return translate_stream(predict, self.source_vocabulary, self.target_vocabulary, lines,
+                                StreamSettings(batch_sentences=3, window=7), name, asked, first=first)
+
+translate.make_translator = lambda args, **details: Echo()
+sys.exit(main(["translate", "--model", "none", "--window", "7", *sys.argv[2:]]))
+"""
+
+
+def run(killed_in_batch: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PROGRAM, str(killed_in_batch), *arguments], capture_output=True,
+                          text=True, check=False)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    lines = [" ".join(str((7 * line + word) % 50) for word in range(line % 5)) for line in range(40)]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    (tmp_path / "in.json").write_text("".join(json.dumps({"text": line, "n_best": 1 + number % 2}) + "\n"
+                                              for number, line in enumerate(lines)))
+    return tmp_path / "in"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [["--scores"], ["--n-best", "2"], ["--json"]], ids=lambda kind: kind[0])
+def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(source: Path, kind: list[str]) -> None:
+    given = [*kind, "--input", f"{source}.json" if kind == ["--json"] else str(source)]
+    whole, parts = source.with_name("whole"), source.with_name("parts")
+    assert run(0, *given, "--output", str(whole)).returncode == 0
+    for batch in (4, 1, 3):     # in the second window; in the first batch after resuming; a window later
+        killed = run(batch, *given, "--output", str(parts), "--resume")
+        assert killed.returncode == -signal.SIGKILL and not parts.exists()
+        begun = unfinished_output(parts)
+        assert begun is not None and whole.read_bytes().startswith(begun.read_bytes())
+        with begun.open("ab") as file:      # a line of which a part was written
+            file.write(b"half a li")
+    done = run(0, *given, "--output", str(parts), "--resume")
+    assert done.returncode == 0
+    assert parts.read_bytes() == whole.read_bytes() and whole.read_text().count("\n") >= 40
+    assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
+
+
+@pytest.mark.processes
+def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Path) -> None:
+    given = ["--input", str(source), "--output", str(source.with_name("out"))]
+    assert run(9, *given).returncode == -signal.SIGKILL
+    for change, message in ((["--scores"], r"--scores: false, and not with true"),
+                            (["--batch-tokens", "9"], "--batch-tokens: 4096, and not with 9")):
+        refused = run(0, *given, "--resume", *change)
+        assert refused.returncode == 1 and message in refused.stderr
+    text = source.read_text()
+    source.write_text("other" + text)
+    refused = run(0, *given, "--resume")
+    assert refused.returncode == 1 and "in is not the input that was being translated" in refused.stderr
+    source.write_text(text + "1 2 3\n")     # what was not done yet may be others, as a line that was mended
+    assert run(0, *given, "--resume").returncode == 0
+    assert source.with_name("out").read_text().endswith("1 2 3\n")
+
+
+def test_a_mark_is_behind_the_lines_that_are_done_and_knows_them(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"one\ntwo\r\n\nfour")
+    with open(tmp_path / "in", "rb") as stream:
+        lines = InputLines(stream, "in")
+        assert list(lines) == [b"one\n", b"two\r\n", b"\n", b"four"]
+        mark = lines.done(2, 100)
+        assert mark[:2] == (2, 9) and mark.output_bytes == 100
+    with open(tmp_path / "in", "rb") as stream:
+        assert list(InputLines(stream, "in", mark)) == [b"\n", b"four"]
+    (tmp_path / "in").write_bytes(b"one\ntwo!\n\nfour")
+    with open(tmp_path / "in", "rb") as stream, pytest.raises(DataError, match="its first 2 lines are others now"):
+        InputLines(stream, "in", mark)
+
+
+def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) -> None:
+    unfinished, task = tmp_path / "out.unfinished-7", {"model": "a", "beam": 4}
+    unfinished.write_bytes(b"x" * 25)
+    journal = Journal(unfinished, task, Mark())
+    for lines in (10, 20, 30):
+        journal.add(Mark(lines, lines, "f", lines))
+    with pytest.raises(DataError, match="is being written to by another process"):
+        read_journal(unfinished, task)
+    journal.close()
+    with open(journal.path, "a") as file:
+        file.write('{"lines": 4')      # a record of which a part was written
+    assert read_journal(unfinished, task) == Mark(20, 20, "f", 20)
+    with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: take the same"):
+        read_journal(unfinished, {**task, "beam": 5})
+    assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
+
+
+def test_what_fails_before_anything_is_written_leaves_nothing_and_what_ends_well_no_journal(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), resumable_output(f"{tmp_path}/out", 5, {}, False):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with resumable_output(f"{tmp_path}/out", 5, {}, True) as output:
+        assert output.start == Mark()
+        output.write(1, ["a"])
+        assert sorted(path.suffix for path in tmp_path.iterdir()) == [".journal", f".unfinished-{os.getpid()}"]
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["a\n"]
