@@ -1,4 +1,4 @@
-"""Modules of these tests under names of their own: tests are no package."""
+"""Modules of these tests, and the tiny models of others, under names of their own: tests are no package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location(
-    "towernmt_toy_model", Path(__file__).parent / "decoding" / "toy_model.py")
-assert _spec is not None and _spec.loader is not None
-_module = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault(_spec.name, _module)
-_spec.loader.exec_module(_module)
+_HERE = Path(__file__).parent
+for _path in (_HERE / "decoding" / "toy_model.py", _HERE.parent / "models" / "tiny_models.py"):
+    _spec = importlib.util.spec_from_file_location(f"towernmt_{_path.stem}", _path)
+    assert _spec is not None and _spec.loader is not None
+    _module = importlib.util.module_from_spec(_spec)
+    sys.modules.setdefault(_spec.name, _module)
+    _spec.loader.exec_module(_module)

@@ -118,20 +118,33 @@ def test_a_strategy_of_ones_own_decodes_what_its_input_says_with_the_scores_and_
     np.testing.assert_allclose(found.attention[:, 0], attention, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [SearchSettings(beam_size=1), SearchSettings(beam_size=4, n_best=3),
-                                      SamplingSettings(samples=3)])
+@pytest.mark.parametrize("settings", [
+    SearchSettings(beam_size=1, length_penalty=0.0), SearchSettings(beam_size=4, n_best=3, length_penalty=0.0),
+    SearchSettings(beam_size=4, beam_groups=2, n_best=4, length_penalty=0.0), SamplingSettings(samples=3),
+    SearchSettings(selection="sampling", n_best=3, top_p=0.9)])
 def test_every_strategy_collects_the_attention_and_log_probabilities_of_teacher_forcing_for_what_it_finds(
         graph: Any, settings: Any) -> None:
-    sampling = isinstance(settings, SamplingSettings)
-    plain = sampling_for(settings) if sampling else decoding_for(settings)
+    plain = sampling_for(settings) if isinstance(settings, SamplingSettings) else decoding_for(settings)
     decoder = Decoder(rnnsearch(), Decoding(plain.strategy, plain.processors, LengthLimit(1.0, 3), attention=True,
                                             log_probs=True))
-    found = decoder(source=SOURCE, source_length=SOURCE_LENGTH, **({"draw": 1} if sampling else {}))
+    found = decoder(source=SOURCE, source_length=SOURCE_LENGTH, **({"draw": 1} if "draw" in decoder.inputs else {}))
     assert found.attention[1].std() > 0.02      # not the same everywhere
     for place in range(found.tokens.shape[1]):
         log_prob, attention = decoder.forced(found.tokens[:, place])
         np.testing.assert_allclose(found.attention[:, place], attention, atol=1e-5)
         np.testing.assert_allclose(found.log_probs[:, place], log_prob, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.scores[:, place], log_prob.sum(1), rtol=1e-4)
+
+
+def test_coverage_is_of_the_attention_that_teacher_forcing_has(graph: Any) -> None:
+    settings = SearchSettings(beam_size=3, n_best=2, length_penalty=0.0, coverage_penalty=0.5)
+    decoder = Decoder(rnnsearch(), decoding_for(settings))
+    found = decoder(source=SOURCE, source_length=SOURCE_LENGTH)
+    for place in range(2):
+        log_prob, attention = decoder.forced(found.tokens[:, place])
+        looked = np.clip(attention.sum(1), 1e-6, 1.0)
+        looked[np.arange(SOURCE.shape[1]) >= SOURCE_LENGTH[:, None]] = 1.0
+        np.testing.assert_allclose(found.scores[:, place], log_prob.sum(1) + 0.5 * np.log(looked).sum(1), rtol=1e-4)
 
 
 def test_attention_of_a_model_that_gives_none_is_refused(graph: Any) -> None:

@@ -105,11 +105,16 @@ def length_limit(source: list[int], settings: SearchSettings) -> int:
     return min(limit, settings.max_tokens) if settings.max_tokens else limit
 
 
+def normalised(log_prob: float, length: int, settings: SearchSettings) -> float:
+    alpha = settings.length_penalty
+    penalty = {"gnmt": ((5 + length) / 6) ** alpha, "average": length ** alpha}[settings.length_normalization]
+    return (log_prob + settings.word_reward * length) / penalty
+
+
 def plain_score(model: ToyModel, source: list[int], total: float, tokens: list[int], settings: SearchSettings) -> float:
     """The score of a finished hypothesis, from its log-probability."""
-    length, alpha = len(tokens), settings.length_penalty
-    penalty = {"gnmt": ((5 + length) / 6) ** alpha, "average": length ** alpha}[settings.length_normalization]
-    score = (total + settings.word_reward * length) / penalty
+    length = len(tokens)
+    score = normalised(total, length, settings)
     if settings.coverage_penalty:
         assert isinstance(model, LookingToyModel)
         looked = sum(model.attention(source, tokens[:i]) for i in range(length))
