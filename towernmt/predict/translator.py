@@ -33,7 +33,7 @@ class Translator:
     """Translates text with a checkpoint of a training run.
 
     Attributes:
-        checkpoint: the checkpoint in use (TensorFlow's prefix).
+        checkpoint: the checkpoint in use (TensorFlow's prefix); of an ensemble its members', joined by " + ".
         predictor: tensorpack's `OfflinePredictor`: (source int32 `[batch, source length]`, source_length
             int32 `[batch]`) to tokens int32 `[batch, n_best, length]` and scores float32
             `[batch, n_best]`. What the model or the processors declare beyond these two comes behind them, and so do

@@ -83,6 +83,13 @@ def test_a_stream_is_reranked_in_windows_with_the_source_of_each_line() -> None:
         list(reranked(lists, reranker, "abcd", name="test.de"))
 
 
+def test_lists_before_one_that_cannot_be_read_come_before_the_error() -> None:
+    found = reranked(read_nbest(["0 ||| a ||| 1", "1 ||| b ||| 1", "broken"], "file"), Backwards())
+    assert [next(found)[0].text] == ["a"]
+    with pytest.raises(DataError, match="file line 3"):
+        list(found)
+
+
 def test_nbest_files_of_moses_and_of_translate_are_read() -> None:
     lines = ["0 ||| a b ||| -0.5", "0 |||  ||| -1", "1 ||| c ||| LM= -3 TM= -4 ||| -7.25"]
     assert list(read_nbest(lines, "file")) == [[Hypothesis("a b", -0.5), Hypothesis("", -1.0)],

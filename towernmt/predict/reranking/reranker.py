@@ -33,7 +33,7 @@ def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
 
 def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
              window: int = WINDOW, name: str = "the source") -> Iterator[Translation]:
-    """The hypotheses of each line of a stream, reranked.
+    """The hypotheses of each line of a stream, reranked. Those before one that cannot be read come before the error.
 
     Args:
         lists: the hypotheses of each line.
@@ -44,13 +44,30 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
         DataError: there are not as many lines as lists.
     """
     rest, lines, number = iter(lists), iter(sources if sources is not None else ()), 0
-    while together := list(islice(rest, window)):
+    error: DataError | None = None
+    while error is None:
+        together, error = _read(rest, window)
+        if not together:
+            break
         read = [""] * len(together) if sources is None else list(islice(lines, len(together)))
         if len(read) < len(together):
             raise DataError(f"{name} has {number + len(read)} lines, but there are n-best lists of more: pass the text "
                             "that was translated.")
         yield from map(Translation, reranker(read, together))
         number += len(together)
+    if error is not None:
+        raise error
     if next(lines, None) is not None:
         raise DataError(f"There are n-best lists of {number} lines, but {name} has more: pass the text that was "
                         "translated.")
+
+
+def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypothesis]], DataError | None]:
+    """The next lists, and the error that ended them."""
+    found: list[list[Hypothesis]] = []
+    try:
+        for hypotheses in islice(lists, count):
+            found.append(hypotheses)        # noqa: PERF402 -- what came before an error is kept
+    except DataError as error:
+        return found, error
+    return found, None
