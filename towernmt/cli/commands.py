@@ -55,6 +55,10 @@ towernmt evaluate --source test.de --reference test.en --system runs/de-en --sys
         "towernmt.cli.translation.rerank", "put n-best lists into another order, by further models or by MBR",
         """towernmt translate --model runs/de-en --n-best 20 --beam 20 < test.de > test.nbest
 towernmt rerank --source test.de --reverse-model runs/en-de:0.5 < test.nbest > test.hyp"""),
+    "align": Command(
+        "towernmt.cli.translation.align", "link the words of sentence pairs, and rate alignments",
+        """towernmt align --model runs/de-en --source train.de --target train.en --output train.links
+towernmt align --links train.links --gold gold.links"""),
     "check": Command(
         "towernmt.cli.training.check", "check a model against the rules of tower functions",
         "towernmt check my_model.py:MyModel"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    "alignment.aligner": ["Aligner"],
+    "alignment.word_alignment": ["WordAlignment"],
     "evaluate": ["Scores", "corpus_scores"],
     "decoding.search": ["SearchPredictor", "SearchResult", "beam_search", "build_predictor",
                         "build_search_predictor", "search_signature", "search_tower"],

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = tokens = characters = 0
     total = 0.0
     with output_file(args.output) if args.output else nullcontext(sys.stdout.buffer) as output:
-        for score in scorer.score_stream(_read_pairs(args.source, args.target), args.source, args.tokens):
+        for score in scorer.score_stream(read_pairs(args.source, args.target), args.source, args.tokens):
             output.writelines(line.encode() + b"\n" for line in _lines(pairs, score, args))
             pairs, tokens, characters = pairs + 1, tokens + score.tokens, characters + score.characters
             total += score.log_prob
@@ -86,7 +86,12 @@ def _lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[
         yield f"{score.mean if args.mean else score.log_prob:.6f}"
 
 
-def _read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+def read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """The lines of two files, side by side.
+
+    Raises:
+        DataError: a file cannot be read, or one has more lines.
+    """
     with open_input(source) as sources, open_input(target) as targets:
         lines = zip_longest(clean_lines(sources, source), clean_lines(targets, target))
         for number, (one, other) in enumerate(lines, start=1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,16 @@ class WordAlignment:
         """The links as text: `0-0 1-2`."""
         return pharaoh(self.links(threshold))
 
+    def as_json(self) -> dict[str, Any]:
+        """The words of both sides, and the weights with 4 digits: for each target word those of the source words."""
+        weights = [[round(weight, 4) for weight in row] for row in self.weights.tolist()]
+        return {"source": self.source, "target": self.target, "weights": weights}
+
+
+def words_of_line(vocabulary: Vocabulary, line: str) -> list[str]:
+    """The words of a line, without their factors if the vocabulary has some."""
+    return vocabulary.plain_words(line) if isinstance(vocabulary, FactoredVocabulary) else clean(line).split()
+
 
 @dataclass(frozen=True)
 class SourceWords:
@@ -52,8 +63,7 @@ class SourceWords:
     @classmethod
     def of(cls, vocabulary: Vocabulary, line: str, limit: int) -> SourceWords:
         """Those of a line that was translated in pieces of at most `limit` tokens."""
-        words = vocabulary.plain_words(line) if isinstance(vocabulary, FactoredVocabulary) else clean(line).split()
-        return cls(words, words_of_source(vocabulary, line, limit))
+        return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit))
 
     def aligned(self, target: str, target_words: Sequence[int], attention: np.ndarray) -> WordAlignment:
         """Align them to the words of a text.

@@ -1,0 +1,169 @@
+"""The aligner, `towernmt align` and aligned translations, on a model that has learnt to copy by heart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+
+from towernmt.checkpoint.files import write_checkpoint
+from towernmt.cli.main import main
+from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf1
+from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.models.interface import NMTModel
+from towernmt.models.layers.randomness import set_seed
+from towernmt.models.recurrent.seq2seq import Seq2Seq, Seq2SeqSettings
+from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.predict.alignment.aligner import Aligner
+from towernmt.predict.translator import Translator
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import settings_of_model
+
+WORDS = [f"w{i}" for i in range(16)]
+SIZE = len(SPECIAL_PIECES) + len(WORDS)
+LINES = ["w3 w1 w2 w7 w5", "", "w4 w9", "w8 w12 w11", "w15 w6 w1 w2 w3 w0 w9"]
+
+
+class Data:
+    """The vocabularies of a corpus."""
+
+    directory = "data"
+    source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
+
+    def copy_vocabularies(self, directory: Path) -> None:
+        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
+
+
+def write_run(path: Path, model: NMTModel, steps: int) -> Path:
+    """A run of a model that has seen so many batches of sentences, which are their own translations."""
+    run = RunDirectory(path)
+    run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]
+    random = np.random.default_rng(1)
+    with tf1.Graph().as_default():
+        set_seed(1)
+        inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()]
+        with TrainTowerContext(""):
+            train = model.optimizer().minimize(model.build_graph(*inputs))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            for _ in range(steps):
+                sizes = random.integers(2, 8, 32)
+                ids = [(random.choice(len(WORDS), size, replace=False) + 4).tolist() for size in sizes]
+                arrays = [*pad_sentences(ids), *pad_sentences(ids)]
+                session.run(train, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
+            write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1,
+                             {"step": 1, "position": None, "callbacks": {}})
+    return path
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return Transformer(TransformerSettings(
+        hidden_size=32, filter_size=64, heads=1, encoder_layers=1, decoder_layers=1, source_vocab_size=SIZE,
+        target_vocab_size=SIZE, residual_dropout=0.0, embedding_dropout=0.0, label_smoothing=0.0),
+        OptimizerSettings(learning_rate=5e-3), clip_norm=1.0)
+
+
+@pytest.fixture(scope="module")
+def copier(tmp_path_factory: pytest.TempPathFactory, model: Transformer) -> Path:
+    return write_run(tmp_path_factory.mktemp("copier"), model, 300)
+
+
+def diagonal(line: str) -> str:
+    return " ".join(f"{i}-{i}" for i in range(len(line.split())))
+
+
+def test_a_model_that_has_learnt_to_copy_aligns_the_diagonal_whatever_the_batches(copier: Path) -> None:
+    for batch_tokens in (1, 4096):
+        aligner = Aligner(copier, device="cpu", batch_tokens=batch_tokens, window=2)
+        found = aligner.align(zip(LINES, LINES, strict=True))
+        assert [alignment.pharaoh() for alignment in found] == list(map(diagonal, LINES))
+    assert aligner.align((LINES[0], "")).weights.shape == (0, 5) and aligner.align(("", "w1")).links() == []
+
+
+def test_its_translations_are_linked_as_they_are_aligned(copier: Path) -> None:
+    found = [best for best, *_ in Translator(copier, 3, attention=True, device="cpu").translate_nbest(LINES)]
+    assert [best.text for best in found] == LINES
+    for best, expected in zip(found, Aligner(copier).align(zip(LINES, LINES, strict=True)), strict=True):
+        if best.alignment is not None:
+            assert best.alignment.pharaoh() == expected.pharaoh()
+            np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
+
+
+def test_the_weights_are_the_attention_of_teacher_forcing_for_every_pair(copier: Path, model: Transformer) -> None:
+    pairs = [("w1 w2 w3", "w9 w3"), ("w7", "w1 w2 w3 w4 w5")]
+    found = Aligner(copier, device="cpu").align(pairs)
+    with tf1.Graph().as_default(), PredictTowerContext(""):
+        source, length, target_in = (tf1.placeholder("int32", shape) for shape in ([None, None], [None], [None, None]))
+        hidden, attention = model.decode_with_attention(model.encode(source, length), target_in)
+        model.output_projection().logits(hidden)
+        with tf1.Session() as session:
+            tf1.train.Saver().restore(session, str(copier / "checkpoints/step-1/model"))
+            for (one, other), alignment in zip(pairs, found, strict=True):
+                ids, out = [*Data.source_vocabulary.encode(one), EOS], Data.source_vocabulary.encode(other)
+                expected = session.run(attention, {source: [ids], length: [len(ids)], target_in: [[BOS, *out[:-1]]]})
+                np.testing.assert_allclose(alignment.weights, expected[0, :, :-1], atol=1e-5)
+
+
+def run_align(tmp_path: Path, *arguments: str) -> list[str]:
+    output = tmp_path / "links"
+    assert main(["align", f"--output={output}", *arguments]) == 0
+    return output.read_text().splitlines()
+
+
+def test_the_command_writes_a_line_a_pair_and_the_error_rate(copier: Path, tmp_path: Path,
+                                                             capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES))
+    gold = [diagonal(line) for line in LINES]
+    gold[2] = "0-0 1?0"
+    (tmp_path / "gold").write_text("".join(f"{line}\n" for line in gold))
+    files = [f"--model={copier}", f"--source={tmp_path}/text", f"--target={tmp_path}/text"]
+    assert run_align(tmp_path, *files, f"--gold={tmp_path}/gold") == list(map(diagonal, LINES))
+    # 17 links, 16 sure ones, 16 found of either kind
+    assert "AER = 3.03  precision = 94.12  recall = 100.00  (5 pairs, 17 links)" in capfd.readouterr().err
+    both = run_align(tmp_path, *files, f"--reverse-model={copier}", "--symmetrise=intersection")
+    assert both == list(map(diagonal, LINES))
+    first = json.loads(run_align(tmp_path, *files, "--json", "--threshold=0.5")[0])
+    assert first["source"] == first["target"] == LINES[0].split() and first["links"] == [[i, i] for i in range(5)]
+    assert np.diag(first["weights"]).min() > 0.5
+
+
+def test_the_command_joins_and_rates_links_that_are_there_already(tmp_path: Path, capfd: pytest.CaptureFixture[str]
+                                                                  ) -> None:
+    (tmp_path / "one").write_text("0-0 1-1\n0-0\n")
+    (tmp_path / "other").write_text("0-0 1-2\n\n")
+    (tmp_path / "gold").write_text("1-1 2p3\n1-1\n")
+    files = [f"--links={tmp_path}/one", f"--reverse-links={tmp_path}/other"]
+    assert run_align(tmp_path, *files) == ["0-0 1-1 1-2", "0-0"]
+    assert run_align(tmp_path, *files, "--symmetrise=intersection", f"--gold={tmp_path}/gold", "--gold-from=1"
+                     ) == ["0-0", ""]
+    assert "AER = 33.33  precision = 100.00  recall = 50.00" in capfd.readouterr().err
+    (tmp_path / "gold").write_text("1-1\n")
+    assert main(["align", f"--links={tmp_path}/one", f"--gold={tmp_path}/gold"]) == 1
+    assert "gold ends after 1 lines, but there are more pairs" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ([], "Pass --model to align"), (["--model=x"], "pass --source and --target"),
+    (["--links=x", "--symmetrise=union"], "pass --reverse-model"), (["--links=x", "--json"], "weights of one model"),
+    (["--links=x", "--threshold=0"], "--threshold 0.0: choose"),
+])
+def test_arguments_that_cannot_work_are_refused(arguments: list[str], message: str,
+                                                capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["align", *arguments]) == 1
+    assert message in capfd.readouterr().err
+
+
+def test_a_model_without_attention_is_refused_with_its_name(tmp_path: Path) -> None:
+    mute = Seq2Seq(Seq2SeqSettings(embedding_size=4, hidden_size=4, layers=1, attention="none", source_vocab_size=SIZE,
+                                   target_vocab_size=SIZE))
+    with pytest.raises(SettingsError, match=r"its model \(Seq2Seq\) gives no attention"):
+        Aligner(write_run(tmp_path, mute, 0))
