@@ -16,7 +16,7 @@ PACKAGE = ROOT / "towernmt"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 420
 PACKAGES = ("callbacks", "check", "dataflow", "input_source", "models", "models.convs2s", "models.layers",
-            "models.recurrent", "models.transformer", "optim", "predict", "run", "train")
+            "models.recurrent", "models.transformer", "optim", "predict", "predict.evaluation", "run", "train")
 """Those that export names."""
 
 

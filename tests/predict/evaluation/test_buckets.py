@@ -26,6 +26,7 @@ def test_each_range_of_lengths_is_scored_as_a_corpus_of_its_own():
     found = by_length([2, 1, 3, 2], [System("a", hypotheses), System("b", references)], [references],
                       MetricSettings(("chrf",)), bounds=[1, 2, 7])
     assert [(bucket.label, bucket.sentences) for bucket in found] == [("1", 1), ("2", 2), ("3-7", 1)]
+    assert by_length([0], [System("a", [""])], [[""]], MetricSettings(("chrf",)))[0].label == "0-5"
     expected = CHRF().corpus_score(["one too", "x"], [["one two", "six seven"]]).score
     assert found[1].scores["chrF2"] == pytest.approx([expected, 100])
 

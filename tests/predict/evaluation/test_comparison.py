@@ -59,6 +59,12 @@ def test_one_system_alone_has_scores_and_intervals(systems, references):
     assert found.randomization_signatures == {}
 
 
+def test_a_system_as_good_as_the_baseline_is_never_said_to_differ(systems, references):
+    again = System("again", systems[0].hypotheses)
+    found = compare([*systems[:2], again], references, MetricSettings(("bleu",)), DRAWS)
+    assert [[sure for _, _, sure in one.chances] for one in found.scores["BLEU"]] == [[], [True, True], [False, False]]
+
+
 def test_a_seed_of_the_environment_is_left_as_it_was(systems, references, monkeypatch):
     for seed in ("99", None):
         if seed:

@@ -87,7 +87,7 @@ def by_length(lengths: Sequence[int], systems: Sequence[System], references: Seq
     for sentence, length in enumerate(lengths):
         places[bucket_of(length, bounds)].append(sentence)
     buckets = []
-    for label, chosen in zip(labels(bounds, 1), places, strict=True):
+    for label, chosen in zip(labels(bounds, min(1, *lengths)), places, strict=True):
         if not chosen:
             continue
         others = [[lines[i] for i in chosen] for lines in references]

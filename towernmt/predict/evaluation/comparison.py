@@ -14,6 +14,9 @@ from towernmt.core.settings import check_ranges, setting
 from towernmt.predict.evaluation.attention import SentenceAttention
 from towernmt.predict.evaluation.metrics import MetricSettings, make_metrics
 
+LEVEL = 0.05
+"""A difference that is less probable than this by chance is significant."""
+
 
 @dataclass(frozen=True)
 class SignificanceSettings:
@@ -59,7 +62,8 @@ class SystemScore:
         mean: of the test sets that the bootstrap drew.
         interval: half the width of the 95 % confidence interval around `mean`.
         bootstrap_p, randomization_p: how probable a difference as large as that from the baseline is by chance; None:
-            it is the baseline.
+            it is the baseline. Where there is no difference at all, sacreBLEU gives the least probability.
+        differs: whether the score is another than the baseline's.
     """
 
     score: float
@@ -67,6 +71,13 @@ class SystemScore:
     interval: float
     bootstrap_p: float | None = None
     randomization_p: float | None = None
+    differs: bool = False
+
+    @property
+    def chances(self) -> list[tuple[str, float, bool]]:
+        """Of each test its name, the probability, and whether the difference is significant."""
+        found = (("bootstrap", self.bootstrap_p), ("randomisation", self.randomization_p))
+        return [(name, p, self.differs and p < LEVEL) for name, p in found if p is not None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,8 @@ def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metr
                  for metric, (one,) in bootstrap.items()}
         return Comparison(found, signatures, {})
     others, randomization = _test("ar", named, references, metrics, significance)
-    scores = {metric: [SystemScore(float(b.score), float(b.mean), float(b.ci), b.p_value, r.p_value)
+    scores = {metric: [SystemScore(float(b.score), float(b.mean), float(b.ci), b.p_value, r.p_value,
+                                   b.score != results[0].score)
                        for b, r in zip(results, randomization[metric], strict=True)]
               for metric, results in bootstrap.items()}
     return Comparison(scores, signatures, others)

@@ -18,7 +18,6 @@ from towernmt.predict.evaluation.comparison import System, SystemScore
 from towernmt.predict.evaluation.differences import marked, marked_where_no_other
 from towernmt.predict.evaluation.metrics import LOWER_IS_BETTER
 from towernmt.predict.evaluation.report import Report
-from towernmt.predict.evaluation.tables import LEVEL
 from towernmt.predict.evaluation.words import words
 
 SENTENCE_METRICS = {"chrf": "chrF", "bleu": "BLEU"}
@@ -99,10 +98,8 @@ def _score(one: SystemScore, of_all: Sequence[SystemScore], lower_is_better: boo
     best = (min if lower_is_better else max)(other.score for other in of_all)
     lines = [f'<span class="{"best" if one.score == best else "other"}">{one.score:.2f}</span> '
              f"<small>± {one.interval:.2f}</small>"]
-    for name, p in (("bootstrap", one.bootstrap_p), ("randomisation", one.randomization_p)):
-        if p is not None:
-            lines.append(f'<small class="{"sure" if p < LEVEL else "unsure"}">{name} p = {p:.4f}'
-                         f"{' *' if p < LEVEL else ''}</small>")
+    for name, p, sure in one.chances:
+        lines.append(f'<small class="{"sure" if sure else "unsure"}">{name} p = {p:.4f}{" *" if sure else ""}</small>')
     return f"<td>{'<br>'.join(lines)}</td>"
 
 

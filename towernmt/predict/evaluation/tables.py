@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from towernmt.predict.evaluation.comparison import LEVEL
 from towernmt.predict.evaluation.report import Report
-
-LEVEL = 0.05
-"""A difference that is less probable than this by chance has a star."""
 
 
 def score_table(report: Report) -> str:
@@ -19,8 +17,9 @@ def score_table(report: Report) -> str:
         scores = [comparison.scores[metric][i] for metric in metrics]
         rows.append([system.name, *(f"{one.score:.2f} ± {one.interval:.2f}" for one in scores)])
         if i:
-            rows.append(["  bootstrap", *(_chance(one.bootstrap_p) for one in scores)])
-            rows.append(["  randomisation", *(_chance(one.randomization_p) for one in scores)])
+            chances = zip(*(one.chances for one in scores), strict=True)    # test by test, of each metric
+            rows += [[f"  {of_test[0][0]}", *(f"p = {p:.4f}{' *' if sure else '  '}" for _, p, sure in of_test)]
+                     for of_test in chances]
     count = len(report.references[0])
     return "\n".join([
         f"{count:,} sentence{'s' * (count != 1)}; ± is the 95 % confidence interval"
@@ -68,10 +67,6 @@ def _examples(report: Report, title: str, numbers: Sequence[int], systems: Seque
                   report.systems[i].hypotheses[number]] for i in systems]
         lines += [f"line {number + 1}", *(f"  {line}" for line in _aligned(rows, numbers=False))]
     return "\n".join(lines)
-
-
-def _chance(p: float | None) -> str:
-    return "" if p is None else f"p = {p:.4f}{' *' if p < LEVEL else ''}"
 
 
 def _aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:
