@@ -26,6 +26,8 @@ from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcesso
 from towernmt.predict.decoding.search import search_signature, search_tower
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.decoding.step import StepContext
+from towernmt.predict.lexical.lexicon import Entries, Lexicon
+from towernmt.predict.lexical.terminology import Term, Terminology
 from towernmt.predict.lines.options import LineOptions
 from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.trained_model import TrainedModel, make_predictor
@@ -315,3 +317,48 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> Non
     risk = MinimumBayesRisk("chrf")
     reranked = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk).translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
+def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path) -> None:
+    terms = Terminology([Term("w1 w2", "w14 w15"), Term("w3", "w13")])
+    translator = Translator(run_directory, beam_size=4, options=LineOptions(terminology=terms))
+    plain = Translator(run_directory, beam_size=4)
+    lines = ["w0 w1 w2", "w3 w4 w1", "w5 w6", "w3 w1 w2 w3"]
+    found = translator.translate_nbest(lines, options=[
+        LineOptions(), LineOptions(constraints=["w12", "w13", "w12"]), LineOptions(), LineOptions()])
+    assert "w14 w15" in found[0][0].text and [term.source for term in found[0].terms] == ["w1 w2"]
+    assert found[1][0].text.split().count("w12") >= 2 and "w13" in found[1][0].text.split()
+    assert found[2] == plain.translate_nbest(lines[2:3])[0] and found[2].terms == []
+    assert "w13" in found[3][0].text.split() and [term.source for term in found[3].terms] == ["w3", "w1 w2"]
+
+
+def test_each_piece_of_a_long_line_holds_the_terms_that_are_in_it_and_the_first_one_the_lines_phrases(
+        run_directory: Path) -> None:
+    terms = Terminology([Term("w2", "w12"), Term("w5", "w13")])
+    translator = Translator(run_directory, beam_size=4, stream=StreamSettings(max_source_length=3))
+    options = LineOptions(constraints=["w15"], terminology=terms)
+    whole, = translator.translate_nbest(["w1 w2 w3 w4 w5 w6"], options=[options])
+    first, = translator.translate_nbest(["w1 w2 w3"], options=[options])
+    second, = translator.translate_nbest(["w4 w5 w6"], options=[LineOptions(terminology=terms)])
+    assert whole[0].text == f"{first[0].text} {second[0].text}"
+    assert [term.target for term in whole.terms] == ["w12", "w13"]
+
+
+def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused(run_directory: Path) -> None:
+    with pytest.raises(DataError, match="terms.tsv line 2: 'house' holds what the target vocabulary"):
+        Translator(run_directory, beam_size=2, options=LineOptions(terminology=Terminology([
+            Term("Haus", "house", where="terms.tsv line 2")])))
+
+
+def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory: Path, tmp_path: Path) -> None:
+    vocabulary = Run(run_directory).vocabularies()[0]
+    pairs = np.arange(4, vocabulary.size)
+    Lexicon.of(Entries(pairs, pairs, np.ones(len(pairs)), np.zeros(vocabulary.size)), vocabulary, vocabulary
+               ).save(tmp_path / "lexicon")
+    translator = Translator(run_directory, beam_size=4, shortlist=str(tmp_path / "lexicon"))
+    assert set(translator.translate("w1 w2 w3").split()) <= {"w1", "w2", "w3", "<unk>"}
+    held = translator.translate("w1 w2 w3", options=LineOptions(constraints=["w9"]))
+    assert "w9" in held.split() and set(held.split()) <= {"w1", "w2", "w3", "w9", "<unk>"}
+    other = WordVocabulary([*SPECIAL_PIECES, *WORDS[:-1]])
+    Lexicon.of(Entries(pairs[:-1], pairs[:-1], np.ones(len(pairs) - 1), np.zeros(other.size)), other, other
+               ).save(tmp_path / "other")
+    with pytest.raises(SettingsError, match="other was made with other vocabularies"):
+        Translator(run_directory, shortlist=str(tmp_path / "other"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from towernmt.core.errors import DataError
 from towernmt.dataflow.order.padding import pad_sentences
 from towernmt.dataflow.vocabulary.base import PAD
+from towernmt.predict.lexical.terminology import Term
 
 LineInputs = Mapping[str, Any]
 """Further inputs of a line by name, such as a target prefix: NumPy arrays, or what NumPy makes one of."""
@@ -23,11 +24,16 @@ class Asked(NamedTuple):
         inputs: further inputs. Lines may have different ones.
         search: settings of the search that are others for this line.
         n_best: so many hypotheses at most; None for all.
+        terms: of a terminology that were found in the line, and are asked for.
+        of_piece: what is asked for a piece of the line in place of this, by the text of the piece and its number, from
+            0; None: the same.
     """
 
     inputs: LineInputs = {}
     search: Mapping[str, Any] = {}
     n_best: int | None = None
+    terms: Sequence[Term] = ()
+    of_piece: Callable[[str, int], Asked] | None = None
 
 
 NOTHING = Asked()

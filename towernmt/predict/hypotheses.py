@@ -11,6 +11,7 @@ from towernmt.dataflow.text.alignment import Link
 from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.predict.alignment.word_alignment import WordAlignment
 from towernmt.predict.alignment.words import joined_words
+from towernmt.predict.lexical.terminology import Term
 
 
 class Found(NamedTuple):
@@ -116,10 +117,12 @@ class Translation(list[Hypothesis]):
     Attributes:
         fault: what is seen to be wrong with the best one (see `lines.faults`); None for nothing.
         retried: whether it was searched for again because of that.
+        terms: of a terminology, which were found in the source and asked for.
     """
 
     fault: str | None = None
     retried: bool = False
+    terms: Sequence[Term] = ()
 
 
 def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translation:
@@ -134,6 +137,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
     together = Translation(hypotheses[:n_best])
     together.fault = next((piece.fault for piece in pieces if piece.fault), None)
     together.retried = any(piece.retried for piece in pieces)
+    together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
     return together
 
 

@@ -167,6 +167,7 @@ class _BatchTranslator(NamedTuple):
             Hypothesis(one_line(self.target_vocabulary.decode(found.text_ids(row, k)[0])), float(score),
                        with_words(found.details(row, k, piece.ids), self.target_vocabulary))
             for k, score in enumerate(found.scores[row]) if np.isfinite(score))
+        translation.terms = piece.asked.terms
         if self.searches.faults is not None:
             translation.fault = fault_of(translation[0].text, *found.text_ids(row, 0),
                                          lambda: self.source_vocabulary.decode(piece.ids))
@@ -203,5 +204,10 @@ def _encode(window: list[tuple[int, str, Asked]], name: str, vocabulary: Vocabul
         if len(pieces) > 1:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(pieces))
-        result.append([piece_of(piece, asked) for piece in pieces])
+        if asked.of_piece is None:
+            result.append([piece_of(piece, asked) for piece in pieces])
+        else:
+            texts = [text] if len(pieces) == 1 else map(vocabulary.decode, pieces)
+            result.append([piece_of(piece, asked.of_piece(part, place))
+                           for place, (piece, part) in enumerate(zip(pieces, texts, strict=False))])
     return result, error

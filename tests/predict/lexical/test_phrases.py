@@ -1,24 +1,34 @@
-"""Phrases of text as ids."""
+"""Phrases and terms as ids."""
 
 from __future__ import annotations
 
 import pytest
 
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.lexical.phrases import constraint_array, phrase_ids
+from towernmt.predict.lexical.phrases import WritableTerms, phrase_ids
+from towernmt.predict.lexical.terminology import Term, Terminology
 
 VOCABULARY = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", "new", "york"])
 
 
-def test_a_phrase_is_the_ids_of_its_words_and_an_array_is_padded() -> None:
-    phrases = [phrase_ids("new  york", VOCABULARY), phrase_ids("york", VOCABULARY)]
-    assert constraint_array(phrases).tolist() == [[4, 5], [5, 0]]
-    assert constraint_array([]).shape == (0, 0)
+def test_a_phrase_is_the_ids_of_its_words() -> None:
+    assert phrase_ids("new  york", VOCABULARY) == [4, 5]
 
 
 def test_a_phrase_that_no_translation_can_hold_is_refused() -> None:
-    with pytest.raises(DataError, match="'new amsterdam' holds what the target vocabulary does not know"):
+    with pytest.raises(SettingsError, match="'new amsterdam' holds what the target vocabulary does not know"):
         phrase_ids("new amsterdam", VOCABULARY)
-    with pytest.raises(DataError, match="is empty"):
+    with pytest.raises(SettingsError, match="is empty"):
         phrase_ids("  ", VOCABULARY)
+
+
+def test_the_terms_of_a_line_come_with_the_ids_of_their_translations() -> None:
+    term = Term("Neu York", "new york")
+    assert WritableTerms(Terminology([term]), VOCABULARY).found("in Neu York") == [(term, [4, 5])]
+
+
+def test_a_term_that_the_vocabulary_cannot_write_is_refused_with_its_line() -> None:
+    terms = Terminology([Term("Neu", "new"), Term("Haus", "house", where="terms.tsv line 7")])
+    with pytest.raises(DataError, match="terms.tsv line 7: 'house' holds what the target vocabulary"):
+        WritableTerms(terms, VOCABULARY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import BOS, PAD
 from towernmt.predict.decoding.length_limit import LengthLimit
 from towernmt.predict.decoding.loop import Decoding
@@ -19,6 +20,7 @@ from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.decoding.shortlist import Shortlist
 from towernmt.predict.decoding.strategies.ancestral import AncestralSampling
 from towernmt.predict.decoding.strategies.beam import BeamSearch
+from towernmt.predict.decoding.strategies.constrained_beam import ConstrainedBeamSearch
 from towernmt.predict.decoding.strategies.diverse_beam import DiverseBeamSearch
 from towernmt.predict.decoding.strategies.drawing import Truncation
 from towernmt.predict.decoding.strategies.greedy import GreedySearch
@@ -50,13 +52,29 @@ def _strategy(settings: SearchSettings) -> Strategy:
     scoring = _scoring(settings)
     if settings.beam_size == 1:
         return GreedySearch(scoring)
-    group_size = settings.beam_size // settings.beam_groups
-    stopping = Stopping(exact=settings.stopping != "none",
-                        enough=math.ceil(settings.patience * group_size) if settings.stopping == "first" else 0)
+    stopping = _stopping(settings, settings.beam_size // settings.beam_groups)
     if settings.beam_groups == 1:
         return BeamSearch(settings.beam_size, settings.n_best, scoring, stopping)
     return DiverseBeamSearch(settings.beam_size, settings.beam_groups, settings.diversity, settings.n_best, scoring,
                              stopping)
+
+
+def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
+    """What keeps the candidates of a search for translations that hold given phrases.
+
+    Raises:
+        SettingsError: the settings ask for a search that cannot hold phrases.
+    """
+    if settings.selection != "beam" or settings.beam_groups > 1:
+        raise SettingsError("Phrases that a translation must hold need a plain beam search: leave out selection=sampling "
+                            "and beam_groups, or the phrases and the terminology.")
+    return ConstrainedBeamSearch(settings.beam_size, settings.n_best, _scoring(settings),
+                                 _stopping(settings, settings.beam_size))
+
+
+def _stopping(settings: SearchSettings, beam_size: int) -> Stopping:
+    enough = math.ceil(settings.patience * beam_size) if settings.stopping == "first" else 0
+    return Stopping(exact=settings.stopping != "none", enough=enough)
 
 
 def _scoring(settings: SearchSettings) -> Scoring:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.predict.decoding.assembly import constrained_for
 from towernmt.predict.decoding.length_limit import LimitBehindPrefix
 from towernmt.predict.decoding.loop import Decoding
 from towernmt.predict.decoding.processors.avoided_phrases import AvoidedPhrases
@@ -59,6 +60,10 @@ def _avoid(plain: Plain) -> Decoding:
     return dataclasses.replace(plain.decoding, processors=processors)
 
 
+def _constraints(plain: Plain) -> Decoding:
+    return dataclasses.replace(plain.decoding, strategy=constrained_for(plain.settings))
+
+
 def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:
     """With a processor before which the others give way."""
     others = [GivesWay(processor, forcing) for processor in decoding.processors]
@@ -66,6 +71,7 @@ def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:
 
 
 SERVED_BY: dict[str, Callable[[Plain], Decoding]] = {
+    "constraints": _constraints,
     "avoid": _avoid,
     "prefix": _prefix,
     "continuation": _word_beginning,

@@ -9,6 +9,7 @@ from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.lexical.terminology import Terminology
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class LineOptions:
             last word is whole, and a new one follows.
         avoid: words and phrases that shall not come. One in lower case is avoided with a capital letter as well.
             "<s> " before a phrase avoids it at the beginning only, " </s>" behind it at the end.
+        constraints: words and phrases that must come, each as it is written; one that is given twice comes twice. They
+            may share words. Of a line translated in pieces, the first piece holds them.
+        terminology: where the line holds one of its source terms, the target term must come, once.
         n_best: so many translations, at most the beam's size.
         search: other fields of `SearchSettings` for this line. Each combination that occurs has a tower of its own.
         inputs: further inputs by name, for a model or processors of one's own: arrays, as for a batch of one without
@@ -32,6 +36,8 @@ class LineOptions:
     prefix: str = ""
     partial_word: bool = False
     avoid: Sequence[str] = ()
+    constraints: Sequence[str] = ()
+    terminology: Terminology | None = None
     n_best: int | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +61,7 @@ class LineOptions:
                                     f"{', '.join(sorted(known))}.")
 
     def over(self, others: LineOptions) -> LineOptions:
-        """These options, and of `others` those that are not given here; avoided phrases are those of both."""
+        """These options, and of `others` those that are not given here; phrases are those of both."""
         changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)
                    if getattr(self, field.name) != getattr(PLAIN, field.name)}
         changes |= {name: (*getattr(others, name), *getattr(self, name)) for name in _LISTS}
@@ -65,11 +71,12 @@ class LineOptions:
 
 _TYPES: dict[str, tuple[Any, str]] = {
     "prefix": (str, "a text"), "partial_word": (bool, "true or false"), "avoid": (Sequence, "a list of texts"),
+    "constraints": (Sequence, "a list of texts"), "terminology": ((Terminology, type(None)), "a Terminology"),
     "n_best": ((int, type(None)), "a whole number"), "search": (Mapping, "settings by name"),
     "inputs": (Mapping, "arrays by name")}
-_LISTS = ("avoid",)
+_LISTS = ("avoid", "constraints")
 
 PLAIN = LineOptions()
 """A line that asks for nothing."""
-FIELDS = tuple(field.name for field in dataclasses.fields(LineOptions) if field.name != "inputs")
+FIELDS = tuple(field.name for field in dataclasses.fields(LineOptions) if field.name not in ("inputs", "terminology"))
 """What can be asked for by text."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import tee
 from typing import TypeVar
 
@@ -11,8 +12,10 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.batch_inputs import NOTHING, Asked
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.lexical.phrases import WritableTerms
+from towernmt.predict.lexical.terminology import Terminology
 from towernmt.predict.lines.options import PLAIN, LineOptions
-from towernmt.predict.lines.target_text import INPUTS, TargetText
+from towernmt.predict.lines.target_text import INPUTS, TargetText, padded
 
 L = TypeVar("L")
 
@@ -28,6 +31,9 @@ class Requests:
 
     def __init__(self, search: SearchSettings, vocabulary: Vocabulary, options: LineOptions = PLAIN) -> None:
         self._search, self._text, self._options = search, TargetText(vocabulary), options
+        self._vocabulary = vocabulary
+        self._terms: WritableTerms | None = None
+        self._terms_of(options.terminology)
 
     def of_lines(self, lines: Iterable[L], options: Iterable[LineOptions] | None, name: str,
                  first: int = 1) -> tuple[Iterable[L], Iterable[Asked] | None]:
@@ -58,13 +64,26 @@ class Requests:
         inputs = dict(options.inputs)
         for make in INPUTS:
             inputs.update(make(self._text, options))
+        terms = self._terms_of(options.terminology)
         search = dict(options.search)
         if options.n_best is not None and options.n_best > self._search.n_best:
             beam = search.get("beam_size", self._search.beam_size)
             search = {**search, "n_best": options.n_best, "beam_size": max(beam, options.n_best)}
         search = {name: value for name, value in search.items() if value != getattr(self._search, name)}
         dataclasses.replace(self._search, **search)
-        return Asked(inputs, search, options.n_best)
+        asked = Asked(inputs, search, options.n_best)
+        if not options.constraints and terms is None:
+            return asked
+        phrases = [self._text.phrase(phrase) for phrase in options.constraints]
+        return asked._replace(of_piece=partial(_with_phrases, asked, phrases, terms))
+
+    def _terms_of(self, terminology: Terminology | None) -> WritableTerms | None:
+        """The terms as ids; checked once, and kept."""
+        if terminology is None:
+            return None
+        if self._terms is None or self._terms.terminology is not terminology:
+            self._terms = WritableTerms(terminology, self._vocabulary)
+        return self._terms
 
     def _each(self, options: Iterable[LineOptions], name: str, first: int) -> Iterator[Asked]:
         for number, given in enumerate(options, start=first):
@@ -72,3 +91,13 @@ class Requests:
                 yield self.asked(given)
             except SettingsError as error:
                 raise DataError(f"{name} line {number}: {error}") from None
+
+
+def _with_phrases(asked: Asked, phrases: Sequence[Sequence[int]], terms: WritableTerms | None, text: str,
+                  place: int) -> Asked:
+    """What is asked for a piece of a line: the first holds the line's own phrases, each the terms that are in it."""
+    wanted = [list(phrase) for phrase in phrases] if place == 0 else []
+    found = [] if terms is None else terms.found(text)
+    wanted += [ids for term, ids in found if ids not in wanted]
+    inputs = {**asked.inputs, "constraints": padded(wanted)} if wanted else asked.inputs
+    return asked._replace(inputs=inputs, terms=[term for term, _ in found], of_piece=None)

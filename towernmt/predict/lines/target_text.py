@@ -9,6 +9,7 @@ import numpy as np
 
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
+from towernmt.predict.lexical.phrases import phrase_ids
 from towernmt.predict.lines.options import LineOptions
 from towernmt.predict.lines.surfaces import Surfaces
 
@@ -44,6 +45,14 @@ class TargetText:
         """`avoid`, the ids of the phrases."""
         found = [ids for phrase in options.avoid for ids in self._ways_to_write(phrase)]
         return {"avoid": padded(found)} if found else {}
+
+    def phrase(self, text: str) -> list[int]:
+        """The ids of a phrase that must come.
+
+        Raises:
+            SettingsError: it is empty, or the vocabulary cannot write it.
+        """
+        return phrase_ids(text, self._vocabulary)
 
     def _ids(self, text: str) -> np.ndarray:
         return np.array(self._vocabulary.encode(text), np.int32)
