@@ -15,7 +15,7 @@ from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.errors import CheckpointError, SettingsError, TowerNMTError
+from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.words import WordVocabulary

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorpack.tfutils.tower import TowerContext
-from towernmt_toy_model import EOS, PAD, Scored, ToyModel, length_limit, normalised, plain_beam_search
+from towernmt_toy_model import EOS, PAD, Scored, ToyModel, length_limit, plain_beam_search, plain_score
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.decoding.length_limit import LengthLimit
@@ -86,7 +86,7 @@ def all_that_hold(model: ToyModel, source: list[int], phrases: Constraints, sear
     for tokens in sequences:
         if not lacks(phrases, tokens):
             total = sum(model.log_prob(source, tokens[:i])[token] for i, token in enumerate(tokens))
-            scored.append((normalised(total, len(tokens), search), tokens))
+            scored.append((plain_score(model, source, total, tokens, search), tokens))
     return sorted(scored, key=lambda item: -item[0])
 
 

@@ -66,8 +66,8 @@ def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
         SettingsError: the settings ask for a search that cannot hold phrases.
     """
     if settings.selection != "beam" or settings.beam_groups > 1:
-        raise SettingsError("Phrases that a translation must hold need a plain beam search: leave out selection=sampling "
-                            "and beam_groups, or the phrases and the terminology.")
+        raise SettingsError("Phrases that a translation must hold need a plain beam search: leave out "
+                            "selection=sampling and beam_groups, or the phrases and the terminology.")
     return ConstrainedBeamSearch(settings.beam_size, settings.n_best, _scoring(settings),
                                  _stopping(settings, settings.beam_size))
 

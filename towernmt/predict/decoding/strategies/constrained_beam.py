@@ -20,10 +20,11 @@ from towernmt.predict.decoding.scores import Scoring
 from towernmt.predict.decoding.step import History, StepContext
 from towernmt.predict.decoding.strategies.allocation import allocated
 from towernmt.predict.decoding.strategies.phrases import Phrases, Progress
+from towernmt.predict.decoding.strategies.stopping import EXACT, Stopping
 from towernmt.predict.decoding.strategies.strategy import Choice, Decoded, Strategy
 
 
-class Finished(NamedTuple):
+class FinishedWithPhrases(NamedTuple):
     """Hypotheses that have ended, best first: those that lack fewer phrases, then those with the higher score.
 
     Attributes:
@@ -45,13 +46,15 @@ class ConstrainedBeamState(NamedTuple):
         progress: of the live hypotheses.
         phrases: of the sentences; the same at every step.
         finished: the best finished hypotheses.
+        ended: how many hypotheses have finished, as `Stopping` counts them.
         done: bool `[batch]`, whether these are final.
     """
 
     log_prob: Tensor
     progress: Progress
     phrases: Phrases
-    finished: Finished
+    finished: FinishedWithPhrases
+    ended: Tensor
     done: Tensor
 
 
@@ -62,17 +65,17 @@ class ConstrainedBeamSearch(Strategy):
     that, the hypotheses that lack the fewest phrases are given.
     """
 
-    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stop_early: bool = True) -> None:
+    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
         """
         Args:
             beam_size: how many live, and how many finished ones are kept. Twice as many as there are tokens in the
                 phrases leave room for choice.
             n_best: how many are given.
             scoring: what finished hypotheses are compared by.
-            stop_early: end when no unfinished hypothesis can win; without, the result is the same.
+            stopping: when they are final before the length limit is reached.
         """
         self.width, self.reads_attention = beam_size, scoring.reads_attention
-        self._n_best, self._scoring, self._stop_early = n_best, scoring, stop_early
+        self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
 
     def inputs(self) -> Sequence[TensorSpec]:
         """`constraints`: the phrases of each sentence, `[batch, phrases, tokens]`, padded with PAD (0)."""
@@ -86,7 +89,8 @@ class ConstrainedBeamSearch(Strategy):
             # One live hypothesis, the empty one; the others of the beam have probability 0.
             log_prob=tf.tile(tf.constant([[0.0] + [NEVER] * (self.width - 1)]), [batch, 1]),
             progress=phrases.start(self.width), phrases=phrases,
-            finished=Finished(empty, none, tf.zeros_like(none, tf.int32)), done=tf.zeros([batch], tf.bool))
+            finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, tf.int32)),
+            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> Choice:
         beam, phrases = self.width, state.phrases
@@ -101,19 +105,20 @@ class ConstrainedBeamSearch(Strategy):
 
         # As in plain beam search: what ends among the first `beam` is finished, or is cut at the sentence's limit.
         at_limit = context.step + 1 >= context.limit                            # [batch]
-        final = tf.logical_or(is_eos, at_limit[:, None]) & ~state.done[:, None]
+        final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         ended = context.grown(parent[:, :beam], token[:, :beam])
         score = self._scoring(log_prob[:, :beam], context.step + 1, ended, context.inputs)
-        finished = self._merged(state.finished, Finished(
-            ended, tf.where(final[:, :beam], score, NEVER), phrases.missing(progress)[:, :beam]))
+        finished = self._merged(state.finished, FinishedWithPhrases(
+            ended, tf.where(final, score, NEVER), phrases.missing(progress)[:, :beam]))
 
         # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam live on.
         _, first = tf.math.top_k(-tf.range(2 * beam) - tf.where(is_eos, 2 * beam, 0), beam)
         live = tf.gather(tf.where(is_eos, NEVER, log_prob), first, batch_dims=1)
-        done = state.done | at_limit | self._is_decided(live, finished, context.limit)
+        count = self._stopping.counted(state.ended, final)
+        done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
         return Choice(
             parent=tf.gather(parent, first, batch_dims=1), token=tf.gather(token, first, batch_dims=1),
-            state=ConstrainedBeamState(live, progress.selected(first), phrases, finished, done))
+            state=ConstrainedBeamState(live, progress.selected(first), phrases, finished, count, done))
 
     def is_done(self, state: ConstrainedBeamState) -> Tensor:
         return state.done
@@ -148,7 +153,7 @@ class ConstrainedBeamSearch(Strategy):
         return (tf.reshape(log_prob, [batch, beam * count]), parent,
                 tf.reshape(tf.concat([token, wanted], axis=1), [batch, beam * count]))
 
-    def _merged(self, before: Finished, new: Finished) -> Finished:
+    def _merged(self, before: FinishedWithPhrases, new: FinishedWithPhrases) -> FinishedWithPhrases:
         """The best `beam` of the finished hypotheses so far and of `new` ones, which are longer by a token."""
         score = tf.concat([before.score, new.score], axis=1)
         missing = tf.concat([before.missing, new.missing], axis=1)
@@ -164,17 +169,15 @@ class ConstrainedBeamSearch(Strategy):
 
         score = tf.gather(score, place, batch_dims=1)
         history = _where(score > NEVER, tf.nest.map_structure(merged, before.history, new.history))
-        return Finished(history, score, tf.gather(missing, place, batch_dims=1))
+        return FinishedWithPhrases(history, score, tf.gather(missing, place, batch_dims=1))
 
-    def _is_decided(self, log_prob: Tensor, finished: Finished, limit: Tensor) -> Tensor:
-        """Whether no live hypothesis can come under the n best finished ones any more, bool `[batch]`."""
+    def _is_decided(self, ended: Tensor, log_prob: Tensor, finished: FinishedWithPhrases, limit: Tensor) -> Tensor:
+        """Whether the finished hypotheses are final, bool `[batch]`."""
         if self.width == 1:         # greedy: the first end is the end
             return finished.score[:, 0] > NEVER
-        if not self._stop_early:
-            return tf.zeros_like(limit, tf.bool)
         last = self._n_best - 1
-        bound = self._scoring.bound(tf.reduce_max(log_prob, axis=1), limit)
-        return tf.equal(finished.missing[:, last], 0) & (finished.score[:, last] >= bound)
+        score = tf.where(tf.equal(finished.missing[:, last], 0), finished.score[:, last], NEVER)
+        return self._stopping.is_decided(ended, score, tf.reduce_max(log_prob, axis=1), limit, self._scoring)
 
 
 def _where(taken: Tensor, history: History) -> History:
