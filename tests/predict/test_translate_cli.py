@@ -124,6 +124,19 @@ def test_prefixes_come_as_a_text_or_as_a_file_with_one_for_each_line(run_transla
     assert all_lines == LineOptions(prefix="x y", partial_word=True, avoid=["New York", "house"])
 
 
+def test_phrases_come_as_a_file_with_a_line_for_each_line_and_terms_as_a_file_for_all(
+        run_translate: Any, tmp_path: Path) -> None:
+    (tmp_path / "phrases").write_text("New York\ta\n\n")
+    run_translate(b"a\nb\n", "--constraints", str(tmp_path / "phrases"))
+    assert Reverser.asked[-2:] == [LineOptions(constraints=["New York", "a"]), LineOptions(constraints=[])]
+    run_translate(b'{"text": "a", "constraints": ["b"]}\n{"text": "b"}\n', "--json", "--constraints",
+                  str(tmp_path / "phrases"))
+    assert [list(asked.constraints) for asked in Reverser.asked[-2:]] == [["New York", "a", "b"], []]
+    (tmp_path / "terms").write_text("Hund\thound\n")
+    terms = options_of_all_lines(parse(translate, "--model", "runs/x", "--terminology", str(tmp_path / "terms")))
+    assert terms.terminology is not None and terms.terminology.terms[0].target == "hound"
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--json", "--scores"], "leave out --scores"), (["--token-scores"], "needs --json"),
     (["--resume", "--output", "x"], "--resume needs --input and --output")])

@@ -12,6 +12,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
+from towernmt.predict.lexical.terminology import Term
 from towernmt.predict.lines.json_lines import Request, read_requests, written
 from towernmt.predict.lines.options import LineOptions
 
@@ -67,6 +68,7 @@ def test_an_answer_has_what_is_known_of_the_best_and_of_all() -> None:
     assert answer == {"sentence_id": 3, "id": 5, "translation": "good morning", "score": -0.1235,
                       "tokens": ["good", "morning", "</s>"], "log_probs": [-0.5, -0.25, -0.125],
                       "translations": ["good morning", ""], "scores": [-0.1235, -2.0]}
-    translation.fault, translation.retried = "loop", True
+    translation.fault, translation.retried, translation.terms = "loop", True, [Term("gut", "good")]
     assert json.loads(written(3, request, translation, WORDS, 2, [(0, 1), (1, 0)])) == {
-        **answer, "fault": "loop", "retried": True, "alignment": [[0, 1], [1, 0]]}
+        **answer, "fault": "loop", "retried": True, "terms": [{"source": "gut", "target": "good"}],
+        "alignment": [[0, 1], [1, 0]]}

@@ -71,6 +71,8 @@ def written(number: int, request: Request, translation: Translation, vocabulary:
     if len(listed := translation[:count]) > 1:
         answer["translations"] = [hypothesis.text for hypothesis in listed]
         answer["scores"] = [_rounded(hypothesis.score) for hypothesis in listed]
+    if translation.terms:
+        answer["terms"] = [{"source": term.source, "target": term.target} for term in translation.terms]
     if translation.fault is not None:
         answer["fault"] = translation.fault
     if translation.retried:
