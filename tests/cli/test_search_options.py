@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli.translation.search_options import add_search_options, search_options
+from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.decoding.settings import SearchSettings
 
@@ -39,6 +39,19 @@ def test_every_field_can_be_said(field: Any) -> None:
 def test_a_command_may_have_an_option_of_its_own_for_a_field() -> None:
     with pytest.raises(SystemExit):
         parse("--n-best", "2", without=["n_best"])
+
+
+def test_sample_means_the_selection_by_sampling() -> None:
+    assert parse("--sample", "--top-p", "0.9") == {"selection": "sampling", "top_p": 0.9}
+
+
+def test_what_the_runs_settings_can_make_right_is_not_refused_before_they_are_known() -> None:
+    for given in ({"beam_groups": 4}, {"n_best": 9}, {"top_k": 3}, {"min_length_factor": 2.5}):
+        check_alone(given)
+    for wrong in ({"beam_groups": 4, "beam_size": 6}, {"n_best": 9, "beam_size": 8}, {"epsilon": 2.0},
+                  {"top_k": 3, "selection": "beam"}, {"coverage_penalty": 1.0, "selection": "sampling"}):
+        with pytest.raises(SettingsError, match=next(iter(wrong))):
+            check_alone(wrong)
 
 
 def test_a_length_that_is_not_two_numbers_is_refused() -> None:

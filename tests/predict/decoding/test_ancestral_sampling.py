@@ -16,6 +16,7 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.randomness import set_seed
 from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler, sample
+from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
 
 SIZE = 6
 DRAWS = 20_000
@@ -160,6 +161,22 @@ def test_a_sampler_uses_the_variables_of_a_training_tower(graph: Any) -> None:
         sampler.set_session(session)
         tokens, log_prob = sampler(np.array([[3, EOS]]), np.array([2]), 7)
     assert tokens.shape[:2] == log_prob.shape == (1, 4)
+
+
+def test_the_settings_of_a_search_draw_in_a_training_graph_as_their_seed_says(graph: Any) -> None:
+    model = MarkovModel()
+    with TrainTowerContext(""):
+        memory = model.encode(tf.constant([[3, EOS]]), tf.constant([2]))
+        model.decode_step(tf.constant([BOS]), model.start_state(memory, 1))
+    drawn = [build_search_predictor(model, SearchSettings(selection="sampling", n_best=20, seed=seed))
+             for seed in (1, 1, 2)]
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        found = []
+        for predictor in drawn:
+            predictor.set_session(session)
+            found.append(predictor(np.array([[3, 4, EOS]]), np.array([3]))[1].tolist())
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"temperature": 0.0}, {"temperature": float("nan")},

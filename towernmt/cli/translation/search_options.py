@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.decoding.settings import SAMPLING_ALONE, SearchSettings
 
 AS_THE_RUN = "default: the run's setting"
 SPELLINGS = {"beam_size": "--beam"}
@@ -52,6 +52,22 @@ def search_options(options: argparse.Namespace) -> dict[str, Any]:
             raise SettingsError(
                 f"--max-length {options.max_length}: expected FACTOR,CONSTANT, for example 2,10.") from None
     return {name: value for name, value in given.items() if value is not None}
+
+
+def check_alone(given: dict[str, Any]) -> None:
+    """Refuse what no run's settings can make right, before anything is loaded.
+
+    Args:
+        given: fields of `SearchSettings`; the run's settings have the others.
+    Raises:
+        SettingsError: a value that cannot work, or two that contradict each other.
+    """
+    rest: dict[str, Any] = {
+        "beam_size": max(5, given.get("n_best", 1)) * max(given.get("beam_groups", 1), 1),
+        "max_length_factor": max(2.0, given.get("min_length_factor", 0.0))}
+    if SAMPLING_ALONE.keys() & given.keys():
+        rest["selection"] = "sampling"
+    SearchSettings(**{**rest, **given})
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:

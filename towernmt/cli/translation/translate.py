@@ -13,9 +13,9 @@ from towernmt.cli.translation.answers import json_answers, task_of, text_answers
 from towernmt.cli.translation.ensemble_options import add_model_options, chosen_models
 from towernmt.cli.translation.line_options import add_line_options, files_of_lines, options_of_all_lines
 from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
-from towernmt.cli.translation.search_options import add_search_options, search_options
+from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
 from towernmt.core.errors import SettingsError
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
+from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.predict.lines.resumable import LineOutput, resumable_output
 from towernmt.predict.output_file import check_apart
@@ -120,8 +120,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     search = search_options(args)
     models = chosen_models(args)
     search |= candidates(args, search)
-    # A wrong value is refused before anything is loaded; the beam is at least n_best if it is not given.
-    SearchSettings(**{"beam_size": max(5, search.get("n_best", 1)), **search})
+    check_alone(search)
     window = getattr(args, "window", None)
     stream = StreamSettings(
         batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,

@@ -85,9 +85,14 @@ class SearchSettings:
                                 f"({self.max_length_factor}), or no long sentence comes to its end.")
 
 
+_BEAM_ALONE = {"beam_groups": 1, "word_reward": 0.0, "coverage_penalty": 0.0, "stopping": "exact"}
+SAMPLING_ALONE = {"top_k": 0, "top_p": 1.0, "epsilon": 0.0}
+"""Settings that act on samples alone, and their values that do nothing."""
+
+
 def _of_sampling(settings: SearchSettings) -> str:
     """What does not go with sampling: a sentence, or ""."""
-    for name, off in (("beam_groups", 1), ("word_reward", 0.0), ("coverage_penalty", 0.0), ("stopping", "exact")):
+    for name, off in _BEAM_ALONE.items():
         value = getattr(settings, name)
         if value != off:
             return (f"{name}={value} is for a beam, and selection=sampling has none: set {name}={off}, or "
@@ -97,7 +102,7 @@ def _of_sampling(settings: SearchSettings) -> str:
 
 def _of_beam(settings: SearchSettings) -> str:
     """What does not go with a beam: a sentence, or ""."""
-    for name, off in (("top_k", 0), ("top_p", 1.0), ("epsilon", 0.0)):
+    for name, off in SAMPLING_ALONE.items():
         value = getattr(settings, name)
         if value != off:
             return f"{name}={value} is for sampling: set selection=sampling (--sample), too, or {name}={off}."
