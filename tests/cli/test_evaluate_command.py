@@ -135,7 +135,7 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
 
     asked = []
 
-    def make(args):
+    def make(args, **details):
         asked.append((args.model, args.checkpoint))
         return Echo(" ".join([*args.model, *args.checkpoint]))
 

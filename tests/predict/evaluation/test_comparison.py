@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -117,3 +118,12 @@ def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with pytest.raises(SettingsError, match=r"sacrebleu\[ja\]"):
         make_metrics(MetricSettings(target_language="ja"))
+    from sacrebleu.tokenizers import tokenizer_spm
+
+    def unreachable(*_):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", "/nowhere")
+    monkeypatch.setattr(tokenizer_spm, "download_file", unreachable)
+    with pytest.raises(SettingsError, match="could not fetch the model of the tokeniser 'flores200'.*no route"):
+        make_metrics(MetricSettings(tokenizer="flores200"))

@@ -15,7 +15,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.evaluation.attention import sentence_attention
 from towernmt.predict.evaluation.buckets import FREQUENCIES, LENGTHS, count_words
 from towernmt.predict.evaluation.comparison import SignificanceSettings, System, check_sentences
-from towernmt.predict.evaluation.metrics import METRICS, TOKENIZERS, MetricSettings, score_corpus
+from towernmt.predict.evaluation.metrics import METRICS, TOKENIZERS, MetricSettings, make_metrics, score_corpus
 from towernmt.predict.evaluation.page import html_page
 from towernmt.predict.evaluation.report import Report, ReportSettings, as_json
 from towernmt.predict.evaluation.tables import bucket_tables, example_list, score_table
@@ -80,15 +80,17 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
     settings = _settings(args)
+    make_metrics(settings.metrics)      # what is missing is told before anything is translated
     arguments = parse_systems(args.system)
     _check(args, arguments)
+    frequencies = _frequencies(args)
     references = [read_text(file) for file in args.reference]
     source = read_text(args.source) if args.source else None
     systems = _systems(args, arguments, source, references)
     if args.hypothesis:
         write_lines(args.hypothesis, list(systems[0].hypotheses))
     check_sentences(systems, references)
-    report = Report(systems, references, source, settings, *_frequencies(args))
+    report = Report(systems, references, source, settings, *frequencies)
     if args.html:
         write_lines(args.html, [html_page(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
     if args.system:

@@ -51,7 +51,7 @@ def make_metrics(settings: MetricSettings, references: Sequence[Sequence[str]] |
     Args:
         references: all sentences by each translator.
     Raises:
-        SettingsError: a package is missing that the tokeniser needs.
+        SettingsError: a package or a model is missing that the tokeniser needs.
     """
     made = (_make(name, settings, None if references is None else [list(lines) for lines in references])
             for name in dict.fromkeys(settings.names))
@@ -86,6 +86,9 @@ def _make(name: str, settings: MetricSettings, references: list[list[str]] | Non
             raise
         raise SettingsError(f"The words of this language are found by MeCab, which is missing: pip install "
                             f"'sacrebleu[{extra}]', or pass --tokenize char to count characters.") from error
+    except OSError as error:
+        raise SettingsError(f"sacreBLEU could not fetch the model of the tokeniser '{settings.tokenizer}' ({error}): "
+                            "mend the connection, or choose another --tokenize.") from error
 
 
 def sentence_scores(name: str, settings: MetricSettings, hypotheses: Sequence[str],

@@ -17,6 +17,7 @@ from towernmt.predict.evaluation.buckets import (
     by_frequency,
     by_length,
     count_words,
+    labels,
 )
 from towernmt.predict.evaluation.comparison import Comparison, SignificanceSettings, System, check_sentences, compare
 from towernmt.predict.evaluation.metrics import MetricSettings, sentence_scores
@@ -41,6 +42,8 @@ class ReportSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        labels(self.length_bounds, 0)
+        labels(self.frequency_bounds, 0)
 
 
 class Report:
