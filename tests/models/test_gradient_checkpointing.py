@@ -13,7 +13,7 @@ from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.gradient_checkpointing import checkpointed, set_gradient_checkpointing
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.run.assemble import check_recompute
+from towernmt.run.assemble import check_gradient_checkpointing
 from towernmt.run.settings import TrainSettings
 
 pytestmark = pytest.mark.thorough
@@ -119,10 +119,10 @@ def test_models_without_such_layers_refuse_the_setting():
     for name in ("seq2seq", "rnnsearch", "convs2s"):
         kind = architecture(name)
         model = kind.model(kind.settings(**words))
-        check_recompute(model, off)
+        check_gradient_checkpointing(model, off)
         with pytest.raises(SettingsError, match=f"train.gradient_checkpointing=true would .*: {kind.model.__name__}"):
-            check_recompute(model, on)
-    check_recompute(Transformer(TransformerSettings(**words)), on)
+            check_gradient_checkpointing(model, on)
+    check_gradient_checkpointing(Transformer(TransformerSettings(**words)), on)
 
 
 def test_a_variable_from_elsewhere_is_refused_by_name(graph):

@@ -49,7 +49,6 @@ class Build:
 
     Attributes:
         title: which tower it was, for messages.
-        enclosing: name of the variable scope that enclosed the call.
         made: the variables that it made.
         trainables: what it added to TRAINABLE_VARIABLES.
         grown: graph collections that got longer, with one of the things that were added.
@@ -61,7 +60,6 @@ class Build:
     """
 
     title: str
-    enclosing: str = ""
     made: list[Made] = field(default_factory=list)
     trainables: list[Any] = field(default_factory=list)
     grown: dict[str, Any] = field(default_factory=dict)
@@ -153,7 +151,6 @@ def _noted(build: Build, subject: Any) -> Iterator[None]:
     before = _collections(graph)
     attributes = sizes_of_attributes(subject)
     operations = len(graph.get_operations())
-    build.enclosing = tf1.get_variable_scope().name
     with noted_reuse(build):
         try:
             yield

@@ -40,7 +40,7 @@ class TowerWatch:
         """The tower function, watched."""
         def watched(*inputs: Tensor) -> Any:
             began = time.perf_counter()
-            graph, build = tf1.get_default_graph(), Build("", tf1.get_variable_scope().name)
+            graph, build = tf1.get_default_graph(), Build("")
             trainable = graph.get_collection_ref(KEYS.TRAINABLE_VARIABLES)
             count = len(trainable)
             with noted_reuse(build):

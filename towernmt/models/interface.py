@@ -72,7 +72,7 @@ class NMTModel(ModelDesc):
     clip_norm: float = 0.0
     """With `optimizer_settings`: clip gradients to this global norm; 0 for no clipping."""
     recomputes: ClassVar[bool] = True
-    """Whether it can have layers that `recompute` computes again; others refuse `train.gradient_checkpointing`."""
+    """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
     source_vocab_size: int
     target_vocab_size: int
 

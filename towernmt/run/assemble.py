@@ -33,7 +33,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     s = settings.data
     model = components.model(settings)
     hand_optimizer(model, settings)
-    check_recompute(model, settings.train)
+    check_gradient_checkpointing(model, settings.train)
     # Of prepared data the introduction says it; a stream tells of its epochs as it goes.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
     batches = make_batches(data, s, settings.train.epochs or None, report, _wants_alignments(model, settings))
@@ -84,7 +84,7 @@ def hand_optimizer(model: Any, settings: Settings) -> None:
         model.make_optimizer = partial(settings.optimizer.make, settings.train.clip_norm)
 
 
-def check_recompute(model: Any, settings: TrainSettings) -> None:
+def check_gradient_checkpointing(model: Any, settings: TrainSettings) -> None:
     """Refuse `train.gradient_checkpointing` for a model on which it has no effect.
 
     Raises:

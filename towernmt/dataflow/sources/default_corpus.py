@@ -43,7 +43,7 @@ _PIP_MINUTES = 20
 _TRANSLATION = re.compile(r"homeassistant/(.+/)?translations/([A-Za-z0-9-]+)\.json")
 _UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese, Chinese
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _cached(pair: str, home: Path) -> CorpusFiles | None:
     return None
 
 
-def _splits(pair: str) -> Iterator[Pair]:
+def _splits(pair: str) -> Iterator[TextPair]:
     # A hyphen may also be part of a language (pt-BR), so that there are several ways to split.
     parts = pair.split("-") if re.fullmatch("[A-Za-z0-9-]+", pair) else []
     for i in range(1, len(parts)):
@@ -195,7 +195,7 @@ def _translations(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
     return languages
 
 
-def _parse_pair(pair: str, languages: Mapping[str, Any]) -> Pair:
+def _parse_pair(pair: str, languages: Mapping[str, Any]) -> TextPair:
     known = {language.lower(): language for language in languages}
     for source, target in _splits(pair.lower()):
         if source in known and target in known and source != target:
@@ -246,7 +246,7 @@ def _put(made: CorpusFiles, files: CorpusFiles) -> None:
 
 
 def _aligned(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]
-             ) -> Iterator[Pair]:
+             ) -> Iterator[TextPair]:
     """The texts with the same key in the same component, in the order of the archive."""
     for component in source:
         if component in target:
@@ -264,9 +264,9 @@ def _texts(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _texts(value, (*path, str(key)))
 
 
-def _clean(texts: Iterator[Pair], counts: Counter[str]) -> list[Pair]:
+def _clean(texts: Iterator[TextPair], counts: Counter[str]) -> list[TextPair]:
     """Distinct pairs, one a line; `counts` says what became of the others."""
-    pairs: dict[Pair, None] = {}
+    pairs: dict[TextPair, None] = {}
     for text in texts:
         counts["aligned texts"] += 1
         # A text of several lines gives a pair a line, if its translation has as many.
@@ -297,8 +297,8 @@ def _why_not(source: str, target: str) -> str | None:
     return None
 
 
-def split(pairs: Sequence[Pair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
-          ) -> tuple[list[Pair], list[Pair], list[Pair]]:
+def split(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
+          ) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
     """Train, valid and test, such that no sentence of one, on either side, is in another.
 
     Sentences count as the same when they agree in their letters after NFKC and lower-casing. Pairs that

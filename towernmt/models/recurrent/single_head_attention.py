@@ -35,7 +35,7 @@ class AttentionMemory(NamedTuple):
     fertility: tuple[Tensor, ...]
 
 
-class Attended(NamedTuple):
+class AttendedSource(NamedTuple):
     """What attention gives for `[batch, queries]`.
 
     Attributes:
@@ -120,7 +120,7 @@ class SingleHeadAttention:
         return [_ADDITIVE_SCORES] if self._score == "additive" and self._coverage == "none" else []
 
     def attend(self, query: Tensor, coverage: Sequence[Tensor], bias: Tensor, multiply: Callable[[Tensor, int], Tensor],
-               shared: Sequence[Tensor], apply: Callable[..., list[Tensor]] = apply_now) -> Attended:
+               shared: Sequence[Tensor], apply: Callable[..., list[Tensor]] = apply_now) -> AttendedSource:
         """Attend from `query` `[batch, queries, query depth]`.
 
         Args:
@@ -136,7 +136,7 @@ class SingleHeadAttention:
             scores = multiply(query, 0)
         weights = tf.nn.softmax(scores + bias)                              # [batch, queries, source length]
         covered = tuple(before + weights / shared[3][:, None] for before in coverage)
-        return Attended(multiply(weights, 1), weights, covered)
+        return AttendedSource(multiply(weights, 1), weights, covered)
 
     def _additive(self, query: Tensor, coverage: Sequence[Tensor], multiply: Callable[[Tensor, int], Tensor],
                   shared: Sequence[Tensor], apply: Callable[..., list[Tensor]]) -> Tensor:
@@ -151,7 +151,7 @@ class SingleHeadAttention:
             inner += seen[..., None] * shared[2]
         return _weighted(tf.tanh(inner), vector)
 
-    def attend_once(self, query: Tensor, coverage: Sequence[Tensor], memory: AttentionMemory) -> Attended:
+    def attend_once(self, query: Tensor, coverage: Sequence[Tensor], memory: AttentionMemory) -> AttendedSource:
         """`attend` outside a loop: all queries of a sentence are there, positions or hypotheses."""
         matrices = self.matrices(memory)
         return self.attend(query, coverage, memory.bias, lambda a, i: to_float32(matmul(a, matrices[i])),
