@@ -28,6 +28,7 @@ from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.decoding.step import StepContext
 from towernmt.predict.lexical.lexicon import Entries, Lexicon
 from towernmt.predict.lexical.terminology import Term, Terminology
+from towernmt.predict.lines.faults import retry_settings, worse
 from towernmt.predict.lines.options import LineOptions
 from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.trained_model import TrainedModel, make_predictor
@@ -317,6 +318,8 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> Non
     risk = MinimumBayesRisk("chrf")
     reranked = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk).translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
+
+
 def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path) -> None:
     terms = Terminology([Term("w1 w2", "w14 w15"), Term("w3", "w13")])
     translator = Translator(run_directory, beam_size=4, options=LineOptions(terminology=terms))
@@ -362,3 +365,15 @@ def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory
                ).save(tmp_path / "other")
     with pytest.raises(SettingsError, match="other was made with other vocabularies"):
         Translator(run_directory, shortlist=str(tmp_path / "other"))
+
+
+def test_what_looks_wrong_is_searched_again_with_the_settings_that_are_documented(run_directory: Path) -> None:
+    lines = ["w1 w2 w3", "w4", "w1 w2 w3 w4 w5 w6 w7", "w8 w9 w8 w9"]
+    plain = Translator(run_directory, beam_size=2)
+    again = Translator(run_directory, beam_size=2, retry=True)
+    first, found = plain.translate_nbest(lines), again.translate_nbest(lines)
+    second = again.translate_nbest(lines, options=[LineOptions(search=retry_settings(plain.search))] * len(lines))
+    assert any(translation.fault for translation in first)      # random weights loop
+    for before, other, kept in zip(first, second, found, strict=True):
+        assert kept == (other if worse(before.fault, other.fault) else before)
+        assert kept.retried == bool(before.fault)

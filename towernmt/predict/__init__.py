@@ -21,6 +21,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "reranking.by_models": ["Judge", "ModelReranker"],
     "reranking.minimum_bayes_risk": ["MinimumBayesRisk"],
     "reranking.reranker": ["Reranker"],
-    "stream": ["Hypothesis"],
+    "hypotheses": ["Hypothesis", "Translation"],
+    "lines.options": ["LineOptions"],
     "translator": ["Translator"],
 })

@@ -21,6 +21,7 @@ from towernmt.predict.ensemble.settings import EnsembleSettings
 from towernmt.predict.ensemble.trained_ensemble import open_trained
 from towernmt.predict.hypotheses import Translation
 from towernmt.predict.lexical.lexicon import Lexicon
+from towernmt.predict.lines.faults import FaultCounts, retry_settings
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.predict.lines.requests import Requests
 from towernmt.predict.reranking.reranker import WINDOW, Reranker, reranked
@@ -47,7 +48,7 @@ class Translator:
                  batch_sentences: int = StreamSettings.batch_sentences,
                  stream: StreamSettings | None = None, model: Any = None,
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
-                 options: LineOptions = PLAIN, ensemble: EnsembleSettings | None = None,
+                 options: LineOptions = PLAIN, retry: bool = False, ensemble: EnsembleSettings | None = None,
                  reranker: Reranker | None = None, **search: Any) -> None:
         """
         Args:
@@ -67,6 +68,8 @@ class Translator:
             processors: what else the search asks of a translation, by logits processors of one's own.
             log_probs, attention: give these with each hypothesis, as its `details`.
             options: what all lines ask for; see `LineOptions.over` for lines that ask for more.
+            retry: search again, by other settings, for translations that are empty, in a loop or cut at the length
+                limit, and keep the better one.
             ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
             reranker: puts the n_best translations of each line into another order.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
@@ -78,6 +81,7 @@ class Translator:
         runs = [SavedRun(place) for place in _several(run_dir)]
         self.search = _search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         self._reranker = reranker
+        self._retry = retry_settings(self.search) if retry else None
         self.stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         with open_trained(runs, _several(checkpoint), _several(model), ensemble=ensemble, device=device,
                           averaged=self.search.averaged) as trained:
@@ -171,8 +175,10 @@ class Translator:
                first: int) -> Iterator[Translation]:
         """What the search finds for each line."""
         lines, asked = self._requests.of_lines(lines, options, name, first)
-        return translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream, name,
-                                asked, Searches(self._towers.with_settings), first)
+        faults = FaultCounts(name)
+        yield from translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream,
+                                    name, asked, Searches(self._towers.with_settings, faults, self._retry), first)
+        faults.warn()
 
 
 def _search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,

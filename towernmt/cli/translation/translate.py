@@ -37,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='read one JSON object a line, as {"text": "...", "prefix": "..."}, and write one a line')
     parser.add_argument("--token-scores", action="store_true",
                         help="with --json: the tokens of each best translation, and the log-probability of each")
+    parser.add_argument("--retry", action="store_true",
+                        help="search again, without repetitions, for translations that are empty, in a loop or cut at "
+                             "the length limit, and keep the better one")
     parser.add_argument("--resume", action="store_true",
                         help="go on with an output that was begun and not finished, if there is one")
     parser.add_argument("--window", type=int, metavar="LINES",
@@ -58,12 +61,14 @@ def run(args: argparse.Namespace) -> int:
         source = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
-                                     options=options_of_all_lines(args))
+                                     options=options_of_all_lines(args), retry=args.retry)
         output = LineOutput(sys.stdout.buffer, window)
         if args.output:
             output = files.enter_context(
                 resumable_output(args.output, window, task_of(args, translator), args.resume))
         lines, first = output.lines_of(source, name), output.start.lines + 1
+        if first > 1:
+            print(f"{args.output}: going on behind line {first - 1}.", file=sys.stderr)
         answers = json_answers if args.json else text_answers
         for number, answer in enumerate(answers(args, translator, lines, name, first, alignments), start=first):
             output.write(number, answer)
@@ -105,12 +110,13 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN) -> Translator:
+                    options: LineOptions = PLAIN, retry: bool = False) -> Translator:
     """The translator that the arguments ask for.
 
     Args:
         log_probs, attention: give these with each hypothesis.
         options: what all lines ask for.
+        retry: search again for what looks wrong.
     Raises:
         SettingsError: a value that cannot work.
         CheckpointError: there is no such checkpoint, or it does not fit its run.
@@ -131,7 +137,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
 
     log_to_stderr()
     return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
-                      log_probs=log_probs, attention=attention, options=options, **search)
+                      log_probs=log_probs, attention=attention, options=options, retry=retry, **search)
 
 
 def log_to_stderr() -> None:

@@ -15,15 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.hypotheses import Translation
 
 log = logging.getLogger(__name__)
 
 EMPTY, LOOP, CUT = "empty", "loop", "cut"
-FAULTS = {EMPTY: "empty", LOOP: "repeating themselves without end", CUT: "cut at the length limit"}
+FAULTS = {EMPTY: "empty", LOOP: "in a loop", CUT: "cut at the length limit"}
 """Each fault in words, the worst first."""
 COPIES, TOKENS = 4, 8
 """The least of a loop."""
+NGRAM, SHARE = 3, 0.3
+"""Of a second search: tokens in a row that come once, and the least length as a share of the source's."""
 
 
 def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], str]) -> str | None:
@@ -87,20 +90,30 @@ class FaultCounts:
             self._counts[translation.fault] += 1
             self._first.setdefault(translation.fault, number)
 
-    def warn(self, how: str) -> None:
-        """Say what was counted, if anything was.
-
-        Args:
-            how: what can be done, where nothing was searched for again.
-        """
+    def warn(self) -> None:
+        """Say what was counted, if anything was."""
+        left = ", ".join(f"{self._counts[fault]} {what} (the first: line {self._first[fault]})"
+                         for fault, what in FAULTS.items() if self._counts[fault])
         if self._retried:
-            log.info("%s: %d of %d translations were searched for again, and %d are still at fault.", self._name,
-                     self._retried, self._lines, sum(self._counts.values()))
-        if self._counts:
-            counts = [f"{self._counts[fault]} {what} (the first: line {self._first[fault]})"
-                      for fault, what in FAULTS.items() if self._counts[fault]]
-            log.warning("%s: of %d translations, these look wrong: %s.%s", self._name, self._lines,
-                        ", ".join(counts), "" if self._retried else how)
+            log.warning("%s: %d of %d translations looked wrong and were searched for again; left are %s.",
+                        self._name, self._retried, self._lines, left or "none")
+        elif left:
+            log.warning("%s: %d of %d translations look wrong, %s; --retry searches for such ones again.",
+                        self._name, sum(self._counts.values()), self._lines, left)
+
+
+def retry_settings(search: SearchSettings) -> dict[str, Any]:
+    """The settings with which what looks wrong is searched for again.
+
+    No three tokens come twice, which ends loops (Paulus et al. 2018), and there are at least three tenths as many
+    tokens as in the source, which is less than translations between most languages have.
+
+    Args:
+        search: the settings of the first search; stricter ones are kept.
+    """
+    ngram = search.no_repeat_ngram
+    return {"no_repeat_ngram": min(ngram, NGRAM) if ngram else NGRAM, "min_length": max(search.min_length, 1),
+            "min_length_factor": min(max(search.min_length_factor, SHARE), search.max_length_factor)}
 
 
 def worse(fault: str | None, other: str | None) -> bool:

@@ -78,8 +78,6 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
     def begin(unfinished: Path) -> BinaryIO:
         target = unfinished.with_name(unfinished.name.rpartition(".unfinished-")[0])
         earlier = unfinished_output(target) if resume else None
-        if resume and earlier is None:
-            log.info("%s: nothing was begun with --resume in mind, so it is translated from the beginning.", path)
         start = Mark() if earlier is None else read_journal(earlier, task)
         # Until the output has its new name, the old journal goes with it; from then on the new one does.
         journal = Journal(unfinished, task, start)
@@ -89,7 +87,6 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
         if earlier != unfinished:
             earlier.replace(unfinished)
             Path(f"{earlier}{journal.path.suffix}").unlink()
-        log.info("%s: %d lines are translated already; going on behind them.", path, start.lines)
         stream = open(unfinished, "r+b")
         stream.truncate(start.output_bytes)
         stream.seek(start.output_bytes)

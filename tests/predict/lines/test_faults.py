@@ -1,0 +1,123 @@
+"""What is seen to be wrong with a translation, and what is not; a second search for what is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.predict.batch_inputs import Asked
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
+from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, FaultCounts, fault_of, most_copies, retry_settings, worse
+from towernmt.predict.stream import Searches, translate_stream
+
+
+@given(st.lists(st.integers(0, 2), max_size=14), st.integers(1, 6))
+def test_the_most_copies_are_those_of_all_parts_there_are(sequence: list[int], least: int) -> None:
+    most = 1
+    for start in range(len(sequence)):
+        for size in range(1, len(sequence) - start + 1):
+            part, copies = sequence[start:start + size], 1
+            while sequence[start + copies * size:start + (copies + 1) * size] == part:
+                copies += 1
+            # A part of a copy behind the last counts as tokens of the run.
+            run = copies * size
+            while run + start < len(sequence) and sequence[start + run] == sequence[start + run - size]:
+                run += 1
+            if run >= least:
+                most = max(most, copies)
+    assert most_copies(sequence, least) == most
+
+
+@pytest.mark.parametrize(("fault", "ids", "source"), [
+    (LOOP, [9] * 8, "Nein."), (None, [9] * 7, "Nein."),                           # too few tokens for a loop
+    (LOOP, [4, 5, 6, 7, 8] + [6, 7, 8] * 3, "Das ist ein Haus."), (None, [6, 7, 8] * 3, "Das ist ein Haus."),
+    (LOOP, [6, 7] * 5 + [4, 3], "Das ist ein Haus."),                             # in the middle of the translation
+    (None, [9] * 8, "ha ha ha ha ha ha ha ha"), (None, [9] * 8, "Hahahahahahahaha!"),
+    (None, [4] + [5] * 12, "1 000 000 000 000 Euro"), (None, [4] * 10, "......"),
+    (None, [7, 8] * 4, "Nein, nein, nein!"),
+    (LOOP, [9] * 30, "ha ha ha"), (None, list(range(40)), "Ein langer Satz."), (None, [6], "Ja.")])
+def test_a_loop_is_what_repeats_itself_more_than_the_source_does(
+        fault: str | None, ids: list[int], source: str) -> None:
+    assert fault_of("x", ids, True, lambda: source) == fault
+    assert fault_of("x", ids, False, lambda: source) == (fault or CUT)      # it came to no end
+    assert fault_of("", ids, True, lambda: source) == EMPTY
+
+
+def test_a_loop_is_worse_than_an_end_that_is_cut_and_nothing_is_worse_than_no_text() -> None:
+    order = [EMPTY, LOOP, CUT, None]
+    assert [[worse(one, other) for other in order] for one in order] == [
+        [False, True, True, True], [False, False, True, True], [False, False, False, True], [False] * 4]
+
+
+WORDS = WordVocabulary([*SPECIAL_PIECES, *"abcdefgh"])
+SECOND = {"a": "d", "b": "e e e e e e e e", "c": ""}
+"""What a second search finds."""
+
+
+def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.ndarray,
+            weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """The first search loops, is cut at its limit, and finds nothing; for "f" it finds "f"."""
+    first = {"a": "a a a a a a a a", "b": "b", "c": "", "f": "f"}
+    texts = [(SECOND if settings else first)[WORDS.decode(row)] for row in source]
+    ids = [WORDS.encode(text) + ([] if text == "b" else [EOS]) for text in texts]
+    tokens = np.array([row + [0] * (9 - len(row)) for row in ids])[:, None]
+    return tokens, np.full([len(tokens), 1], -2.0 if settings else -1.0)
+
+
+def translate(retry: Mapping[str, Any] | None, faults: FaultCounts) -> list[Translation]:
+    searches = Searches(lambda settings: partial(predict, settings), faults, retry)
+    asked = [Asked(), Asked(), Asked({"weight": 1.0}), Asked(), Asked(), Asked()]
+    return list(translate_stream(partial(predict, {}), WORDS, WORDS, ["a", "b", "a", "c", "f", ""], StreamSettings(),
+                                 "in", asked, searches))
+
+
+def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultCounts("in")
+    found = translate(None, faults)
+    assert [translation.fault for translation in found] == [LOOP, CUT, LOOP, EMPTY, None, None]
+    assert not any(translation.retried for translation in found)
+    with caplog.at_level(logging.WARNING):
+        faults.warn()
+    assert caplog.messages == [
+        "in: 4 of 6 translations look wrong, 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
+        "the length limit (the first: line 2); --retry searches for such ones again."]
+
+
+def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultCounts("in")
+    found = translate({"no_repeat_ngram": 3}, faults)
+    # "b" stays: a loop is no better than a translation that was cut. "c" is no better the second time.
+    assert found == [[Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
+                     [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
+    assert [translation.fault for translation in found] == [None, CUT, None, EMPTY, None, None]
+    assert [translation.retried for translation in found] == [True, True, True, True, False, False]
+    with caplog.at_level(logging.WARNING):
+        faults.warn()
+    assert caplog.messages == ["in: 4 of 6 translations looked wrong and were searched for again; left are 1 empty "
+                               "(the first: line 4), 1 cut at the length limit (the first: line 2)."]
+
+
+def test_nothing_is_said_where_nothing_looks_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultCounts("in")
+    faults.add(1, Translation([Hypothesis("a", 0.0)]))
+    faults.warn()
+    assert caplog.messages == []
+
+
+def test_a_second_search_is_no_less_strict_than_the_first() -> None:
+    for first in (SearchSettings(), SearchSettings(no_repeat_ngram=2, min_length=5, min_length_factor=0.5),
+                  SearchSettings(no_repeat_ngram=6), SearchSettings(max_length_factor=0.1)):
+        again = SearchSettings(**{**vars(first), **retry_settings(first)})      # and it can work
+        assert 0 < again.no_repeat_ngram <= (first.no_repeat_ngram or 3)
+        assert again.min_length >= max(first.min_length, 1)
+        assert again.min_length_factor >= first.min_length_factor
