@@ -30,6 +30,7 @@ document.getElementById("reverse").click(); said.best = lines()[0];
 sort.value = 4; arrange(); said.gained = lines()[0];
 query.value = "SCRIPT"; query.dispatchEvent(new Event("input")); said.filtered = lines();
 said.text = document.querySelector("article .hypothesis .text").textContent;
+query.value = "#1234"; arrange(); said.line = lines();
 query.value = ""; arrange();
 sort.value = 0; turn(); for (let i = 0; i < 60; i++) step(1);
 said.stepped = document.activeElement.querySelector("h3").textContent;
@@ -61,7 +62,7 @@ def test_a_reader_sorts_filters_steps_and_looks_at_attention(tmp_path: Path) -> 
     assert found is not None
     said = json.loads(html.unescape(found[1]))
     assert said["drawn"] == 40 and said["worst"] in (8, 10) and said["best"] == 1 and said["gained"] == 10
-    assert said["filtered"] == [8] and said["text"] == evil
+    assert said["line"] == [1234] and said["filtered"] == [8] and said["text"] == evil
     assert said["stepped"].startswith("line 60 ")           # past the first window
     assert said["cells"] == ["1.000", "0.000"] and said["closed"]
     assert said["milliseconds"] < 1000

@@ -68,8 +68,11 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def _summary(report: Report) -> str:
-    count, others = len(report.references[0]), len(report.references)
-    return f"{count:,} sentence{'s' * (count != 1)}, {others} reference{'s' * (others != 1)}"
+    return f"{_count(len(report.references[0]), 'sentence')}, {_count(len(report.references), 'reference')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _systems(report: Report) -> Iterator[str]:
@@ -112,7 +115,7 @@ def _signatures(report: Report) -> str:
 def _charts(report: Report) -> Iterator[str]:
     names = [system.name for system in report.systems]
     labels = [bucket.label for bucket in report.lengths]
-    notes = [f"{bucket.sentences:,} sentences" for bucket in report.lengths]
+    notes = [_count(bucket.sentences, "sentence") for bucket in report.lengths]
     for metric in report.comparison.scores:
         values = [[bucket.scores[metric][i] for bucket in report.lengths] for i in range(len(names))]
         title = f"{metric} by the length of the {report.lengths_of}"
@@ -121,7 +124,7 @@ def _charts(report: Report) -> Iterator[str]:
     values = [[100 * bucket.matches[i].f1 for bucket in report.frequencies] for i in range(len(names))]
     yield _figure(f"F1 of words by their frequency in {report.frequency_text}", "frequency",
                   [bucket.label for bucket in report.frequencies],
-                  [f"{bucket.words:,} words" for bucket in report.frequencies], names, values)
+                  [_count(bucket.words, "word") for bucket in report.frequencies], names, values)
 
 
 def _figure(title: str, unit: str, labels: Sequence[str], notes: Sequence[str], names: Sequence[str],

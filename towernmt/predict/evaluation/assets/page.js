@@ -36,11 +36,16 @@ function differ(i) {
   return texts.some(text => text !== texts[0]);
 }
 
+// Whether a sentence is asked for: by a part of a text, or by `#` and its line.
+function isWanted(i, wanted) {
+  if (/^#\d+$/.test(wanted)) return i + 1 === Number(wanted.slice(1));
+  return wanted === "" || searchedText(i).includes(wanted);
+}
+
 function arrange() {
   const wanted = query.value.toLowerCase();
   const value = KEYS[sort.value][1];
-  order = data.sentences.map((_, i) => i).filter(i =>
-    (wanted === "" || searchedText(i).includes(wanted)) && (!differing.checked || differ(i)));
+  order = data.sentences.map((_, i) => i).filter(i => isWanted(i, wanted) && (!differing.checked || differ(i)));
   const values = data.sentences.map((_, i) => value(i));
   order.sort((a, b) => (rising ? values[a] - values[b] : values[b] - values[a]) || a - b);
   at("count").value = `${order.length.toLocaleString("en")} of ${data.sentences.length.toLocaleString("en")}`;
