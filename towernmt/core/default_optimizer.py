@@ -1,4 +1,4 @@
-"""The optimizer of a model that was handed none: models do not know optimizers, so the package says which it is."""
+"""The optimizer of a model that was given none. Models do not know optimizers, so the package sets it here."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from tensorpack.train.base import TrainLoop
 
 
 class ResumableLoop(TrainLoop):
-    """tensorpack's loop, in which a run that resumes in mid-epoch finishes that epoch rather than beginning another.
+    """tensorpack's loop; but a run that resumes in mid-epoch finishes that epoch, and does not begin another one.
 
     Its `local_step` counts the steps that this run makes in the epoch, from 0 to `steps_per_epoch - 1`.
     """
@@ -24,8 +24,8 @@ class ResumableLoop(TrainLoop):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that this run makes in the present epoch, the same from its first to its last; tensorpack's callbacks
-        know the last step of an epoch by it. Before the first epoch: those from the present step to its end.
+        """Steps that this run makes in the present epoch; constant within the epoch. tensorpack's callbacks find the
+        last step of an epoch by it. Before the first epoch: the steps from the present one to the epoch's end.
         """
         began = self._global_step if self._began is None else self._began
         return self._steps_per_epoch - began % self._steps_per_epoch

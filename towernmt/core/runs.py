@@ -23,7 +23,7 @@ class Run(enum.Enum):
 
     TRAIN_STEP = "train step"
     ACCUMULATION = "accumulation"
-    """A batch of an update cycle but the last, whose gradients are only collected."""
+    """A batch of an update cycle before the last one: its gradients are only collected."""
     SAMPLING = "sampling"
     VALIDATION = "validation"
     DATA = "data"
@@ -35,7 +35,7 @@ _PRESENT: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
 
 @contextmanager
 def run_as(kind: Run) -> Iterator[None]:
-    """What is run inside is of this kind: only the hooks that belong to it see it.
+    """All runs inside are of this kind: only the hooks that belong to it see them.
 
     Raises:
         SettingsError: `kind` is not a `Run`.
@@ -101,13 +101,13 @@ def is_among(runs: Iterable[Any], fetches: Any) -> bool:
 
 
 def name_of(hook: Any) -> str:
-    """What a message calls a callback or hook: that of a wrapper is what it holds."""
+    """The name of a callback or hook in messages; a wrapper has the name of what it wraps."""
     inner = _inner(hook)
     return type(hook).__name__ if inner is None else name_of(inner)
 
 
 def _inner(hook: Any) -> Any:
-    """What a wrapper holds: ours, or tensorpack's `CallbackToHook`, `HookToCallback`, `ProxyCallback`."""
+    """What a wrapper wraps: ours, or tensorpack's `CallbackToHook`, `HookToCallback`, `ProxyCallback`."""
     for attribute in ("wrapped", "_cb", "_hook", "cb"):
         held = getattr(hook, attribute, None)
         if hasattr(held, "before_run"):

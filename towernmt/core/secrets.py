@@ -51,7 +51,7 @@ def _masked(text: str, value: str) -> str:
 
 
 def _without_user(rest: str) -> str:
-    """What stands behind `scheme://`, the user and password hidden."""
+    """The part of a URI after `scheme://`, with user and password hidden."""
     if rest.startswith(("USER@", "USER:PASSWORD@")):
         return rest     # words of a message on how to write a URI
     query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", rest)
@@ -59,7 +59,7 @@ def _without_user(rest: str) -> str:
     place = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", rest[:end])))
     authority = re.split(r"[/#\s]", place, maxsplit=1)[0]
     if "@" not in authority and _PORT.fullmatch(authority):
-        return rest     # a host, so that an @ behind it is one of a path or an option
+        return rest     # a host: an @ after it belongs to a path or an option
     if "@" not in place:
         end = len(rest)     # what looks like options may be part of a password
     last = max(rest.rfind("@", 0, end), rest.rfind("%40", 0, end))

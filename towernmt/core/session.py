@@ -54,18 +54,18 @@ class SessionCreator(tf1.train.SessionCreator):
 
 
 _first_process: int | None = None
-"""Which process made its first session here, or else the one that it was forked from did."""
+"""The process that made the first session, here or in a process that this one was forked from."""
 
 
 def refuse_forked(process: int) -> None:
     """Refuse to use TensorFlow in a process that was forked from one that had used it: it would wait for ever.
 
-    TensorFlow's threads are not there in the child.
+    The child process does not have TensorFlow's threads.
 
     Args:
-        process: in which TensorFlow was used.
+        process: the one in which TensorFlow was used.
     Raises:
-        SettingsError: this is another one.
+        SettingsError: this is another process.
     """
     if os.getpid() != process:
         raise SettingsError("TensorFlow was used before this process was forked, and cannot be used in it: use it in "

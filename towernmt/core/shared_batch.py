@@ -20,8 +20,8 @@ TOKENS = "target_tokens"
 
 
 def share_batch() -> None:
-    """Say that the present training tower gets its share of the rows of a batch which all towers share, and scalars
-    that describe the whole of it. For an `InputSource` of your own that does so, where it gives the tensors of a tower.
+    """Declare that the present training tower gets its share of the rows of a batch that all towers share, and scalars
+    that describe the whole batch. An `InputSource` of your own calls it where it makes the tensors of a tower.
     """
     context = get_current_tower_context()
     if context is not None and context.is_training:

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=float)
 
 
 class Decision(enum.IntEnum):
-    """What a process wants to do next. Of several processes the largest one counts (`World.agree`)."""
+    """What a process wants to do next. The largest wish of all processes counts (`World.agree`)."""
 
     GO_ON = 0
     SKIP_BATCH = 1
@@ -100,7 +100,7 @@ def present_world() -> World:
 
 @contextmanager
 def in_world(world: World) -> Iterator[World]:
-    """What is trained inside is trained by all processes of `world`. To be entered before a run or trainer is made."""
+    """Trainings inside are made by all processes of `world`. Enter it before a run or trainer is made."""
     global _present
     before, _present = _present, world
     try:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".towernmt.lock"
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-_WINDOWS_BYTE = 1 << 30  # Windows keeps others from reading what is locked: lock a byte behind the text
+_WINDOWS_BYTE = 1 << 30  # Windows does not let others read locked bytes: lock one after the text
 
 _held: set[int] = set()  # descriptors of this process
 
@@ -65,7 +65,7 @@ class DirectoryLock:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 self._lock(descriptor)
-                if _same_file(descriptor, self._path):  # else its holder removed it between our opening and locking
+                if _same_file(descriptor, self._path):  # if not, its holder removed it after we opened it
                     break
             except BaseException:
                 os.close(descriptor)
@@ -155,7 +155,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _forget_in_child() -> None:
-    # A forked child shares the parent's lock, and would keep it when the parent has died.
+    # A forked child shares the parent's lock, and would keep it after the parent's end.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

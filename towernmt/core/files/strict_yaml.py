@@ -1,7 +1,7 @@
-"""YAML that means one thing: what PyYAML's safe loader passes over in silence, or runs away with, is an error here.
+"""YAML that can only mean one thing: what PyYAML's safe loader ignores, or cannot bound, is an error here.
 
-Refused are a key that is there twice (the last one would win), and nesting without bound: too deep, in itself by an
-alias, or blown up by aliases of aliases.
+A key that is there twice is refused (PyYAML takes the last one), and so is nesting without bound: too deep, a node that
+contains itself by an alias, or aliases of aliases that make the document huge.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def load_strict(text: str) -> Any:
     """The content of a YAML document, of plain types; None if it is empty.
 
     Raises:
-        yaml.MarkedYAMLError: malformed, or ambiguous; `problem` and `problem_mark` say what is wrong and where. It
-            has nothing of the content but keys.
+        yaml.MarkedYAMLError: malformed, or ambiguous; `problem` and `problem_mark` say what is wrong and where. Of
+            the content it holds keys only.
     """
     try:
         loader = _StrictLoader(text)

@@ -1,4 +1,4 @@
-"""What hands out memory, chosen for tensors: `env $(python -m towernmt.core.machine.allocator) towernmt train ...`
+"""The allocator of memory, chosen for tensors: `env $(python -m towernmt.core.machine.allocator) towernmt train ...`
 
 Which allocator a program has is decided when it starts, so it is set in the environment that the program is started in.
 The sizes of tensors change with each batch. glibc's `malloc` gives freed memory back to the system and gets it again a
@@ -14,9 +14,9 @@ import platform
 from importlib import metadata
 
 _KEPT_FROM = 1 << 20
-"""Bytes: oneTBB keeps freed blocks of this size and more, however long nobody asks for such a one."""
+"""Bytes: oneTBB keeps freed blocks of at least this size, even if they are not used again for long."""
 _KEEP = 2_000_000_000
-"""Bytes: below it freed memory stays with the process, where glibc hands it out."""
+"""Bytes: with glibc's allocator, up to so much freed memory stays with the process."""
 TUNABLES = {
     "hugetlb": 1,               # huge pages, where the system gives them to those that ask (madvise)
     "mmap_threshold": _KEEP,

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGHUP end the process as they always do, but something is cleaned up before.
+"""SIGTERM and SIGHUP still end the process, but it cleans up first.
 
-A handler in Python would wait for the end of a long call of a library (minutes, where a vocabulary is learned); so
-the handlers do nothing, and a thread that Python's wake-up file descriptor tells of the signal cleans up and ends the
+A handler in Python would have to wait for the end of a long call of a library (minutes, if a vocabulary is learned).
+So the handlers do nothing. A thread learns of the signal by Python's wake-up file descriptor, cleans up, and ends the
 process.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lead_nowhere(stream: Any) -> None:
-    """Let a stream's descriptor lead to the null device: Python writes what it has buffered once more at exit."""
+    """Point a stream's descriptor at the null device, since Python writes what it has buffered again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -7,7 +7,7 @@ import sys
 
 
 def open_missing_streams() -> None:
-    """Have descriptors 0, 1 and 2, and Python's streams, lead somewhere: to the null device where there is nothing.
+    """Open descriptors 0, 1 and 2, and Python's streams, where they are missing: they lead to the null device.
 
     Otherwise the next file that is opened gets the number of the missing one, and the output goes into that file.
     """

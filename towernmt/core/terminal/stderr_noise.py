@@ -22,7 +22,7 @@ _active = threading.Lock()
 
 @contextmanager
 def without_noise() -> Iterator[None]:
-    """Drop those lines of TensorFlow's while the body runs; nested calls do nothing more.
+    """Drop those lines of TensorFlow's while the body runs. A nested call changes nothing.
 
     `TOWERNMT_DEBUG=1` keeps everything, and nothing changes where there is no standard error.
     """

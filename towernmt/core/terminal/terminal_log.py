@@ -1,4 +1,4 @@
-"""Which lines of the log a terminal (or another standard output) shows: what a reader wants, not each step.
+"""Which lines of the log a terminal (or another standard output) shows: what matters to a reader, not each step.
 
 A run's log file has everything; see `towernmt.run.run_log`.
 """

@@ -47,6 +47,6 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
         try:
             future.set_result(work())
         except BaseException as error:
-            # Whoever waits for the future gets it; this thread goes on.
+            # The future's reader gets it, and this thread goes on.
             future.set_exception(error)
-        del job, work, future  # else the thread would hold the last result while it waits
+        del job, work, future  # so that the thread does not hold the last result while it waits

@@ -95,7 +95,7 @@ def _pad(ids: NDArray[np.integer], offsets: IntArray, rows: IntArray
 
 
 def _rows(ids: NDArray[np.integer], begin: IntArray, width: int) -> NDArray[np.integer]:
-    """`[batch, width]`: `width` ids from each of `begin` on; values behind the last id have no meaning."""
+    """`[batch, width]`: `width` ids from each of `begin` on; values after the last id have no meaning."""
     if not len(ids):
         return np.zeros((len(begin), width), ids.dtype)
     if begin.max() + width > len(ids):
