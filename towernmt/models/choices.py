@@ -1,4 +1,4 @@
-"""What the settings of models may be chosen from, apart from the modules that do it, which need TensorFlow."""
+"""The choices of the models' settings. They are not in the modules that use them, since those need TensorFlow."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class NMTModel(ModelDesc):
     target_vocab_size: int
 
     def optimizer(self) -> Optimizer:
-        """What the model was handed; without any, the default one of the package."""
+        """The optimizer that the model was given; without one, the default of the package."""
         if self.make_optimizer is not None:
             return self.make_optimizer()
         if self.optimizer_settings is not None:

@@ -45,7 +45,7 @@ def _over_windows(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, i
         y = tf.matmul(windows, tf.concat(rows, 0))
 
         def gradient(dy: Tensor) -> list[Tensor]:
-            # A position met the kernel's place k in the window that begins k before it.
+            # A position is multiplied by place k of the kernel in the window that begins k positions before it.
             begins = [padding[0] + width - 1 - k for k in range(width)]
             over = _side_by_side(dy, (width - 1, width - 1), begins, length)    # [batch * length, width * output]
             turned = tf.reshape(tf.transpose(narrow, [1, 0, 2]), [depth, width * output])

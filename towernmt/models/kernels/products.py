@@ -1,4 +1,4 @@
-"""Matrix products in the form that the processor is fast at."""
+"""Matrix products in the form in which the processor is fastest."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _summed_losses(tokens: Tensor, projection: Projection, labels: Tensor, smoot
     @tf.custom_gradient
     def losses(tokens: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         logits = Projection(kernel, bias).flat_logits(tokens)
-        # float16 ends at 6e-8: what the loss is made from must not have been that narrow.
+        # float16 has nothing below 6e-8, so the loss must not be computed in it.
         exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
         likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
         probabilities = tf.cast(exact, logits.dtype)
@@ -102,4 +102,4 @@ def _add_rows_on_gpu(x: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
 
 
 _LEAST = 1e-37
-"""Smaller likelihoods count as this one, 85 nats; the gradient is exact all the same."""
+"""Smaller likelihoods count as this one (85 nats); the gradient is still exact."""

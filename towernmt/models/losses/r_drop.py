@@ -1,4 +1,4 @@
-"""R-Drop: two passes over a batch with different dropout, which shall agree (Liang et al. 2021)."""
+"""R-Drop: two passes over a batch with different dropout, which are trained to agree (Liang et al. 2021)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towernmt.models.losses.cross_entropy import smoothed_cross_entropy
 
 def r_drop_cross_entropy(hidden: Tensor, projection: Projection, target: Tensor, target_length: Tensor,
                          smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
-    """The loss of R-Drop (Liang et al. 2021): of two passes over a batch, with what they do not agree about.
+    """The loss of R-Drop (Liang et al. 2021): of two passes over a batch, and the divergence between them.
 
     It is half the paper's, that is the mean of both passes' `smoothed_cross_entropy` plus
     `alpha / 2 * (KL(p || q) + KL(q || p)) / 2`, so that it compares with the loss of one pass.

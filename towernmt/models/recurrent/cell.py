@@ -81,7 +81,7 @@ class Cell:
             self._norms.append(_variable("state_scale", [depth], 1.0))
 
     def _first_bias(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
-        """Zero, but one for the forget gate (Jozefowicz et al. 2015)."""
+        """Zeros; ones for the forget gate (Jozefowicz et al. 2015)."""
         if self.kind == "gru":
             return tf.zeros(shape, dtype)
         return tf.concat([tf.zeros([self.depth]), tf.ones([self.depth]), tf.zeros([2 * self.depth])], 0)
@@ -105,7 +105,7 @@ class Cell:
 
     @property
     def norms(self) -> list[Tensor]:
-        """What layer normalisation needs within a loop; empty without it."""
+        """The variables that layer normalisation needs within a loop; empty without it."""
         return self._norms
 
     def zero_state(self, rows: Tensor) -> list[Tensor]:

@@ -127,7 +127,7 @@ class Seq2Seq(ConfiguredModel):
                 return dropout(hidden, s.dropout, "hidden"), weights[0] if shown else None
 
     def _feed_inputs(self, memory: Seq2SeqMemory, x: Tensor, shown: bool) -> list[Tensor]:
-        """Decode with input feeding, where every layer and attention are within the loop.
+        """Decode with input feeding: all layers and the attention are within the loop.
 
         Args:
             x: embeddings float32 `[target length, batch, embedding_size]`.
@@ -232,7 +232,7 @@ class Seq2Seq(ConfiguredModel):
         return Cell(s.cell, known, s.hidden_size, f"layer_{layer}", extra, s.layer_norm, s.kernels)
 
     def _decoder_cells(self) -> list[Cell]:
-        """The decoder's layers; with input feeding, all but the embedding is known only within the loop."""
+        """The decoder's layers; with input feeding, only the embedding is known before the loop."""
         s = self.settings
         if s.input_feeding:
             return [self._cell(layer, 0 if layer else s.embedding_size, s.hidden_size if layer else s.embedding_size)
@@ -259,7 +259,7 @@ class Seq2Seq(ConfiguredModel):
 
 
 def _nothing(x: Tensor) -> Tensor:
-    """Of depth 0, for a layer that knows no input beforehand."""
+    """An input of depth 0, for a layer whose input is not known before the loop."""
     return x[..., :0]
 
 

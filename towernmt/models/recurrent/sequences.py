@@ -1,4 +1,4 @@
-"""Whole sequences through recurrent cells: in both directions, their ends, and dropout that stays over time."""
+"""Whole sequences through recurrent cells: in both directions, their ends, and dropout that is the same over time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) ->
 
 
 def reverse(x: Tensor, length: Tensor) -> Tensor:
-    """Each sequence of `x` `[time, batch, ...]` turned round within its length int32 `[batch]`."""
+    """Each sequence of `x` `[time, batch, ...]` reversed within its length int32 `[batch]`."""
     return tf.reverse_sequence(x, length, seq_axis=0, batch_axis=1)
 
 

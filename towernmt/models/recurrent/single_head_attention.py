@@ -15,7 +15,7 @@ from towernmt.models.layers.projections import linear
 from towernmt.models.recurrent.scan import StepOperation, apply_now
 
 MAX_FERTILITY = 2.0
-"""N of Tu et al. (2016): the most target words that one source word may be good for."""
+"""N of Tu et al. (2016): the most target words that one source word may produce."""
 
 
 class AttentionMemory(NamedTuple):
@@ -106,7 +106,7 @@ class SingleHeadAttention:
         return [kernel, memory.values]
 
     def shared(self, memory: AttentionMemory) -> list[Tensor]:
-        """What else in `attend` has a gradient: keys, vectors and fertility."""
+        """Further tensors of `attend` that have a gradient: keys, vectors and fertility."""
         if self._score != "additive":
             return []
         with tf1.variable_scope(self._name):
@@ -152,7 +152,7 @@ class SingleHeadAttention:
         return _weighted(tf.tanh(inner), vector)
 
     def attend_once(self, query: Tensor, coverage: Sequence[Tensor], memory: AttentionMemory) -> AttendedSource:
-        """`attend` outside a loop: all queries of a sentence are there, positions or hypotheses."""
+        """`attend` outside a loop, for all queries of a sentence (positions or hypotheses) at once."""
         matrices = self.matrices(memory)
         return self.attend(query, coverage, memory.bias, lambda a, i: to_float32(matmul(a, matrices[i])),
                            self.shared(memory))
@@ -171,7 +171,7 @@ def _additive_scores(query: Tensor, keys: Tensor, vector: Tensor) -> tuple[list[
 
 def _additive_scores_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
                               d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Computes the largest tensor again, `[batch, queries, source length, depth]`, rather than keep it a step."""
+    """Computes the largest tensor again, `[batch, queries, source length, depth]`, instead of keeping it for each step."""
     (query, keys, vector), (d,) = args, d_outputs
     y = tf.tanh(keys[:, None] + query)
     depth = tf.shape(vector)[0]
