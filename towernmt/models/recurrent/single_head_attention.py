@@ -171,7 +171,7 @@ def _additive_scores(query: Tensor, keys: Tensor, vector: Tensor) -> tuple[list[
 
 def _additive_scores_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
                               d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Computes the largest tensor again, `[batch, queries, source length, depth]`, instead of keeping it for each step."""
+    """Computes the largest tensor again (`[batch, queries, source length, depth]`) and does not keep it."""
     (query, keys, vector), (d,) = args, d_outputs
     y = tf.tanh(keys[:, None] + query)
     depth = tf.shape(vector)[0]
