@@ -26,14 +26,15 @@ EOS, PAD, FIRST_WORD = 2, 0, 4
 LONGEST = 98
 
 
-def make_model(name: str, config: str, **changes: Any) -> Any:
+def make_model(name: str, config: str, preset: str | None = None, **changes: Any) -> Any:
     """A model of the architecture `name` in the size `config`, with Adam.
 
     Args:
+        preset: another one than that of the size, with its vocabularies.
         changes: to its settings.
     """
     kind = architecture(name)
-    sizes: dict[str, Any] = dict(kind.presets[PRESETS[name][config]])
+    sizes: dict[str, Any] = dict(kind.presets[preset or PRESETS[name][config]])
     sizes.update(source_vocab_size=VOCABULARY[config], target_vocab_size=VOCABULARY[config])
     return kind.model(dataclasses.replace(kind.settings(**sizes), **changes), OptimizerSettings(learning_rate=3e-4))
 

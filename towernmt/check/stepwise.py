@@ -150,12 +150,13 @@ def _build(model: NMTModel) -> _Decoder:
     state = model.start_state(memory, BEAM)
     stepped = []
     for step in range(STEPS):
-        cache = state.cache
+        cache, blocks = state.cache, state.blocks
         if step:
             rows = parents[step - 1]
             cache = tf.nest.map_structure(lambda tensor, rows=rows: tf.gather(tensor, rows), cache)
-        logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step))
-        tf.nest.assert_same_structure(cache, state.cache)
+            blocks = blocks.reordered(tf.reshape(rows % BEAM, [-1, BEAM])) if blocks else ()
+        logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step, blocks))
+        tf.nest.assert_same_structure((cache, blocks), (state.cache, state.blocks))
         stepped.append(tf.cast(logits, tf.float32))
     return _Decoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
                     parents, tf.stack(stepped))

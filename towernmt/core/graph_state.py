@@ -103,6 +103,7 @@ class GraphState:
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
+        made_once: what decoding made of weights before its loop (`models.kernels.once`); None where nothing decodes.
     """
 
     settings: GraphSettings = field(default_factory=GraphSettings)
@@ -112,6 +113,7 @@ class GraphState:
     update_skipped: Tensor | None = None
     loss_scale: LossScaleOfStep | None = None
     count_step: Operation | None = None
+    made_once: dict[tuple[str, ...], Tensor] | None = None
 
 
 def graph_state(graph: Graph | None = None) -> GraphState:

@@ -40,11 +40,14 @@ class DecoderState(NamedTuple):
         cache: nest of tensors, first dimension batch x beam; search gathers the rows of the surviving
             hypotheses in it. A tensor's second dimension may grow by one a step.
         step: int32 scalar, the number of tokens decoded so far.
+        blocks: `StepBlocks`, for what steps write and search need not move; a tuple of those of several models, or ()
+            without. Search makes room in them.
     """
 
     memory: Any
     cache: Any
     step: Tensor
+    blocks: Any = ()
 
 
 class NMTModel(ModelDesc):

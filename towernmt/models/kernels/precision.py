@@ -15,6 +15,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf
+from towernmt.models.kernels.once import is_made_once, once
 from towernmt.models.kernels.products import gradients_over_rows, on_gpu
 
 
@@ -38,7 +39,15 @@ def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
     """`tf.matmul` of the factors in the compute dtype; so is the result."""
     dtype = compute_dtype()
     with gradients_over_rows():
-        return tf.matmul(tf.cast(a, dtype), tf.cast(b, dtype), transpose_b=transpose_b)
+        return tf.matmul(tf.cast(a, dtype), _narrowed(b), transpose_b=transpose_b)
+
+
+def _narrowed(weight: Tensor) -> Tensor:
+    """A factor in the compute dtype; a weight is cast before the loops of decoding."""
+    dtype = compute_dtype()
+    if dtype == tf.float32:
+        return weight
+    return once(dtype.name, lambda weight: tf.cast(weight, dtype), weight)
 
 
 def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = False) -> Tensor:
@@ -55,10 +64,26 @@ def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = Fal
     Returns:
         `[rows, output]`.
     """
+    if is_made_once():
+        return _affine_in_steps(x, kernel, bias, transpose_kernel)
     if compute_dtype() != tf.bfloat16:
         return tf.nn.bias_add(matmul(x, kernel, transpose_b=transpose_kernel), tf.cast(bias, compute_dtype()))
     return _affine_bfloat16(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias),
                             transpose_kernel)
+
+
+def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool) -> Tensor:
+    """As `affine`, with what it makes of the weights made before the loops of decoding."""
+    dtype = compute_dtype()
+    if dtype != tf.bfloat16:
+        kernel = once("columns", tf.transpose, kernel) if transpose_kernel else kernel
+        return tf.nn.bias_add(matmul(x, kernel), tf.cast(bias, dtype))
+
+    def with_bias(kernel: Tensor, bias: Tensor) -> Tensor:
+        columns, row = tf.cast(tf.transpose(kernel) if transpose_kernel else kernel, dtype), tf.cast(bias, dtype)[None]
+        return tf.concat([columns, row, zeros_like_rows(row, 0)], 0)
+
+    return tf.matmul(with_ones(tf.cast(x, dtype)), once("columns_with_bias", with_bias, kernel, bias))
 
 
 def _affine_bfloat16(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool) -> Tensor:

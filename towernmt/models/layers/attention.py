@@ -25,11 +25,13 @@ class AttentionInputs(NamedTuple):
             every earlier position may be seen.
         source: what `Attention.prepare` made of the source.
         source_bias: float32 `[batch, 1, 1, source length]`, the `padding_bias` of the source; None in an encoder.
+        place: a `StepPlace` for attentions that keep what steps write (`empty_places`); None but in a step of decoding.
     """
 
     bias: Tensor | None = None
     source: Any = ()
     source_bias: Tensor | None = None
+    place: Any = None
 
 
 class Attended(NamedTuple):
@@ -77,6 +79,17 @@ class Attention(ABC):
         """
         return ()
 
+    def empty_places(self, batch: Tensor, beam: int) -> Any:
+        """Its room in `StepBlocks`, in place of a cache, for one that keeps a vector of each earlier position.
+
+        Args:
+            batch: int32 `[]`, the number of sentences.
+            beam: hypotheses of each.
+        Returns:
+            a nest of tensors from `step_blocks.empty_places`. Empty by default, and not asked for if it has a cache.
+        """
+        return ()
+
     @abstractmethod
     def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         """All positions at once.
@@ -92,7 +105,7 @@ class Attention(ABC):
 
         Args:
             x: float32 `[rows, depth]`; those of one sentence stand together.
-            cache: from `empty_cache`, or of the step before.
+            cache: from `empty_cache` (`empty_places` if that gives any), or of the step before.
             with_weights: give the distribution over the source, too.
         Returns:
             `[rows, depth]`, with weights `[rows, source length]`; and the new cache.

@@ -16,13 +16,14 @@ from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.gains import PLAIN, Gains
 from towernmt.models.layers.positions import Distances, PairPositions
 from towernmt.models.layers.projections import linear
+from towernmt.models.layers.step_blocks import StepPlace, empty_places
 
 
 class SelfAttention(Attention):
     """Attention of a position to its own sequence: all of it in an encoder, up to itself in a decoder.
 
-    Queries, keys and values are one product. The cache is `[rows, steps, 2 * depth]`: keys (turned by their positions)
-    and values of the earlier positions.
+    Queries, keys and values are one product. The keys (turned by their positions) and values of the earlier positions
+    are kept in `StepBlocks`.
 
     Args:
         depth: of the sequence.
@@ -47,23 +48,33 @@ class SelfAttention(Attention):
         context = attend(query, key, value, inputs.bias, self.dropout_rate, distances)
         return Attended(self._output(merge_heads(context)))
 
-    def empty_cache(self, rows: Tensor) -> Tensor:
-        return tf.zeros([rows, 0, 2 * self.depth], compute_dtype())
+    def empty_places(self, batch: Tensor, beam: int) -> list[Tensor]:
+        """Room for keys, and for values."""
+        return [empty_places(batch, beam, self.heads, self.depth // self.heads, compute_dtype()) for _ in range(2)]
 
-    def step(self, x: Tensor, cache: Tensor, inputs: AttentionInputs, with_weights: bool = False
-             ) -> tuple[Attended, Tensor]:
-        depth, distances = self.depth, None
-        qkv = self._project(x)
-        query, new = qkv[:, None, :depth], qkv[:, None, depth:]
+    def step(self, x: Tensor, cache: list[Tensor], inputs: AttentionInputs, with_weights: bool = False
+             ) -> tuple[Attended, list[Tensor]]:
+        place, distances = inputs.place, None
+        if place is None:
+            raise ValueError("SelfAttention.step needs inputs.place, where a step of decoding writes.")
+        query, key, value = _heads_of_step(self._project(x), 3, place.beam, self.heads)
         if self.positions is not None:
-            (both,) = split_heads(qkv[:, None, :2 * depth], 2 * self.heads)     # the heads of query, then of key
-            both = merge_heads(self.positions.turn(both, tf.shape(cache)[1]))   # [rows, 1, 2 * depth]
-            query, new = both[:, :, :depth], tf.concat([both[:, :, depth:], new[:, :, depth:]], 2)
-            distances = self.positions.between(tf.shape(cache)[1] + 1, depth // self.heads, step=True)
-        cache = tf.concat([cache, new], 1)
-        key, value = split_heads(cache, self.heads, parts=2)    # [rows, heads, steps, head depth]
-        context = attend(split_heads(query, self.heads)[0], key, value, None, 0.0, distances)
-        return Attended(self._output(tf.reshape(context, [-1, depth]))), cache
+            query, key = (_turned(self.positions, each, place.step) for each in (query, key))
+            distances = self._distances(place)
+        keys, values = (place.written(kept, new) for kept, new in zip(cache, (key, value), strict=True))
+        context = attend(query, keys, values, place.bias, 0.0, distances)
+        return Attended(self._output(_rows_of_step(context))), [keys, values]
+
+    def _distances(self, place: StepPlace) -> Distances | None:
+        """From a step to each place of the blocks; those to later places do not matter."""
+        if self.positions is None:
+            return None
+        found = self.positions.between(place.step + 1, self.depth // self.heads, step=True)
+        if found is None:
+            return None
+        later = [[0, place.room - place.step - 1], [0, 0]]
+        return found._replace(keys=tf.repeat(tf.pad(found.keys, later), place.beam, 0),
+                              values=tf.repeat(tf.pad(found.values, later), place.beam, 0))
 
     def _project(self, x: Tensor) -> Tensor:
         gains = self.gains
@@ -154,6 +165,25 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
     context = matmul(weights, value)
     return context if distances is None else context + distances.context(weights)
+
+
+def _heads_of_step(x: Tensor, parts: int, beam: int, heads: int) -> list[Tensor]:
+    """`[rows, parts * depth]` as `[batch, heads, beam, head depth]` for each part."""
+    size = x.shape[1] // (parts * heads)
+    by_part = tf.reshape(x, [-1, beam, parts, heads, size])
+    return list(tf.unstack(tf.transpose(by_part, [2, 0, 3, 1, 4])))
+
+
+def _rows_of_step(x: Tensor) -> Tensor:
+    """`[batch, heads, beam, head depth]` as `[rows, heads * head depth]`."""
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [-1, x.shape[1] * x.shape[3]])
+
+
+def _turned(positions: PairPositions, x: Tensor, step: Tensor) -> Tensor:
+    """`[batch, heads, beam, head depth]`, all of one step, turned by their position."""
+    beam, size = x.shape[2], x.shape[3]
+    one_by_one = tf.reshape(x, [-1, x.shape[1] * beam, 1, size])
+    return tf.reshape(positions.turn(one_by_one, step), [-1, x.shape[1], beam, size])
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:

@@ -16,7 +16,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import to_float32
-from towernmt.models.layers.attention import Attention, AttentionInputs, causal_bias, padding_bias
+from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, causal_bias, padding_bias
 from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.embeddings import embed_source, embedding_table, look_up, shared_table
 from towernmt.models.layers.feed_forward import feed_forward
@@ -26,6 +26,7 @@ from towernmt.models.layers.multi_head import CrossAttention, SelfAttention
 from towernmt.models.layers.normalization import layer_norm, rms_norm
 from towernmt.models.layers.positions import PairPositions, RelativePositions, RotaryPositions, sinusoids
 from towernmt.models.layers.projections import Projection
+from towernmt.models.layers.step_blocks import empty_blocks, place_of_step
 from towernmt.models.transformer.settings import PRESETS, TransformerSettings, check_settings
 from towernmt.models.transformer.ssru import SSRU
 
@@ -138,20 +139,24 @@ class Transformer(ConfiguredModel):
                 return self._decoder_layers(x, attend), weights
 
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
-        rows = tf.shape(memory.bias)[0] * beam
-        cache = [[attention.empty_cache(rows) for attention in self.decoder_attention(layer)]
-                 for layer in range(self.settings.decoder_layers)]
-        return DecoderState(memory, cache, tf.constant(0))
+        batch = tf.shape(memory.bias)[0]
+        cache: list[list[Any]] = []
+        kept: list[list[Any]] = []
+        for layer in range(self.settings.decoder_layers):
+            attentions = self.decoder_attention(layer)
+            cache.append([attention.empty_cache(batch * beam) for attention in attentions])
+            kept.append([() if tf.nest.flatten(own) else attention.empty_places(batch, beam)
+                         for attention, own in zip(attentions, cache[-1], strict=True)])
+        blocks = empty_blocks(kept, batch, beam) if tf.nest.flatten(kept) else ()
+        return DecoderState(memory, cache, tf.constant(0), blocks)
 
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: TransformerMemory = state.memory
-        cache: list[list[Any]] = [[] for _ in state.cache]
+        steps = _Steps(memory, state)
         shown, weights = self._shown_layer if attention else None, []
 
         def attend(y: Tensor, attention: Attention, layer: int, place: int) -> Tensor:
-            inputs = AttentionInputs(None, memory.prepared[layer][place], memory.bias)
-            attended, after = attention.step(y, state.cache[layer][place], inputs, layer == shown)
-            cache[layer].append(after)
+            attended = steps.take(y, attention, layer, place, layer == shown)
             if attended.weights is not None:
                 weights.append(attended.weights)
             return attended.output
@@ -161,7 +166,7 @@ class Transformer(ConfiguredModel):
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, attend)
-        return self.output_projection().logits(x), DecoderState(memory, cache, state.step + 1), *weights
+        return self.output_projection().logits(x), steps.after(), *weights
 
     def _decoder_layers(self, x: Tensor, attend: _Attend) -> Tensor:
         """The stack of the decoder, with its final normalisation, over `x` `[..., depth]`.
@@ -268,6 +273,34 @@ class Transformer(ConfiguredModel):
     def _final_norm(self, x: Tensor) -> Tensor:
         """A pre-norm stack adds up unnormalised sublayers: normalise their sum once."""
         return self._norm(x, "final_norm") if "n" in self.settings.preprocess else x
+
+
+class _Steps:
+    """A step of all attentions of the decoder, and the state that it leaves."""
+
+    def __init__(self, memory: TransformerMemory, state: DecoderState) -> None:
+        self._memory, self._before = memory, state
+        self._cache: list[list[Any]] = [[] for _ in state.cache]
+        self._kept: list[list[Any]] = [[] for _ in state.cache]
+        self._place, self._blocks = None, state.blocks
+        if state.blocks:
+            self._place, self._blocks = place_of_step(state.blocks, state.step)
+
+    def take(self, x: Tensor, attention: Attention, layer: int, number: int, with_weights: bool) -> Attended:
+        """The attention with this number in a layer, for `x` `[rows, depth]`."""
+        inputs = AttentionInputs(None, self._memory.prepared[layer][number], self._memory.bias, self._place)
+        cache = self._before.cache[layer][number]
+        kept = self._blocks.kept[layer][number] if self._blocks else ()
+        keeps = bool(tf.nest.flatten(kept))
+        attended, after = attention.step(x, kept if keeps else cache, inputs, with_weights)
+        self._cache[layer].append(cache if keeps else after)
+        self._kept[layer].append(after if keeps else kept)
+        return attended
+
+    def after(self) -> DecoderState:
+        """The state after all attentions."""
+        blocks = self._blocks._replace(kept=self._kept) if self._blocks else ()
+        return DecoderState(self._memory, self._cache, self._before.step + 1, blocks)
 
 
 _Attend = Callable[..., Tensor]

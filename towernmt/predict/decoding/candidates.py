@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.predict.decoding.distribution import Distribution
+from towernmt.predict.decoding.distribution import Distribution, top_of_rows
 from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor, TokenFilter
 from towernmt.predict.decoding.step import StepContext
 
@@ -42,7 +42,7 @@ class Candidates:
         before, filters = _split(self._processors)
         wanted = min(count + sum(filter.at_most for filter in filters), self._context.vocabulary_size)
         if before:
-            top, token = tf.math.top_k(self._processed(before), wanted)
+            top, token = top_of_rows(self._processed(before), wanted)
             log_prob = top - self._distribution.log_sums[:, None]
         else:
             top, token = self._distribution.best(wanted)

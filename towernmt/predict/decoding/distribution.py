@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 
@@ -31,8 +33,7 @@ class Distribution:
 
     def best(self, count: int) -> tuple[Tensor, Tensor]:
         """The highest logits of each row, float32 `[rows, count]`, and their tokens, int32; the highest first."""
-        logits, token = tf.math.top_k(self._logits, count)
-        return logits, token
+        return top_of_rows(self._logits, count)
 
     def log_prob(self, token: Tensor, row: Tensor | None = None) -> Tensor:
         """Log-probabilities of tokens, float32 in the shape of `token`.
@@ -48,3 +49,39 @@ class Distribution:
     def log_sum(self, highest: Tensor) -> Tensor:
         """log(sum(exp(logits))), float32 `[rows, 1]`, given the highest logit of each row, `[rows, 1]`."""
         return highest + tf.math.log(tf.reduce_sum(tf.exp(self._logits - highest), axis=1, keepdims=True))
+
+
+def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest values of each row, the largest first; of equal ones the first.
+
+    TensorFlow's `top_k` takes some 7 ns a value on a CPU, longer than the product that makes a logit. So the largest
+    value of each group comes first, and `top_k` sees the groups of the largest ones alone: what is looked for is in as
+    many groups at most.
+
+    Args:
+        x: float32 `[rows, size]`.
+        count: at most `size`.
+    Returns:
+        values float32 and their places int32, each `[rows, count]`.
+    """
+    size = x.shape[1]
+    group = _group_size(size, count) if size else 0
+    if not group:
+        top, place = tf.math.top_k(x, count)
+        return top, place
+    if size % group:
+        x = tf.pad(x, [[0, 0], [0, -size % group]], constant_values=float("-inf"))
+    grouped = tf.reshape(x, [-1, -(-size // group), group])
+    _, best = tf.math.top_k(tf.reduce_max(grouped, axis=2), count)
+    best = -tf.math.top_k(-best, count)[0]                                      # [rows, count], ascending
+    values = tf.reshape(tf.gather(grouped, best, batch_dims=1), [-1, count * group])
+    top, place = tf.math.top_k(values, count)
+    return top, tf.gather(best, place // group, batch_dims=1) * group + place % group
+
+
+def _group_size(size: int, count: int) -> int:
+    """How many values make a group, so that `top_k` sees few; 0 if it should see all."""
+    ideal = math.isqrt(size // count)
+    if ideal < 4:
+        return 0
+    return next((group for group in range(ideal, 2 * ideal) if size % group == 0), ideal)

@@ -1,23 +1,32 @@
-"""The loop of decoding: encode once, then `decode_step` until the strategy has what it wants, as one graph."""
+"""The loop of decoding: encode once, then step until the strategy has what it wants, as one graph.
+
+It goes in rounds of some steps. Before each, sentences that are final leave the batch, so that what is left to decode
+gets smaller as sentences end, and what steps write (`StepBlocks`) gets room for the round. What a sentence gets does
+not depend on when it leaves: its strategy's state and its history are put aside as they were, and no later step would
+change those of a final sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.base import BOS
-from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.predict.decoding.candidates import Candidates
-from towernmt.predict.decoding.distribution import Distribution
+from towernmt.models.interface import NMTModel
+from towernmt.models.kernels.once import made_once
+from towernmt.models.layers.step_blocks import BLOCK, each_of
 from towernmt.predict.decoding.length_limit import LengthLimit
 from towernmt.predict.decoding.processors.processor import LogitsProcessor, TokenFilter
 from towernmt.predict.decoding.shortlist import Shortlist
-from towernmt.predict.decoding.step import History, StepContext
+from towernmt.predict.decoding.step import History
+from towernmt.predict.decoding.steps import Sentences, Steps, StepState
 from towernmt.predict.decoding.strategies.strategy import Decoded, Strategy
+
+TOGETHER = 8
+"""The number of sentences falls by so many at a time: kernels that are made for a shape meet few shapes."""
 
 
 @dataclass(frozen=True)
@@ -68,93 +77,121 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
         raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
                             "decode_with_attention and decode_step(..., attention), or decode without attention and "
                             "without a coverage_penalty.")
-    memory = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs()))
-    distribution_of: Callable[[Tensor], Distribution] = Distribution
+    inputs = _as_declared(inputs, [*model.encoder_inputs(), *decoding.strategy.inputs(),
+                                   *(spec for processor in decoding.processors for spec in processor.inputs())])
+    memory, words = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
     if decoding.shortlist is not None:
-        model, distribution_of = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
-    loop = _Loop(model, memory, inputs, decoding, distribution_of)
-    start = loop.start()
-    # The first step stands outside the loop: variables cannot be created inside it.
-    first = loop.step(start)
-    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
-        last = _LoopState(*tf1.while_loop(
-            lambda *state: loop.goes_on(_LoopState(*state)), lambda *state: loop.step(_LoopState(*state)), first,
-            shape_invariants=_shape_invariants(start, first), back_prop=False))
-    return decoding.strategy.result(last.strategy, last.history)
+        model, words = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
+    steps = Steps(model, decoding, words, Sentences(memory, inputs, decoding.limit(inputs), words.bias if words else ()))
+    start = steps.start()
+    with made_once():
+        # The first step stands outside the loop: variables cannot be created inside it.
+        first = steps.take(start)
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+            found = _run(steps, start, first)
+    return decoding.strategy.result(found.strategy, found.history)
 
 
-class _LoopState(NamedTuple):
-    """What a step hands to the next."""
+class _Found(NamedTuple):
+    """What is put aside of each sentence of the whole batch."""
 
-    step: Tensor        # int32 [], the number of tokens so far
-    token: Tensor       # int32 [batch * width], the last one of each live hypothesis
-    history: History    # the live hypotheses
-    strategy: Any       # the strategy's nest, first dimension batch
-    cache: Any          # the model's nest, first dimension batch * width
+    strategy: Any
+    history: History
 
 
-class _Loop:
-    def __init__(self, model: NMTModel, memory: Any, inputs: Mapping[str, Tensor], decoding: Decoding,
-                 distribution_of: Callable[[Tensor], Distribution]) -> None:
-        self._model, self._memory, self._inputs, self._decoding = model, memory, inputs, decoding
-        self._distribution_of = distribution_of
-        self._strategy = decoding.strategy
-        self._limit = decoding.limit(inputs)
-        self._batch = tf.shape(self._limit)[0]
+class _Round(NamedTuple):
+    """What a round hands to the next.
 
-    def start(self) -> _LoopState:
-        width = self._strategy.width
-        state = self._model.start_state(self._memory, width)
-        empty = History(tf.zeros([self._batch, width, 0], tf.int32), self._no_attention(),
-                        tf.zeros([self._batch, width, 0]) if self._decoding.log_probs else ())
-        return _LoopState(
-            step=tf.convert_to_tensor(state.step), token=tf.fill([self._batch * width], BOS), history=empty,
-            strategy=self._strategy.start(empty, self._inputs), cache=state.cache)
+    Attributes:
+        state: of the sentences that are decoded.
+        sentences: what belongs to them.
+        number: int32 `[n]`, which of the whole batch they are.
+        found: of the whole batch.
+    """
 
-    def goes_on(self, state: _LoopState) -> Tensor:
-        return tf.logical_not(tf.reduce_all(self._strategy.is_done(state.strategy)))
-
-    def step(self, state: _LoopState) -> _LoopState:
-        logits, decoder, attention = self._decode(
-            state.token, DecoderState(self._memory, state.cache, state.step))
-        distribution = self._distribution_of(logits)
-        context = StepContext(step=state.step, limit=self._limit, history=state.history, attention=attention,
-                              inputs=self._inputs, vocabulary_size=self._model.target_vocab_size,
-                              distribution=distribution if self._decoding.log_probs else None)
-        choice = self._strategy.choose(
-            Candidates(distribution, self._decoding.processors, context), context, state.strategy)
-        return _LoopState(
-            step=state.step + 1, token=tf.reshape(choice.token, [-1]),
-            history=context.grown(choice.parent, choice.token), strategy=choice.state,
-            cache=decoder.cache if choice.parent is None else self._reordered(decoder.cache, choice.parent))
-
-    def _decode(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, Tensor]:
-        """Logits, new state and attention (see `StepContext`)."""
-        if not self._decoding.collects_attention:
-            logits, state = self._model.decode_step(token, state)
-            return logits, state, ()
-        logits, state, attention = self._model.decode_step(token, state, attention=True)
-        length = tf.shape(self._inputs["source"])[1]
-        attention = tf.reshape(tf.cast(attention, tf.float32), [self._batch, self._strategy.width, length])
-        return logits, state, attention
-
-    def _no_attention(self) -> Tensor:
-        """That of no steps."""
-        if not self._decoding.collects_attention:
-            return ()
-        return tf.zeros([self._batch, self._strategy.width, 0, tf.shape(self._inputs["source"])[1]])
-
-    def _reordered(self, cache: Any, parent: Tensor) -> Any:
-        """Each live hypothesis takes over its parent's rows of the cache; `parent` is `[batch, width]`."""
-        first = tf.range(self._batch)[:, None] * self._strategy.width
-        rows = tf.reshape(first + parent, [-1])  # [batch * width]
-        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
+    state: StepState
+    sentences: Sentences
+    number: Tensor
+    found: _Found
 
 
-def _shape_invariants(start: _LoopState, first: _LoopState) -> _LoopState:
+def _run(steps: Steps, start: StepState, first: StepState) -> _Found:
+    """Step until all sentences are final, from the states before and after the first step."""
+    begin = _Round(first, steps.sentences, tf.range(tf.shape(steps.sentences.limit)[0]),
+                   _Found(first.strategy, first.history))
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, begin)
+    shapes = shapes._replace(state=_common_shapes(start, first), found=_common_shapes(
+        _Found(start.strategy, start.history), begin.found))
+
+    def one(*fields: Any) -> _Round:
+        now = _without_final(steps, _Round(*fields))
+        there = steps.of(now.sentences)
+        end = (now.state.step // BLOCK + 1) * BLOCK
+        state = now.state
+        state = state._replace(blocks=each_of(lambda blocks: blocks.with_room(end), state.blocks))
+        state = StepState(*tf1.while_loop(
+            lambda *state: (state[0] < end) & _goes_on(steps, StepState(*state)),
+            lambda *state: there.take(StepState(*state)), state, shapes.state, back_prop=False))
+        found = tf.nest.map_structure(
+            lambda aside, new, shape: _put_aside(aside, new, now.number, shape),
+            now.found, _Found(state.strategy, state.history), shapes.found)
+        return now._replace(state=state, found=found)
+
+    return _Round(*tf1.while_loop(
+        lambda *fields: _goes_on(steps, fields[0]), one, begin, shapes, back_prop=False)).found
+
+
+def _goes_on(steps: Steps, state: StepState) -> Tensor:
+    return tf.logical_not(tf.reduce_all(steps.strategy.is_done(state.strategy)))
+
+
+def _without_final(steps: Steps, now: _Round) -> _Round:
+    """The round of the sentences that go on, and of as many final ones as fill them up to `TOGETHER`."""
+    state, width = now.state, steps.strategy.width
+    done = tf.cast(steps.strategy.is_done(state.strategy), tf.int32)            # [n]
+    live = tf.reduce_sum(1 - done)
+    kept = tf.argsort(done, stable=True)[:-(-live // TOGETHER) * TOGETHER]
+    rows = tf.reshape(kept[:, None] * width + tf.range(width), [-1])
+    token, cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), (state.token, state.cache))
+    blocks = each_of(lambda blocks: blocks.of_sentences(kept if steps.strategy.reorders else rows), state.blocks)
+    history, strategy, sentences = tf.nest.map_structure(
+        lambda tensor: tf.gather(tensor, kept) if _of_sentences(tensor) else tensor,
+        (state.history, state.strategy, now.sentences))
+    return _Round(StepState(state.step, token, history, strategy, cache, blocks), sentences,
+                  tf.gather(now.number, kept), now.found)
+
+
+def _put_aside(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor:
+    """`aside` with the rows `number` as they are now; its other dimensions grow with zeros."""
+    if not _of_sentences(new):
+        return new
+    if None in shape.as_list()[1:]:
+        longer = tf.shape(new)[1:] - tf.shape(aside)[1:]
+        aside = tf.pad(aside, tf.pad(longer[:, None], [[1, 0], [1, 0]]))
+    aside = tf.tensor_scatter_nd_update(aside, number[:, None], new)
+    aside.set_shape(shape)
+    return aside
+
+
+def _of_sentences(tensor: Tensor) -> bool:
+    """Whether a tensor has a row a sentence: their number alone is not known as the graph is built."""
+    return bool(tensor.shape.rank) and tensor.shape[0] is None
+
+
+def _as_declared(inputs: Mapping[str, Tensor], declared: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    """The inputs with the static shapes that were declared: the number of sentences is none of them."""
+    shapes = {spec.name: spec.shape for spec in declared}
+    return {name: tensor if name not in shapes or tf.convert_to_tensor(tensor).shape == shapes[name]
+            else tf1.placeholder_with_default(tensor, shapes[name]) for name, tensor in inputs.items()}
+
+
+def _common_shapes(start: Any, first: Any) -> Any:
     """Static shapes in the loop: what differed between the start and the first step may grow."""
     def common(before: Tensor, after: Tensor) -> Any:
         dimensions = zip(before.shape.as_list(), after.shape.as_list(), strict=True)
-        same = [size if size == grown else None for size, grown in dimensions]
-        return tf.TensorShape([None, *same[1:]] if same else [])
-    return tf.nest.map_structure(common, start, first)
+        return tf.TensorShape([size if size == grown else None for size, grown in dimensions])
+
+    shapes = tf.nest.map_structure(common, start, first)
+    if isinstance(first, StepState):
+        shapes = shapes._replace(blocks=each_of(lambda blocks: blocks.shapes(), first.blocks))
+    return shapes

@@ -7,8 +7,7 @@ probability is 0, and the others' sum to 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -68,9 +67,8 @@ class Shortlist:
         lexicon = Lexicon.load(path)
         return cls(lexicon.best(size), lexicon.frequent(frequent), lexicon.target_size, path)
 
-    def limited(self, model: NMTModel, inputs: Mapping[str, Tensor], least: int
-                ) -> tuple[NMTModel, Callable[[Tensor], Distribution]]:
-        """For a batch: a model whose logits are of its words only, and what makes a distribution of these.
+    def limited(self, model: NMTModel, inputs: Mapping[str, Tensor], least: int) -> tuple[NMTModel, ListedWords]:
+        """For a batch: a model whose logits are of its words only, and these words.
 
         Args:
             inputs: of decoding, by name.
@@ -80,7 +78,7 @@ class Shortlist:
         """
         self._check(model)
         words = self.listed(inputs, least)
-        return limited_to(model, words.tokens), partial(ListedDistribution, words=words)
+        return limited_to(model, words.tokens), words
 
     def listed(self, inputs: Mapping[str, Tensor], least: int) -> ListedWords:
         """The words of a batch.

@@ -86,18 +86,20 @@ class EnsembleModel(NMTModel):
 
     def start_state(self, memory: Any, beam: int) -> DecoderState:
         states = self._each(lambda member, place: member.start_state(memory[place], beam))
-        return DecoderState(memory, tuple(state.cache for state in states), states[0].step)
+        return DecoderState(memory, tuple(state.cache for state in states), states[0].step,
+                            tuple(state.blocks for state in states))
 
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         """A step of each member; the logits are the logarithm of the mean, attention the mean of theirs.
 
-        The memory of the state is as the members gave it, its cache a tuple of theirs.
+        The memory of the state is as the members gave it, its cache and blocks tuples of theirs.
         """
         asked = {"attention": True} if attention else {}
         steps = self._each(lambda member, place: member.decode_step(
-            token, DecoderState(state.memory[place], state.cache[place], state.step), **asked))
+            token, DecoderState(state.memory[place], state.cache[place], state.step, state.blocks[place]), **asked))
         logits = self._mean([tf.cast(step[0], tf.float32) for step in steps], self.shares)
-        after = DecoderState(state.memory, tuple(step[1].cache for step in steps), steps[0][1].step)
+        after = DecoderState(state.memory, tuple(step[1].cache for step in steps), steps[0][1].step,
+                             tuple(step[1].blocks for step in steps))
         if not attention:
             return logits, after
         return logits, after, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.shares)

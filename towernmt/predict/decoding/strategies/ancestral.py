@@ -39,6 +39,8 @@ class SamplingState(NamedTuple):
 class AncestralSampling(Strategy):
     """Each token is drawn; samples are given in the order of their numbers, the k-th whatever their number is."""
 
+    reorders = False
+
     def __init__(self, samples: int, truncation: Truncation = NO_TRUNCATION, seed: int | None = None) -> None:
         """
         Args:

@@ -32,7 +32,7 @@ class GreedyState(NamedTuple):
 class GreedySearch(Strategy):
     """One hypothesis a sentence, which grows by the most probable token; of equal ones, by the smaller id."""
 
-    width = 1
+    width, reorders = 1, False
 
     def __init__(self, scoring: Scoring) -> None:
         """

@@ -48,15 +48,19 @@ class Strategy(ABC):
     """How hypotheses are kept. The object has settings only; what changes from step to step is in a state.
 
     A state is a nest of tensors whose first dimension is batch; a dimension may grow by one with each step, as one of
-    `History` does.
+    `History` does. When a sentence is final, its row leaves the state and comes back in that of `result`, filled up
+    with zeros where others have grown.
 
     Attributes:
         width: how many hypotheses of a sentence live at a time.
         reads_attention: whether it reads the attention of the history, which is collected then.
+        reorders: whether one may take another's place. If none ever does (`Choice.parent` is None), decoding is faster
+            for a strategy that says so.
     """
 
     width: int
     reads_attention = False
+    reorders: bool = True
 
     def inputs(self) -> Sequence[TensorSpec]:
         """The tensors that it reads from `context.inputs`: a `tf.TensorSpec` with a name each. By default none."""

@@ -1,0 +1,167 @@
+"""Speed of translation: output tokens a second of wall time and of processor time. Prints one JSON line a run.
+
+    python benchmarks/translate.py --config tiny --beam 4 --batch-sentences 32
+    python benchmarks/translate.py --config base --beam 1 --precision bfloat16 --source test_batches_32.npz
+    python benchmarks/translate.py --batch-sentences 1 --sentences 50 --workers 1
+
+The work is a Transformer with random weights (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of
+8,000; base: 512, 2048, 8, 6+6, 32,000; or another --preset with that vocabulary) on 500 sentences in batches sorted by
+length. All sentences of a batch get the same number of output tokens, its longest source and 5 more, so that every
+system does the same number of steps. `--source FILE.npz` takes the sentences from a file: int arrays `s0`, `s1`, ...
+(ids end with EOS = 2, padded with 0) and their number `n`; without it they are drawn here. To measure two commits, or
+others beside this, use `compare_training.py --metric out_tok_cpu_s`. Results: docs/notes/translation-speed.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from machine import Load
+from tensorpack.predict import PredictConfig
+from tensorpack.tfutils.sessinit import JustCurrentSession
+from train_work import EOS, PAD, VOCABULARY, draw, make_model
+
+from towernmt.core.session import SessionCreator
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
+from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.dataflow.vocabulary.base import BOS
+from towernmt.models.choices import PRECISIONS
+from towernmt.models.kernels.precision import set_precision
+from towernmt.predict.decoding.length_limit import LengthLimit
+from towernmt.predict.decoding.loop import Decoding, decode
+from towernmt.predict.decoding.processors.forbidden_tokens import ForbiddenTokens
+from towernmt.predict.decoding.scores import LengthPenalty
+from towernmt.predict.decoding.strategies.beam import BeamSearch
+from towernmt.predict.decoding.strategies.greedy import GreedySearch
+from towernmt.predict.trained_model import make_predictor
+
+LONGER = 5
+"""Output tokens beyond those of a batch's longest source, EOS not counted."""
+Rows = list[np.ndarray]
+
+
+class ForcedLength(LengthLimit):
+    """Every sentence of the batch becomes as long as its longest source, and `LONGER`."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, 0)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return tf.fill(tf.shape(inputs["source_length"]), tf.reduce_max(inputs["source_length"]) - 1 + LONGER)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure once."""
+    options = parser().parse_args(arguments)
+    rows = load(options.source) if options.source else drawn(VOCABULARY[options.config])
+    predictor = predictor_of(options)
+    chosen = every(rows, options.sentences)
+    warm = every(rows, 64 if options.batch_sentences > 1 else 4)
+    translate(predictor, batches_of(warm, options.batch_sentences), options.workers)
+    load_before = Load()
+    tokens = translate(predictor, batches_of(chosen, options.batch_sentences), options.workers)
+    print(record(options, len(chosen), tokens, load_before.figures()), flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", choices=sorted(VOCABULARY), default="tiny")
+    parser.add_argument("--preset", help="of the Transformer, with the vocabulary of --config")
+    parser.add_argument("--beam", type=int, default=4, help="1 is greedy search")
+    parser.add_argument("--batch-sentences", type=int, default=32)
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
+    parser.add_argument("--source", metavar="FILE", help="take the sentences from this .npz file")
+    parser.add_argument("--sentences", type=int, default=500, help="so many of them, of every length")
+    parser.add_argument("--workers", type=int, default=1, help="batches side by side")
+    return parser
+
+
+def predictor_of(options: argparse.Namespace) -> Any:
+    """Ids to ids, by the search that users get, but for its length."""
+    scoring = LengthPenalty(0.0)
+    strategy = BeamSearch(options.beam, 1, scoring) if options.beam > 1 else GreedySearch(scoring)
+    decoding = Decoding(strategy, [ForbiddenTokens([PAD, BOS, EOS])], ForcedLength())
+    model = make_model("transformer", options.config, preset=options.preset)
+
+    def tower(source: Tensor, source_length: Tensor) -> None:
+        set_precision(options.precision)
+        found = decode(model, {"source": source, "source_length": source_length}, decoding)
+        tf.identity(found.tokens, name="tokens")
+
+    with without_noise():
+        return make_predictor(PredictConfig(
+            tower_func=tower, output_names=["tokens"], session_creator=SessionCreator(),
+            input_signature=[tf.TensorSpec([None, None], tf.int32, "source"),
+                             tf.TensorSpec([None], tf.int32, "source_length")], session_init=JustCurrentSession()))
+
+
+def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], workers: int) -> int:
+    """The output tokens of all batches, so many of them side by side."""
+    def one(batch: tuple[np.ndarray, np.ndarray]) -> int:
+        (tokens,) = predictor(*batch)
+        return int((tokens[:, 0] != PAD).sum())
+
+    if workers == 1:
+        return sum(map(one, batches))
+    with ThreadPoolExecutor(workers) as pool:
+        return sum(pool.map(one, batches))
+
+
+def load(path: str) -> Rows:
+    """The sentences of an .npz file, shortest first, without padding."""
+    with np.load(path) as arrays:
+        rows = [row[row != PAD].astype(np.int32) for i in range(int(arrays["n"])) for row in arrays[f"s{i}"]]
+    return sorted(rows, key=len)
+
+
+def drawn(vocabulary: int, sentences: int = 500) -> Rows:
+    """Random sentences of the lengths that training has, shortest first."""
+    batches = draw(vocabulary, 1024, pairs=sentences)
+    return sorted((row[row != PAD] for batch in batches for row in batch.source), key=len)
+
+
+def every(rows: Rows, count: int) -> Rows:
+    """So many sentences, evenly from the shortest to the longest."""
+    return rows[::max(1, len(rows) // count)][:count]
+
+
+def batches_of(rows: Rows, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Source int32 `[batch, longest]` and its lengths int32 `[batch]`, for each batch."""
+    return list(_batches(rows, size))
+
+
+def _batches(rows: Rows, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for start in range(0, len(rows), size):
+        batch = rows[start:start + size]
+        source = np.full([len(batch), max(map(len, batch))], PAD, np.int32)
+        for place, row in zip(source, batch, strict=True):
+            place[:len(row)] = row
+        yield source, np.array(list(map(len, batch)), np.int32)
+
+
+def record(options: argparse.Namespace, sentences: int, tokens: int, used: dict[str, float]) -> str:
+    """The line of JSON: `out_tok_s` is of wall time, `out_tok_cpu_s` of processor time."""
+    wall, cpu = used["wall_s"], used["cpu_s"]
+    line = {"peer": "towernmt", "mode": "decode", "config": options.config, "preset": options.preset or options.config,
+            "beam": options.beam, "batch_sents": options.batch_sentences, "dtype": options.precision,
+            "workers": options.workers, "sents": sentences, "out_tokens": tokens, "out_tok_s": tokens / wall,
+            "out_tok_cpu_s": tokens / cpu, "sents_s": sentences / wall, "ms_per_sent": 1000 * wall / sentences,
+            "cpu_ms_per_sent": 1000 * cpu / sentences, **used,
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "load1": os.getloadavg()[0], "when": time.strftime("%H:%M:%S")}
+    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value
+                       for key, value in line.items()})
+
+
+if __name__ == "__main__":
+    main()
