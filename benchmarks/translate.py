@@ -31,8 +31,8 @@ from train_work import EOS, PAD, VOCABULARY, draw, make_model
 
 from towernmt.core.session import SessionCreator
 from towernmt.core.tensors import Tensor
-from towernmt.core.tf_compat import tf
 from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.choices import PRECISIONS
 from towernmt.models.kernels.precision import set_precision

@@ -16,7 +16,7 @@ from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.once import is_made_once, once
-from towernmt.models.kernels.products import gradients_over_rows, on_gpu
+from towernmt.models.kernels.products import gradients_over_rows, on_gpu, rows_collide
 
 
 def set_precision(name: str) -> None:
@@ -76,8 +76,13 @@ def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
     """As `affine`, with what it makes of the weights made before the loops of decoding."""
     dtype = compute_dtype()
     if dtype != tf.bfloat16:
-        kernel = once("columns", tf.transpose, kernel) if transpose_kernel else kernel
-        return tf.nn.bias_add(matmul(x, kernel), tf.cast(bias, dtype))
+        if transpose_kernel:
+            product = matmul(x, once("transposed", tf.transpose, kernel))
+        elif dtype == tf.float32 and rows_collide(x, kernel):
+            product = matmul(x, once("transposed", tf.transpose, kernel), transpose_b=True)
+        else:
+            product = matmul(x, kernel)
+        return tf.nn.bias_add(product, tf.cast(bias, dtype))
 
     def with_bias(kernel: Tensor, bias: Tensor) -> Tensor:
         columns, row = tf.cast(tf.transpose(kernel) if transpose_kernel else kernel, dtype), tf.cast(bias, dtype)[None]

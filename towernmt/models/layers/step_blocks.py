@@ -95,14 +95,12 @@ class StepPlace(NamedTuple):
             kept: `[batch, heads, room * beam, depth]`.
             new: `[batch, heads, beam, depth]`.
         """
-        begin = tf.stack([0, 0, self.step * self.beam, 0])
-        end = tf.stack([0, 0, (self.step + 1) * self.beam, 0])
-        return tf.raw_ops.TensorStridedSliceUpdate(
-            input=kept, begin=begin, end=end, strides=[1, 1, 1, 1], value=new, begin_mask=_ALL, end_mask=_ALL)
-
-
-_ALL = 0b1011
-"""Of the dimensions batch, heads and depth a step writes all."""
+        heads, depth = kept.shape[1], kept.shape[3]
+        count = tf.shape(self.bias)[0] * heads
+        places = tf.stack([tf.range(count), tf.fill([count], self.step)], 1)
+        by_step = tf.tensor_scatter_nd_update(
+            tf.reshape(kept, [-1, self.room, self.beam * depth]), places, tf.reshape(new, [-1, self.beam * depth]))
+        return tf.reshape(by_step, [-1, heads, self.room * self.beam, depth])
 
 
 def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
