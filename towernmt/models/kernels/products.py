@@ -47,8 +47,8 @@ def product_over_rows(x: Tensor, y: Tensor) -> Tensor:
 def rows_collide(x: Tensor, kernel: Tensor) -> bool:
     """Whether `x @ kernel` `[depth, output]` is faster by the transposed kernel, as far as shapes tell.
 
-    That is so on a processor with AVX2 and no more, if the rows of the kernel would push each other out of the cache and
-    its columns would not: 0.74 for 1.6 ms for 128 rows and 256 by 1,024.
+    That is so on a processor with AVX2 and no more, if the rows of the kernel would push each other out of the cache
+    and its columns would not: 0.74 for 1.6 ms for 128 rows and 256 by 1,024.
     """
     depth, output = kernel.shape
     return bool(_AVX2_ONLY and not on_gpu(x) and output % _COLLIDES == 0 and depth % _COLLIDES)

@@ -82,7 +82,8 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     memory, words = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
     if decoding.shortlist is not None:
         model, words = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
-    steps = Steps(model, decoding, words, Sentences(memory, inputs, decoding.limit(inputs), words.bias if words else ()))
+    sentences = Sentences(memory, inputs, decoding.limit(inputs), words.bias if words else ())
+    steps = Steps(model, decoding, words, sentences)
     start = steps.start()
     with made_once():
         # The first step stands outside the loop: variables cannot be created inside it.
