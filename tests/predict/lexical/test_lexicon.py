@@ -47,6 +47,14 @@ def test_the_likeliest_translations_are_first_and_special_or_improbable_ones_are
     assert found.frequent(9).tolist() == [IS, THE, LITTLE, HOUSE]
 
 
+def test_a_piece_that_both_languages_write_the_same_may_become_itself() -> None:
+    entries = Entries(np.array([HAUS, HAUS, IST]), np.array([HAUS, DAS, KLEIN]), np.array([0.3, 0.7, 1.0]), np.zeros(8))
+    found = Lexicon.of(entries, SOURCE, SOURCE)
+    assert [[id for id, _ in found.translations(id)] for id in (DAS, HAUS, IST, KLEIN)] == [
+        [DAS], [DAS, HAUS], [KLEIN, IST], [KLEIN]]
+    assert found.translations(HAUS)[1][1] == pytest.approx(0.3)
+
+
 def test_a_file_holds_the_table_and_knows_its_vocabularies(tmp_path: Path) -> None:
     before, path = lexicon(), tmp_path / "lexicon.npz"
     before.save(path)

@@ -61,11 +61,13 @@ class Lexicon:
            threshold: float = 1e-4) -> Lexicon:
         """The table of some entries; special pieces have no translations and are none.
 
+        A piece that is written the same in both languages, as names and numbers are, may always become itself.
+
         Args:
             keep: translations of a piece, at most.
             threshold: what is less probable is left out.
         """
-        source, target, probability, frequency = entries
+        source, target, probability, frequency = _with_copies(entries, source_vocabulary, target_vocabulary, threshold)
         likely = (probability >= threshold) & (source >= len(SPECIAL_PIECES)) & (target >= len(SPECIAL_PIECES))
         source, target, probability = source[likely], target[likely], probability[likely]
         order = np.lexsort((target, -probability, source))
@@ -137,6 +139,18 @@ class Lexicon:
         if self.vocabularies != fingerprint_of(source, target):
             raise SettingsError(f"{name} was made with other vocabularies than the model has: make it again, with "
                                 "`towernmt lexicon --model RUN`.")
+
+
+def _with_copies(entries: Entries, source: Vocabulary, target: Vocabulary, probability: float) -> Entries:
+    """With each piece that both vocabularies have as a translation of itself, where it is none yet."""
+    ids = np.arange(len(SPECIAL_PIECES), source.size)
+    same = np.array([target.piece_to_id(source.id_to_piece(id)) for id in ids.tolist()], np.int64)
+    ids, same = ids[same != target.unk_id], same[same != target.unk_id]
+    known = entries.source.astype(np.int64) * target.size + entries.target
+    new = ~np.isin(ids * target.size + same, known)
+    return entries._replace(source=np.concatenate([entries.source, ids[new]]),
+                            target=np.concatenate([entries.target, same[new]]),
+                            probability=np.concatenate([entries.probability, np.full(new.sum(), probability)]))
 
 
 @lru_cache(maxsize=4)
