@@ -316,8 +316,10 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> Non
     lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
     found = Translator(run_directory, beam_size=4, n_best=4, device="cpu").translate_nbest(lines)
     risk = MinimumBayesRisk("chrf")
-    reranked = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk).translate_nbest(lines)
+    translator = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk)
+    reranked = translator.translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
+    assert translator.translate_nbest(lines, options=[LineOptions(n_best=1)] * 5) == reranked
 
 
 def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path) -> None:

@@ -71,7 +71,7 @@ class Translator:
             retry: search again, by other settings, for translations that are empty, in a loop or cut at the length
                 limit, and keep the better one.
             ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
-            reranker: puts the n_best translations of each line into another order.
+            reranker: puts the n_best translations of each line into another order; all of them are given.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -167,6 +167,8 @@ class Translator:
             options = (LineOptions(inputs=given) for given in inputs)
         if self._reranker is None:
             return self._found(lines, name, options, first)
+        if options is not None:     # all that the search finds is judged, however many a line asks for
+            options = (dataclasses.replace(given, n_best=None) for given in options)
         sources, again = tee(clean_lines(lines, name, first))
         return reranked(self._found(again, name, options, first), self._reranker, sources,
                         min(WINDOW, self.stream.window), name)

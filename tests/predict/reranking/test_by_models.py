@@ -10,7 +10,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.hypotheses import Hypothesis, Translation
 from towernmt.predict.reranking.by_models import Judge, JudgedList, ModelReranker
 from towernmt.predict.reranking.nbest_file import read_nbest
 from towernmt.predict.reranking.reranker import Reranker, reranked
@@ -81,6 +81,15 @@ def test_a_stream_is_reranked_in_windows_with_the_source_of_each_line() -> None:
         list(reranked(lists, reranker, "ab", name="test.de"))
     with pytest.raises(DataError, match="of 3 lines, but test.de has more"):
         list(reranked(lists, reranker, "abcd", name="test.de"))
+
+
+def test_what_is_known_of_a_line_stays_and_a_fault_with_the_best_translation() -> None:
+    first, second = (Translation([Hypothesis(text, 0.0), Hypothesis("a", 0.0)]) for text in "ba")
+    for translation in (first, second):
+        translation.fault, translation.retried = "loop", True
+    found = list(reranked([first, second], Backwards()))
+    assert [translation.fault for translation in found] == [None, "loop"] and all(t.retried for t in found)
+    assert [h.text for h in found[0]] == ["a", "b"] and [h.text for h in first] == ["b", "a"]
 
 
 def test_lists_before_one_that_cannot_be_read_come_before_the_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from itertools import islice
 
 from towernmt.core.errors import DataError
@@ -53,13 +54,22 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
         if len(read) < len(together):
             raise DataError(f"{name} has {number + len(read)} lines, but there are n-best lists of more: pass the text "
                             "that was translated.")
-        yield from map(Translation, reranker(read, together))
+        yield from map(_in_order, together, reranker(read, together))
         number += len(together)
     if error is not None:
         raise error
     if next(lines, None) is not None:
         raise DataError(f"There are n-best lists of {number} lines, but {name} has more: pass the text that was "
                         "translated.")
+
+
+def _in_order(before: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
+    """The hypotheses, with what was known of the line; a fault is that of the former best one alone."""
+    after = copy(before) if isinstance(before, Translation) else Translation()
+    after[:] = hypotheses
+    if before[0].text != hypotheses[0].text:
+        after.fault = None
+    return after
 
 
 def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypothesis]], DataError | None]:
