@@ -147,9 +147,12 @@ def test_coverage_is_of_the_attention_that_teacher_forcing_has(graph: Any) -> No
         np.testing.assert_allclose(found.scores[:, place], log_prob.sum(1) + 0.5 * np.log(looked).sum(1), rtol=1e-4)
 
 
-def test_attention_of_a_model_that_gives_none_is_refused(graph: Any) -> None:
-    decoding = Decoding(FORCED.strategy, [], FORCED.limit, attention=True)
-    with pytest.raises(SettingsError, match="ToyModel gives no attention with decode_step"):
+@pytest.mark.parametrize("decoding", [
+    Decoding(FORCED.strategy, [], FORCED.limit, attention=True),
+    decoding_for(SearchSettings(coverage_penalty=0.1)), decoding_for(SearchSettings(coverage_penalty=0.1, beam_size=1)),
+    decoding_for(SearchSettings(coverage_penalty=0.1, beam_size=4, beam_groups=2))])
+def test_attention_of_a_model_that_gives_none_is_refused(graph: Any, decoding: Decoding) -> None:
+    with pytest.raises(SettingsError, match=r"ToyModel gives no attention with decode_step: .* coverage_penalty"):
         decode(ToyModel(vocabulary=6, seed=0), {}, decoding)
 
 
