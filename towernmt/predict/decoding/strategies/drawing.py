@@ -10,7 +10,7 @@ from towernmt.core.tf_compat import tf
 from towernmt.predict.decoding.processors.processor import NEVER
 
 _USUAL_NUCLEUS = 256
-"""A nucleus is looked for among so many tokens first, and among all only where these do not hold it."""
+"""A nucleus is looked for among so many tokens of a row first, and among all only where these do not hold it."""
 
 
 class Truncation(NamedTuple):
@@ -56,16 +56,18 @@ def _edge_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
     """The lowest logit of the nucleus, float32 `[rows, 1]`."""
     log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
 
-    def edge(best: Tensor) -> Tensor:
+    def edge(best: Tensor, log_sum: Tensor) -> Tensor:
         before = tf.cumsum(tf.exp(best - log_sum), axis=1, exclusive=True)
         return tf.reduce_min(tf.where(before < top_p, best, math.inf), axis=1, keepdims=True)
 
     size = int(logits.shape[1])
     best, _ = tf.math.top_k(logits, min(size, _USUAL_NUCLEUS))
     if size <= _USUAL_NUCLEUS:
-        return edge(best)
-    held = tf.reduce_all(tf.reduce_sum(tf.exp(best - log_sum), axis=1) >= top_p)
-    return tf.cond(held, lambda: edge(best), lambda: edge(tf.math.top_k(logits, size)[0]))
+        return edge(best, log_sum)
+    # Rows that are flatter are sorted as a whole.
+    flat = tf.where(tf.reduce_sum(tf.exp(best - log_sum), axis=1) < top_p)
+    every, _ = tf.math.top_k(tf.gather(logits, flat[:, 0]), size)
+    return tf.tensor_scatter_nd_update(edge(best, log_sum), flat, edge(every, tf.gather(log_sum, flat[:, 0])))
 
 
 def _place(logits: Tensor, uniform: Tensor) -> Tensor:
