@@ -111,7 +111,7 @@ class W(Callback):
 
 def validator(every: int = 2, **kwargs: Any) -> BleuValidator:
     return BleuValidator(Copier(), LINES, LINES, Numbers(), Numbers(), every_steps=every, batch_tokens=16,
-                         search=SearchSettings(beam_size=2), **kwargs)
+                         **{"search": SearchSettings(beam_size=2), **kwargs})
 
 
 @pytest.fixture
@@ -156,6 +156,20 @@ def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog)
     assert (check.best_score, check.best_step) == (pytest.approx(100.0), 5)    # of equal ones the later
     assert "tok:13a" in caplog.text and "Validation at step 4: BLEU 100.00" in caplog.text
     assert re.search("source +(.+)\n.*\n.*translation \\1", caplog.text)
+
+
+@pytest.mark.parametrize(("options", "copies"), [
+    ({"selection": "sampling", "epsilon": 0.01}, True), ({"no_repeat_ngram": 1}, False),
+    pytest.param({"beam_size": 4, "beam_groups": 2}, True, marks=pytest.mark.thorough)])
+def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copies):
+    fit([PiecewiseSchedule([1], [0.1, 1.0]), validator(2, search=SearchSettings(**options))], steps=4)
+    (_, first), (_, last) = recorder.of("validation_bleu")
+    assert (last > 99.9) == copies
+
+
+def test_a_validation_that_needs_the_attention_of_a_model_without_is_refused(fit):
+    with pytest.raises(SettingsError, match="Copier gives no attention .* coverage_penalty"):
+        fit([validator(search=SearchSettings(coverage_penalty=0.2))], steps=1)
 
 
 def test_a_last_step_that_was_validated_is_not_validated_again(fit, recorder):
