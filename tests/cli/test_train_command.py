@@ -80,7 +80,8 @@ def test_every_setting_that_the_issue_names_exists(key, capsys):
     (["model.heads=3"], [], "heads"),
     ([], ["--model", "tranformer"], "tranformer"),
     ([], ["--preset", "huge"],
-     "--preset huge: transformer has the presets tiny, small, base, big, modern, student, deep_shallow, deep."),
+     "--preset huge: transformer has the presets tiny, small, base, big, modern, student, deep_shallow, "
+     "tiny-fast, base-fast, deep."),
     ([], ["--gpu", "0"], "--gpu 0: GPU 0 was not found ("),
     ([], ["--gpu", "zero"], "--gpu zero: expected GPU numbers separated by commas"),
     ([], ["--towers", "0"], "towers"),

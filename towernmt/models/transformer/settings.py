@@ -64,12 +64,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "student": {"hidden_size": 256, "filter_size": 1536, "heads": 8, "encoder_layers": 6, "decoder_layers": 2,
                 "decoder_cell": "ssru"},
     "deep_shallow": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 12, "decoder_layers": 1},
+    "tiny-fast": {"encoder_layers": 6, "decoder_layers": 1, "decoder_cell": "ssru"},
+    "base-fast": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 12, "decoder_layers": 1,
+                  "decoder_cell": "ssru"},
     "deep": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 18, "decoder_layers": 18,
              "preprocess": "", "postprocess": "drn", "initialization": "deepnorm"},
 }
 """`base` and `big` are the sizes of Vaswani et al. (2017, table 3); `tiny` and `small` suit laptops. `modern` has the
 size of `tiny`. `student` is the tiny student of Bogoychev et al. (2020), to be trained on a teacher's translations;
-`deep_shallow` is "12-1" of Kasai et al. (2021); `deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
+`deep_shallow` is "12-1" of Kasai et al. (2021), and `tiny-fast` and `base-fast` are deep and shallow like it, in the
+widths of `tiny` and `base`, with an SSRU; `deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
 
 
 def check_settings(s: TransformerSettings) -> None:
