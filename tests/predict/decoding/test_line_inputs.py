@@ -20,7 +20,7 @@ from towernmt.predict.decoding.line_inputs import Plain, decoding_with
 from towernmt.predict.decoding.loop import decode
 from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.lines.options import LineOptions
-from towernmt.predict.lines.surfaces import Surfaces
+from towernmt.predict.lines.surfaces import MARK, Surfaces
 from towernmt.predict.lines.target_text import TargetText, padded
 
 SENTENCES = [[3, 4, EOS], [5, EOS], [4, 4, EOS], [6, EOS]]
@@ -137,7 +137,7 @@ def test_the_beginning_of_a_word_gives_the_best_of_all_hypotheses_whose_text_goe
     surfaces = Surfaces(VOCABULARY)
     for source, line, given, hypotheses in zip(SENTENCES, lines, inputs, found, strict=True):
         whole = list(given["prefix"])
-        rest = ("▁" + line.prefix.rpartition(" ")[2]).encode()
+        rest = MARK + line.prefix.rpartition(" ")[2].encode()
 
         def goes_on(tokens: list[int], whole: list[int] = whole, rest: bytes = rest) -> bool:
             written = b""

@@ -1,6 +1,6 @@
 """What each token of a target vocabulary writes: so that text is matched whatever tokens it is cut into.
 
-Spaces are written as a mark. SentencePiece puts it before a word, and the mark is part of its pieces; in BPE codes and
+Spaces are written as a mark. SentencePiece puts it before a word, as a part of its pieces; in BPE codes and
 word lists a word ends where a piece does not say that it goes on, and the mark is put behind such a piece.
 """
 
@@ -17,7 +17,9 @@ import numpy as np
 from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.subword.bpe_codes import SEPARATOR
 
-MARK = "\u2581"  # SentencePiece's mark of a space
+MARK = b"\xff"
+"""A space, in what tokens write: no byte of UTF-8, so that bytes written one by one do not come to it."""
+_MARK_OF_PIECES = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -61,11 +63,11 @@ class Surfaces:
         breaks = np.zeros(self.vocabulary.size, bool)
         breaks[BOS] = True
         for id, written in enumerate(self.written):
-            text = written.decode("utf-8", errors="replace")
             if self.marks_before:
-                breaks[id] |= bool(text) and not text[-1].isalnum() and text[-1] != "\ufffd"
+                text = written.replace(MARK, b" ").decode("utf-8", errors="ignore")     # a part of a letter is none
+                breaks[id] |= bool(text) and not text[-1].isalnum()
             else:
-                breaks[id] |= text.endswith(MARK)
+                breaks[id] |= written.endswith(MARK)
         return breaks
 
     def going_on_with(self, text: str, first: bool) -> np.ndarray | None:
@@ -107,8 +109,8 @@ class Surfaces:
         """
         if not self._known:
             return [self.vocabulary.encode(words)]
-        marked = words.replace(" ", MARK)
-        goal = ((MARK if behind_mark else "") + marked if self.marks_before else marked + MARK).encode()
+        marked = words.encode().replace(b" ", MARK)
+        goal = (MARK if behind_mark else b"") + marked if self.marks_before else marked + MARK
         ways: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
         for start in reversed(range(len(goal))):
             found = [[id, *rest] for end in range(start + 1, len(goal) + 1) if ways[end]
@@ -117,20 +119,22 @@ class Surfaces:
         return ways[0]
 
     def _goal(self, text: str, first: bool) -> bytes:
-        return ((MARK if not first or self._marks_first_word else "") + text).encode()
+        return (MARK if not first or self._marks_first_word else b"") + text.encode()
 
     @cached_property
     def _marks_first_word(self) -> bool:
         pieces = [self.vocabulary.id_to_piece(id) for id in islice(self.vocabulary.encode("a"), 1)]
-        return any(piece.startswith(MARK) for piece in pieces)
+        return any(piece.startswith(_MARK_OF_PIECES) for piece in pieces)
 
     def _write(self, piece: str) -> bytes:
         if self.marks_before:
             byte = _BYTE.fullmatch(piece)
-            return bytes([int(byte[1], 16)]) if byte else piece.encode()
+            if byte is None:
+                return piece.encode().replace(_MARK_OF_PIECES.encode(), MARK)
+            return bytes([int(byte[1], 16)]).replace(MARK, b"")
         if self.vocabulary.kind == "bpe-codes" and piece.endswith(SEPARATOR):
             return piece.removesuffix(SEPARATOR).encode()
-        return (piece + MARK).encode()
+        return piece.encode() + MARK
 
     @cached_property
     def _ids(self) -> dict[bytes, list[int]]:
@@ -148,5 +152,5 @@ class Surfaces:
     def _beginning_with(self, text: bytes) -> list[int]:
         """The ids that write `text`, alone or with more behind it."""
         first = bisect_left(self._sorted, text)
-        last = bisect_right(self._sorted, text + b"\xff" * 64)
+        last = bisect_right(self._sorted, text + MARK * 64)     # behind all others
         return [id for written in self._sorted[first:last] for id in self._ids[written]]

@@ -1,0 +1,107 @@
+"""Text of the target to tokens, whatever a vocabulary cuts it into: against what real vocabularies write."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from towernmt.dataflow.vocabulary.base import BOS, EOS, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.dataflow.vocabulary.words import learn_words
+from towernmt.predict.lines.options import LineOptions
+from towernmt.predict.lines.surfaces import MARK, Surfaces
+from towernmt.predict.lines.target_text import TargetText
+
+SENTENCES = ["the house is old", "there were houses on the hill", "a lighthouse (in New York ) is there", "straße über",
+             "he hid the hat in the house, and she had the hats", "New houses, old hills", "\"the hat\" is here"]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe", "bytes", "bpe-codes", "word"])
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
+    if request.param == "bpe-codes":
+        return learn_bpe_codes(SENTENCES * 3, 90)
+    if request.param == "word":
+        return learn_words(SENTENCES, 60)
+    kind = "unigram" if request.param == "unigram" else "bpe"
+    size = 330 if request.param == "bytes" else 70
+    return learn_sentence_piece(SENTENCES * 3, kind, size, byte_fallback=request.param == "bytes")
+
+
+def allowed(inputs: dict[str, np.ndarray], surfaces: Surfaces, written: list[int]) -> list[int]:
+    """The tokens that may come behind the prefix and `written`; none: any."""
+    table = inputs.get("continuation", np.zeros([0, 1], int))
+    done = sum(len(surfaces.written[id]) for id in written)
+    return [id for id in table[done].tolist() if id] if done < len(table) else []
+
+
+def test_all_ways_to_go_on_with_a_text_write_it_and_the_vocabularys_own_is_among_them(vocabulary: Vocabulary) -> None:
+    draw, surfaces, text = random.Random(3), Surfaces(vocabulary), TargetText(vocabulary)
+    for sentence in SENTENCES:
+        for end in range(1, len(sentence) + 1):
+            begun = sentence[:end]
+            inputs = text.prefix(LineOptions(prefix=begun, partial_word=True))
+            whole = inputs["prefix"].tolist()
+            assert whole == vocabulary.encode(begun if begun.endswith(" ") or "continuation" not in inputs
+                                              else begun.rpartition(" ")[0])
+            own = vocabulary.encode(sentence)[len(whole):]
+            for place, id in enumerate(own if "continuation" in inputs else []):
+                tokens = allowed(inputs, surfaces, own[:place])
+                assert not tokens or id in tokens
+            path: list[int] = []
+            while tokens := allowed(inputs, surfaces, path):
+                path.append(draw.choice(tokens))
+            found = vocabulary.decode([*whole, *path])
+            assert found.startswith(begun.rstrip()) or UNK in whole
+            if begun.endswith(" ") and vocabulary.kind == "sentencepiece":    # and a new word has begun
+                assert surfaces.written[path[0]].startswith(MARK)
+
+
+def test_what_no_tokens_can_write_is_a_whole_word(vocabulary: Vocabulary) -> None:
+    inputs = TargetText(vocabulary).prefix(LineOptions(prefix="the \U0001f600", partial_word=True))
+    if vocabulary.size == 330:      # bytes write everything
+        assert "continuation" in inputs
+    else:
+        assert set(inputs) == {"prefix"} and inputs["prefix"].tolist() == vocabulary.encode("the \U0001f600")
+
+
+def test_an_avoided_phrase_is_cut_in_all_ways_of_few_tokens(vocabulary: Vocabulary) -> None:
+    surfaces = Surfaces(vocabulary)
+    for phrase in ("the", "hat", "New York"):
+        marked = phrase.encode().replace(b" ", MARK)
+        marked = MARK + marked if vocabulary.kind == "sentencepiece" else marked + MARK
+        pieces = [id for id in range(4, vocabulary.size) if surfaces.written[id] and surfaces.written[id] in marked]
+        expected = {ids for count in range(1, 4) for ids in itertools.product(pieces, repeat=count)
+                    if b"".join(surfaces.written[id] for id in ids) == marked}
+        found = surfaces.segmentations(phrase, True, 10_000)
+        assert expected == {tuple(ids) for ids in found if len(ids) <= 3} and found == sorted(found, key=len)
+        assert {vocabulary.decode(ids) for ids in found} == {phrase} and vocabulary.encode(phrase) in found
+        assert surfaces.segmentations(phrase, True, 2) == found[:2]
+
+
+def test_phrases_are_avoided_with_a_capital_where_they_have_none_and_only_where_they_are_told_to_be(
+        vocabulary: Vocabulary) -> None:
+    text = TargetText(vocabulary)
+
+    def avoided(phrase: str) -> list[list[int]]:
+        array = text.avoid(LineOptions(avoid=[phrase])).get("avoid", np.zeros([0, 1], int))
+        return [[id for id in row if id] for row in array.tolist()]
+
+    lower, upper = avoided("new"), avoided("New")
+    assert {vocabulary.decode(id for id in ids if id > 0) for ids in upper} == {"New"}
+    assert all(ids in lower for ids in upper)
+    assert {ids[0] for ids in avoided("<s> the")} == {BOS} and {ids[-1] for ids in avoided("the </s>")} == {EOS}
+    assert [ids[:-1] for ids in avoided("the </s>")] == avoided("the")
+    if vocabulary.size != 330:
+        assert avoided("\U0001f600") == []      # it cannot come at all; the unknown token is not avoided for it
+
+
+def test_a_sentencepiece_word_is_avoided_behind_brackets_and_not_within_words() -> None:
+    vocabulary = learn_sentence_piece(SENTENCES * 3, "bpe", 70)
+    breaks = Surfaces(vocabulary).breaks
+    written = {vocabulary.id_to_piece(id).strip("\u2581"): bool(breaks[id]) for id in range(4, vocabulary.size)}
+    assert written["("] and written[","] and written["-"] if "-" in written else written["("]
+    assert not written["h"] and not any(broken for piece, broken in written.items() if piece and piece[-1].isalpha())
