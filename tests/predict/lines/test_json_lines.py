@@ -26,10 +26,12 @@ def read(*objects: Any) -> list[Request]:
 
 def test_an_object_says_what_is_asked_in_our_names_or_sockeyes() -> None:
     assert read({"text": "Guten Morgen"}, {"text": "a", "target_prefix": "x", "avoid": ["y", "z"], "n_best": 3},
-                {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}}) == [
+                {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}},
+                {"text": "a", "use_target_prefix_all_chunks": False, "search": {"length_penalty": 1}}) == [
         Request("Guten Morgen", LineOptions(), {}),
         Request("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
-        Request("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}})]
+        Request("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
+        Request("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
 
 
 def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:
@@ -53,7 +55,11 @@ def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:
     ({"text": "a", "prefix": ["b"]}, r"line 2: prefix=\['b'\]: give a text"),
     ({"text": "a", "avoid": "b"}, "line 2: avoid='b': give a list of texts"),
     ({"text": "a", "n_best": 0}, "line 2: n_best=0: give 1 or more"),
-    ({"text": "a", "search": {"beam": 3}}, "line 2: search: 'beam' is no setting")])
+    ({"text": "a", "search": {"beam": 3}}, "line 2: search: 'beam' is no setting"),
+    ({"text": "a", "search": {"averaged": False}}, "line 2: search: 'averaged' is no setting of a search that a line"),
+    ({"text": "a", "search": {"beam_size": "3"}}, "line 2: search: beam_size='3': give a value of the kind of 5"),
+    ({"text": "a", "search": {"beam_size": True}}, "line 2: search: beam_size=True"),
+    ({"text": "a", "search": {"length_penalty": None}}, "line 2: search: length_penalty=None")])
 def test_what_cannot_be_read_is_one_sentence_with_its_line(line: Any, message: str) -> None:
     with pytest.raises(DataError, match=message) as error:
         read({"text": "a"}, line)

@@ -17,7 +17,7 @@ from towernmt.dataflow.vocabulary.factored import SEPARATOR
 from towernmt.predict.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.options import FIELDS, LineOptions
 
-ALIASES = {"target_prefix": "prefix"}
+ALIASES = {"target_prefix": "prefix", "use_target_prefix_all_chunks": "prefix_every_piece"}
 """Other names of fields: Sockeye's."""
 PASSED = ("id", "sentence_id")
 """Fields of any kind, which come back as they are."""

@@ -20,6 +20,7 @@ class LineOptions:
         prefix: how the translation begins; whole words, unless `partial_word` says otherwise.
         partial_word: the last word of `prefix` may be the beginning of a longer one. If `prefix` ends with a space, its
             last word is whole, and a new one follows.
+        prefix_every_piece: of a line translated in pieces, each begins with `prefix`, as tags want it; else the first.
         avoid: words and phrases that shall not come. One in lower case is avoided with a capital letter as well.
             "<s> " before a phrase avoids it at the beginning only, " </s>" behind it at the end.
         constraints: words and phrases that must come, each as it is written; one that is given twice comes twice. They
@@ -35,6 +36,7 @@ class LineOptions:
 
     prefix: str = ""
     partial_word: bool = False
+    prefix_every_piece: bool = True
     avoid: Sequence[str] = ()
     constraints: Sequence[str] = ()
     terminology: Terminology | None = None
@@ -54,11 +56,8 @@ class LineOptions:
             object.__setattr__(self, name, tuple(value))
         if self.n_best is not None and self.n_best < 1:
             raise SettingsError(f"n_best={self.n_best}: give 1 or more.")
-        known = {field.name for field in dataclasses.fields(SearchSettings)}
-        for name in self.search:
-            if name not in known:
-                raise SettingsError(f"search: '{name}' is no setting of a search: there are "
-                                    f"{', '.join(sorted(known))}.")
+        for name, value in self.search.items():
+            _check_setting(name, value)
 
     def over(self, others: LineOptions) -> LineOptions:
         """These options, and of `others` those that are not given here; phrases are those of both."""
@@ -69,8 +68,22 @@ class LineOptions:
         return dataclasses.replace(others, **changes)
 
 
+def _check_setting(name: str, value: Any) -> None:
+    """Refuse what is no setting of a search that a line may have, and a value of another type."""
+    known = {field.name: field.default for field in dataclasses.fields(SearchSettings) if field.name not in _OF_ALL}
+    if name not in known:
+        raise SettingsError(f"search: '{name}' is no setting of a search that a line can have: there are "
+                            f"{', '.join(sorted(known))}.")
+    kind = type(known[name])
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise SettingsError(f"search: {name}={value!r}: give a value of the kind of {known[name]!r}.")
+
+
+_OF_ALL = ("averaged",)
+"""Settings that are of all lines: the weights are there once."""
 _TYPES: dict[str, tuple[Any, str]] = {
-    "prefix": (str, "a text"), "partial_word": (bool, "true or false"), "avoid": (Sequence, "a list of texts"),
+    "prefix": (str, "a text"), "partial_word": (bool, "true or false"),
+    "prefix_every_piece": (bool, "true or false"), "avoid": (Sequence, "a list of texts"),
     "constraints": (Sequence, "a list of texts"), "terminology": ((Terminology, type(None)), "a Terminology"),
     "n_best": ((int, type(None)), "a whole number"), "search": (Mapping, "settings by name"),
     "inputs": (Mapping, "arrays by name")}

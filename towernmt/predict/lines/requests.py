@@ -72,10 +72,11 @@ class Requests:
         search = {name: value for name, value in search.items() if value != getattr(self._search, name)}
         dataclasses.replace(self._search, **search)
         asked = Asked(inputs, search, options.n_best)
-        if not options.constraints and terms is None:
+        if not options.constraints and terms is None and options.prefix_every_piece:
             return asked
         phrases = [self._text.phrase(phrase) for phrase in options.constraints]
-        return asked._replace(of_piece=partial(_with_phrases, asked, phrases, terms))
+        of_first = () if options.prefix_every_piece else ("prefix", "continuation")
+        return asked._replace(of_piece=partial(_of_piece, asked, of_first, phrases, terms))
 
     def _terms_of(self, terminology: Terminology | None) -> WritableTerms | None:
         """The terms as ids; checked once, and kept."""
@@ -93,11 +94,16 @@ class Requests:
                 raise DataError(f"{name} line {number}: {error}") from None
 
 
-def _with_phrases(asked: Asked, phrases: Sequence[Sequence[int]], terms: WritableTerms | None, text: str,
-                  place: int) -> Asked:
-    """What is asked for a piece of a line: the first holds the line's own phrases, each the terms that are in it."""
+def _of_piece(asked: Asked, of_first: Sequence[str], phrases: Sequence[Sequence[int]], terms: WritableTerms | None,
+              text: str, place: int) -> Asked:
+    """What is asked for a piece of a line: the first holds the line's own phrases, each the terms that are in it.
+
+    Args:
+        of_first: inputs that only the first piece has.
+    """
     wanted = [list(phrase) for phrase in phrases] if place == 0 else []
     found = [] if terms is None else terms.found(text)
     wanted += [ids for term, ids in found if ids not in wanted]
-    inputs = {**asked.inputs, "constraints": padded(wanted)} if wanted else asked.inputs
+    inputs = {name: value for name, value in asked.inputs.items() if place == 0 or name not in of_first}
+    inputs |= {"constraints": padded(wanted)} if wanted else {}
     return asked._replace(inputs=inputs, terms=[term for term, _ in found], of_piece=None)
