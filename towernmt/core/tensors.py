@@ -10,6 +10,8 @@ Variable: TypeAlias = Any
 """A `tf.Variable`."""
 Operation: TypeAlias = Any
 """A `tf.Operation`."""
+Nest: TypeAlias = Any
+"""Tensors in tuples, lists and dictionaries, as `tf.nest` knows them; or one tensor."""
 TensorSpec: TypeAlias = Any
 """A `tf.TensorSpec`: shape, dtype and name of an input."""
 DType: TypeAlias = Any

@@ -17,7 +17,7 @@ from tensorpack.train.model_desc import ModelDesc
 from towernmt.core.default_optimizer import default_optimizer
 from towernmt.core.errors import SettingsError
 from towernmt.core.shared_batch import towers_of_batch
-from towernmt.core.tensors import Optimizer, Tensor, TensorSpec
+from towernmt.core.tensors import Nest, Optimizer, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.layers.dropout import drop_words
@@ -44,8 +44,8 @@ class DecoderState(NamedTuple):
             without. Search makes room in them.
     """
 
-    memory: Any
-    cache: Any
+    memory: Nest
+    cache: Nest
     step: Tensor
     blocks: Any = ()
 
@@ -98,7 +98,7 @@ class NMTModel(ModelDesc):
         return batch_signature(self.source_factor_count)[:2]
 
     @abstractmethod
-    def encode(self, source: Tensor, source_length: Tensor) -> Any:
+    def encode(self, source: Tensor, source_length: Tensor) -> Nest:
         """Encode sentences.
 
         Args:
@@ -109,7 +109,7 @@ class NMTModel(ModelDesc):
         """
 
     @abstractmethod
-    def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
+    def decode_hidden(self, memory: Nest, target_in: Tensor) -> Tensor:
         """Teacher-forced decoding up to the last hidden layer.
 
         Args:
@@ -124,7 +124,7 @@ class NMTModel(ModelDesc):
         """The map from the last hidden layer to the logits."""
 
     @abstractmethod
-    def start_state(self, memory: Any, beam: int) -> DecoderState:
+    def start_state(self, memory: Nest, beam: int) -> DecoderState:
         """The state before the first token, for `beam` hypotheses a sentence."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class NMTModel(ModelDesc):
             `decode_with_attention` gives for this position: float32 `[batch * beam, source length]`.
         """
 
-    def decode_with_attention(self, memory: Any, target_in: Tensor) -> tuple[Tensor, Tensor]:
+    def decode_with_attention(self, memory: Nest, target_in: Tensor) -> tuple[Tensor, Tensor]:
         """`decode_hidden`, with one attention distribution over the source for each target position.
 
         Built only for guided alignment, so that nothing is spent on it elsewhere.
@@ -163,7 +163,7 @@ class NMTModel(ModelDesc):
         """Whether `decode_step` can be asked for attention."""
         return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
-    def decode(self, memory: Any, target_in: Tensor) -> Tensor:
+    def decode(self, memory: Nest, target_in: Tensor) -> Tensor:
         """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 

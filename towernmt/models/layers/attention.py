@@ -7,9 +7,9 @@ Training runs it over whole sentences (teacher forcing), search step by step wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
 
 MASKED = -1e9
@@ -29,7 +29,7 @@ class AttentionInputs(NamedTuple):
     """
 
     bias: Tensor | None = None
-    source: Any = ()
+    source: Nest = ()
     source_bias: Tensor | None = None
     place: Any = None
 
@@ -59,7 +59,7 @@ class Attention(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def prepare(self, source: Tensor) -> Any:
+    def prepare(self, source: Tensor) -> Nest:
         """What it needs of the source, such as keys and values: computed once a sentence, not at each step.
 
         Args:
@@ -69,7 +69,7 @@ class Attention(ABC):
         """
         return ()
 
-    def empty_cache(self, rows: Tensor) -> Any:
+    def empty_cache(self, rows: Tensor) -> Nest:
         """What it remembers of earlier positions before the first.
 
         Args:
@@ -100,7 +100,8 @@ class Attention(ABC):
         """
 
     @abstractmethod
-    def step(self, x: Tensor, cache: Any, inputs: AttentionInputs, with_weights: bool = False) -> tuple[Attended, Any]:
+    def step(self, x: Tensor, cache: Nest, inputs: AttentionInputs, with_weights: bool = False
+             ) -> tuple[Attended, Nest]:
         """The next position of each hypothesis.
 
         Args:

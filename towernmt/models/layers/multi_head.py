@@ -6,9 +6,7 @@ the softmax does not see it, and Adam would turn the rounding of that zero into 
 
 from __future__ import annotations
 
-from typing import Any
-
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs
@@ -111,8 +109,8 @@ class CrossAttention(Attention):
     def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         return self._attend(x, inputs, self.dropout_rate, with_weights)
 
-    def step(self, x: Tensor, cache: Any, inputs: AttentionInputs, with_weights: bool = False
-             ) -> tuple[Attended, Any]:
+    def step(self, x: Tensor, cache: Nest, inputs: AttentionInputs, with_weights: bool = False
+             ) -> tuple[Attended, Nest]:
         # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam, depth].
         depth = int(x.shape[-1])
         by_sentence = tf.reshape(x, [tf.shape(inputs.source_bias)[0], -1, depth])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.kernels.precision import to_float32
 
 
-def token_log_probabilities(model: NMTModel, memory: Any, target: Tensor, target_length: Tensor) -> Tensor:
+def token_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:
     """log p(token | source, tokens before it), by teacher forcing; a gradient flows through.
 
     Args:
@@ -29,6 +27,6 @@ def token_log_probabilities(model: NMTModel, memory: Any, target: Tensor, target
     return tf.scatter_nd(places, right - tf.reduce_logsumexp(logits, axis=1), tf.shape(target, tf.int64))
 
 
-def sentence_log_probabilities(model: NMTModel, memory: Any, target: Tensor, target_length: Tensor) -> Tensor:
+def sentence_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:
     """log p(target | source), float32 `[batch]`; arguments as those of `token_log_probabilities`."""
     return tf.reduce_sum(token_log_probabilities(model, memory, target, target_length), axis=1)
