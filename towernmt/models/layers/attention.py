@@ -7,7 +7,7 @@ Training runs it over whole sentences (teacher forcing), search step by step wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
