@@ -63,6 +63,7 @@ class TokenDetails(NamedTuple):
         attention: float32 `[tokens, source tokens]`, which source tokens the model looked at when it chose each
             token; 0 between different pieces. None if not asked for.
         words: the word of the text that each token is of, from 0, and -1 for EOS; None without attention.
+        source_words: the word of the line that each source token is of, in the same way.
         alignment: the words of the line and of the text, and the attention of these; None without attention.
     """
 
@@ -71,6 +72,7 @@ class TokenDetails(NamedTuple):
     log_probs: np.ndarray | None = None
     attention: np.ndarray | None = None
     words: list[int] | None = None
+    source_words: list[int] | None = None
     alignment: WordAlignment | None = None
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import tee
 from pathlib import Path
 from typing import Any, overload
 
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
+from towernmt.predict.alignment.unknown_words import UnknownWords
 from towernmt.predict.batch_inputs import LineInputs
 from towernmt.predict.decoding.assembly import decoding_for
 from towernmt.predict.decoding.inputs import decoding_signature
@@ -49,7 +50,8 @@ class Translator:
                  stream: StreamSettings | None = None, model: Any = None,
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
                  options: LineOptions = PLAIN, retry: bool = False, ensemble: EnsembleSettings | None = None,
-                 reranker: Reranker | None = None, **search: Any) -> None:
+                 reranker: Reranker | None = None, replace_unknown: bool | Mapping[str, str] = False,
+                 **search: Any) -> None:
         """
         Args:
             run_dir: the training run's directory (its --logdir); several are an ensemble, which searches as the
@@ -72,6 +74,8 @@ class Translator:
                 limit, and keep the better one.
             ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
             reranker: puts the n_best translations of each line into another order; all of them are given.
+            replace_unknown: put the source word that the model looked at in place of an unknown token, or its
+                translation by a table, source word to target word; see `UnknownWords`.
             search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
                 are as the run's settings have them.
         Raises:
@@ -92,7 +96,8 @@ class Translator:
                 if settings.shortlist:
                     Lexicon.load(settings.shortlist).check_vocabularies(
                         self.source_vocabulary, self.target_vocabulary, settings.shortlist)
-                return decoding_for(settings, processors, log_probs=log_probs, attention=attention)
+                return decoding_for(settings, processors, log_probs=log_probs,
+                                    attention=attention or replace_unknown is not False)
 
             plain = decoding(self.search)
             self.predictor = trained.predictor(decoding_tower(trained.model, plain),
@@ -100,6 +105,8 @@ class Translator:
             self._towers = Towers(self.predictor, trained.model, decoding, self.search, self.target_vocabulary,
                                   trained.device)
         self._requests = Requests(self.search, self.target_vocabulary, options)
+        self._unknown = None if replace_unknown is False else UnknownWords(
+            self.source_vocabulary, self.target_vocabulary, None if replace_unknown is True else replace_unknown)
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]
@@ -178,8 +185,9 @@ class Translator:
         """What the search finds for each line."""
         lines, asked = self._requests.of_lines(lines, options, name, first)
         faults = FaultCounts(name)
-        yield from translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream,
-                                    name, asked, Searches(self._towers.with_settings, faults, self._retry), first)
+        found = translate_stream(self._towers, self.source_vocabulary, self.target_vocabulary, lines, self.stream,
+                                 name, asked, Searches(self._towers.with_settings, faults, self._retry), first)
+        yield from found if self._unknown is None else map(self._unknown.replace, found)
         faults.warn()
 
 

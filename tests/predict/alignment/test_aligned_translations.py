@@ -12,7 +12,7 @@ from towernmt.cli.translation import translate
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.decoding.settings import StreamSettings
+from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.hypotheses import Hypothesis
 from towernmt.predict.stream import translate_stream
 
@@ -58,8 +58,10 @@ class Aligning:
     """Stands in for a `Translator`."""
 
     source_vocabulary = target_vocabulary = WORDS
+    checkpoint = "runs/x/best/step-1/model"
+    search = SearchSettings()
 
-    def translate_stream(self, lines: object, name: str = "input") -> object:
+    def translate_stream(self, lines: object, name: str = "input", options: object = None, first: int = 1) -> object:
         return translate_stream(backwards, WORDS, WORDS, lines, StreamSettings(), name)  # type: ignore[arg-type]
 
 
@@ -72,7 +74,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> lis
     translate.add_arguments(parser)
     files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
     assert translate.run(parser.parse_args(["--model", "runs/x", *files, *arguments])) == 0
-    assert asked == [{"attention": bool(arguments)}]
+    assert [details["attention"] for details in asked] == [bool(arguments)]
     return (tmp_path / "out").read_text().splitlines()
 
 

@@ -14,7 +14,7 @@ from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES, UNK
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.interface import NMTModel
@@ -56,7 +56,7 @@ def write_run(path: Path, model: NMTModel, steps: int) -> Path:
             session.run(tf1.global_variables_initializer())
             for _ in range(steps):
                 sizes = random.integers(2, 8, 32)
-                ids = [(random.choice(len(WORDS), size, replace=False) + 4).tolist() for size in sizes]
+                ids = [(random.choice(len(WORDS) + 1, size, replace=False) + UNK).tolist() for size in sizes]
                 arrays = [*pad_sentences(ids), *pad_sentences(ids)]
                 session.run(train, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
             write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1,
@@ -96,6 +96,17 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path) -> None:
         if best.alignment is not None:
             assert best.alignment.pharaoh() == expected.pharaoh()
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
+
+
+def test_unknown_words_are_copied_or_translated_by_a_table_where_that_is_asked_for(copier: Path, tmp_path: Path
+                                                                                   ) -> None:
+    (tmp_path / "in").write_text("w1 zebra w2\n")
+    (tmp_path / "table").write_text("zebra Zebra 0.9\n")
+    for asked, expected in (([], "<unk>"), (["--replace-unknown"], "zebra"),
+                            ([f"--replace-unknown={tmp_path}/table"], "Zebra")):
+        files = [f"--input={tmp_path}/in", f"--output={tmp_path}/out"]
+        assert main(["translate", f"--model={copier}", "--beam=2", *files, *asked]) == 0
+        assert (tmp_path / "out").read_text() == f"w1 {expected} w2\n"
 
 
 def test_the_weights_are_the_attention_of_teacher_forcing_for_every_pair(copier: Path, model: Transformer) -> None:

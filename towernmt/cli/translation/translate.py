@@ -103,6 +103,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="sentences in a batch, at most (default: %(default)s)")
     add_search_options(parser, without=["n_best"])
     add_reranking_options(parser)
+    parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
+                        help="in place of an unknown word, write the source word that the model looked at, or its "
+                             "translation by a table, `source target probability` a line")
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", type=int, metavar="N",
                         help="translate on GPU N (default: the first one, or the CPU where there is none)")
@@ -136,8 +139,14 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     from towernmt.predict.translator import Translator  # imports TensorFlow
 
     log_to_stderr()
+    unknown = args.replace_unknown
+    if isinstance(unknown, str):
+        from towernmt.predict.alignment.unknown_words import read_translations
+
+        unknown = read_translations(unknown)
     return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
-                      log_probs=log_probs, attention=attention, options=options, retry=retry, **search)
+                      log_probs=log_probs, attention=attention, options=options, retry=retry,
+                      replace_unknown=unknown, **search)
 
 
 def log_to_stderr() -> None:

@@ -33,4 +33,5 @@ def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: in
             continue
         source = source or SourceWords.of(vocabulary, line, limit)
         alignment = source.aligned(hypothesis.text, details.words, details.attention)
-        translation[place] = Hypothesis(*hypothesis, details._replace(alignment=alignment))
+        translation[place] = Hypothesis(*hypothesis, details._replace(
+            source_words=source.of_tokens, alignment=alignment))

@@ -95,7 +95,7 @@ def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_voc
         DataError: the file is missing, or a line is not understood; with file and line.
     """
     weight: defaultdict[tuple[int, int], float] = defaultdict(float)
-    rows = list(_table_lines(path))
+    rows = list(table_lines(path))
     logarithms = any(number < 0 for _, _, number in rows)
     for source, target, number in rows:
         value = math.exp(number) if logarithms else number
@@ -111,7 +111,12 @@ def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_voc
     return _normalised(pairs[:, 0], pairs[:, 1], values, frequency)
 
 
-def _table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
+def table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
+    """Source word, target word and number of each line of a table; words that translate nothing are left out.
+
+    Raises:
+        DataError: the file is missing, or a line is not understood; with file and line.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()
         if not fields:
