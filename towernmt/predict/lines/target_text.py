@@ -15,6 +15,7 @@ from towernmt.predict.lines.surfaces import Surfaces
 
 SEGMENTATIONS = 20
 """So many ways to cut an avoided phrase into tokens are avoided, those of the fewest tokens first."""
+_REMEMBERED = 10_000    # phrases: a long input may avoid others in each line
 _WORD_BREAK = -1  # as the processor has it
 
 
@@ -67,6 +68,8 @@ class TargetText:
             forms = [text] if text != text.lower() else list(dict.fromkeys([text, text[:1].upper() + text[1:]]))
             ways = [[*([BOS] if first else []), *ids, *([EOS] if last else [])]
                     for form in forms if form for ids in self._segmentations(form, first)]
+            if len(self._avoided) >= _REMEMBERED:
+                self._avoided.clear()
             self._avoided[phrase] = ways
         return ways
 
