@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,20 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
     One thread at a time builds one, since tensorpack has one tower context a process.
     """
     mend_terminal()
-    with BUILDING, without_noise():
+    with BUILDING, without_noise(), _uncollected():
         return _Predictor(config)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python does not look for garbage inside: the many objects of a graph that is built are none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _checkpoint_prefix(run: SavedRun, which: str | None) -> str:
