@@ -93,7 +93,7 @@ def _request(line: bytes) -> Request:
     for name, value in found.items():
         field = ALIASES.get(name, name)
         if field not in ("text", "factors", *FIELDS, *PASSED):
-            raise DataError(f"the field '{name}' is not known{_near(name)}.")
+            raise DataError(f"the field '{name}' is not known{_near(name)}")
         if field in fields:
             raise DataError(f"'{name}' says again what another field says: leave one out.")
         fields[field] = value
@@ -120,7 +120,7 @@ def _with_factors(text: str, factors: Any) -> str:
 def _near(name: str) -> str:
     known = sorted({"text", "factors", *FIELDS, *PASSED, *ALIASES})
     near = difflib.get_close_matches(name, known, 1)
-    return f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}"
+    return f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}."
 
 
 def _details(hypothesis: Hypothesis, vocabulary: Vocabulary) -> dict[str, Any]:
