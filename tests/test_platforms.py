@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 # What others need of Unix is loaded before it is taken away.
@@ -32,6 +34,7 @@ sys.exit("\n".join(failed) or 0)
 """
 
 
+@pytest.mark.thorough
 def test_every_module_is_imported_without_what_only_unix_has() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr[-2000:] if ended.returncode else "") == (0, "")

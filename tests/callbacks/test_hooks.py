@@ -256,6 +256,7 @@ def test_callbacks_of_one_hook_that_feed_the_same_tensor_are_refused_by_name(gra
         run(CallbackToHook(Feeds(), FeedsToo()), op)
 
 
+@pytest.mark.thorough
 def test_the_example_fails_in_plain_tensorflow_and_works_with_separate_runs():
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "hooks.py")], text=True, capture_output=True,
                           timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})

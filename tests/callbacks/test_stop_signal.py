@@ -129,6 +129,7 @@ def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly
     assert "saved" in output
 
 
+@pytest.mark.processes
 def test_a_second_ctrl_c_ends_a_process_that_cannot_be_unblocked():
     process = blocked_process("None", 0.2)
     process.send_signal(signal.SIGINT)

@@ -44,6 +44,7 @@ def test_a_cache_without_a_row_for_each_hypothesis_fails():
     assert breach.rule == "fails" and "5 steps of decode_step with 3 hypotheses a sentence" in breach.message
 
 
+@pytest.mark.thorough
 def test_a_variant_of_the_transformer_that_changes_one_form_alone_is_told():
     class Louder(Transformer):
         def decode_step(self, token, state):

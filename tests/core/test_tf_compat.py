@@ -31,5 +31,6 @@ def test_onednn_is_on_wherever_there_is_avx2():
     assert started() == ["1", "True"]
 
 
+@pytest.mark.thorough
 def test_a_users_own_choice_stays():
     assert started(TF_ENABLE_ONEDNN_OPTS="0") == ["0", "False"]

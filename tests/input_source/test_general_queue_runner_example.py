@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FILE = [f"numbers.bin {numbers}" for numbers in (
@@ -29,6 +31,7 @@ def run_example(*arguments: str) -> list[str]:
     return [line.strip() for line in done.stdout.splitlines() if "@queue_runner.py" not in line]  # its log
 
 
+@pytest.mark.thorough
 def test_the_example_delivers_a_file_and_a_database_in_order_and_then_the_error() -> None:
     lines = run_example()
     first, second, third = (lines.index(title) for title in (

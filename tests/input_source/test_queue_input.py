@@ -347,6 +347,7 @@ def test_statistics_of_an_interval_are_a_difference() -> None:
     assert between.wait_share == 0.5 and between.target_tokens_per_second == 20.0
 
 
+@pytest.mark.processes
 def test_a_training_script_with_a_broken_source_exits_with_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(f"""

@@ -64,6 +64,7 @@ def launch(data: PreparedData, run: RunDirectory, max_epoch: int) -> Steps:
     return steps
 
 
+@pytest.mark.thorough
 def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
     data, run = PreparedData(corpus.prepared), RunDirectory(tmp_path / "run")
     an_epoch = Batches(data, BatchSettings(batch_tokens=256, seed=3)).batches_per_epoch()

@@ -19,9 +19,9 @@ from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.limited_outputs import limited_to
 
-STYLES = [pytest.param(name, style, marks=[pytest.mark.thorough] if number else [])
+STYLES = [pytest.param(name, style, marks=[pytest.mark.thorough] if number or name != "transformer" else [])
           for name, named in styles.STYLES.items() for number, style in enumerate(named)]
-"""The first of each architecture runs by default."""
+"""The first of the Transformer runs by default; of the others `test_a_step_gives_the_logits...` does."""
 DROPOUT = {"transformer": {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
            "convs2s": {"dropout": 0.3}}
 RECURRENT_DROPOUT = {"dropout": 0.3, "embedding_dropout": 0.2}
@@ -44,12 +44,13 @@ def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph,
         for t, logits in enumerate(got):
             np.testing.assert_allclose(logits, np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
         assert {len(tensor) for tensor in tf.nest.flatten(memory) if tensor.shape[:1] != (1,)} == {2}
-        assert {len(tensor) for tensor in tf.nest.flatten(cache)} == {2 * beam}
+        assert {len(tensor) for tensor in tf.nest.flatten(cache)} <= {2 * beam}     # empty where it has blocks
 
 
 @pytest.mark.parametrize("name, more", [
     *[(name, {}) for name in tiny.MODELS],
-    ("transformer", {"decoder_cell": "ssru", "guided_alignment_weight": 0.1, "decoder_layers": 3}),
+    pytest.param("transformer", {"decoder_cell": "ssru", "guided_alignment_weight": 0.1, "decoder_layers": 3},
+                 marks=pytest.mark.thorough),
 ])
 def test_a_step_gives_the_logits_and_the_attention_of_teacher_forcing_over_words_with_factors(graph, name, more):
     beam, model = 2, tiny.make(name, tie_embeddings="target", source_factors="concat", **tiny.FACTORS, **more)
@@ -113,7 +114,9 @@ def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(g
             assert got == pytest.approx(expected, rel=0.02, abs=5e-4), variable
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in ("transformer", "rnnsearch") else pytest.mark.thorough)
+    for name in tiny.MODELS])
 def test_towers_share_variables_and_a_clock_and_a_share_without_rows_counts_nothing(graph, name):
     model = tiny.make(name)
     with TrainTowerContext("tower0", index=0, total=2):

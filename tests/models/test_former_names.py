@@ -105,6 +105,7 @@ print("\\n".join([*told, *map(str, check_tower(kept(settings)))]))
 '''
 
 
+@pytest.mark.thorough
 def test_kept_code_with_former_names_is_loaded_and_decodes_as_it_is_taught(tmp_path: Path) -> None:
     (tmp_path / "averaging.py").write_text(AVERAGING)
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 EVERYTHING = '''
 import importlib, pathlib
@@ -27,6 +29,7 @@ def test_the_architectures_by_name_load_no_tensorflow() -> None:
     assert {name.split(".")[1] for name in modules if name.startswith("towernmt.")} == {"core", "models"}
 
 
+@pytest.mark.thorough
 def test_no_module_of_models_loads_what_comes_after_them() -> None:
     modules = loaded(EVERYTHING)
     assert "towernmt.models.transformer.model" in modules

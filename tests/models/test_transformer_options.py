@@ -182,6 +182,7 @@ def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(results):
         assert results["search"].scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_padding_with_an_option_changes_neither_loss_nor_gradients(results):
     for narrow, wide in zip(results["narrow"], results["wide"], strict=True):
         np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)

@@ -111,6 +111,7 @@ def test_each_tokens_log_probability_is_told_when_asked_for(run_directory: Path,
     assert scorer.score(PAIRS[1]).characters == 1 and scorer.score(PAIRS[0]).pieces is None
 
 
+@pytest.mark.thorough
 def test_tokens_are_as_probable_as_the_search_found_them_and_the_page_shows_what_it_looked_at(
         run_directory: Path, tmp_path: Path) -> None:
     translator = Translator(run_directory, beam_size=1, device="cpu", log_probs=True, attention=True,

@@ -262,6 +262,7 @@ def test_a_trained_model_gives_its_weights_after_a_predictor_and_until_it_is_clo
     assert predict([[4, 2]], [2])[0].shape[:2] == (1, 1)
 
 
+@pytest.mark.thorough
 def test_lines_ask_for_different_things_and_each_gets_what_it_would_alone(run_directory: Path) -> None:
     translator = Translator(run_directory, beam_size=3)
     options = [LineOptions(), LineOptions(prefix="w3 w4"), LineOptions(avoid=["w2", "w5 w5"]), LineOptions(n_best=3),
@@ -291,6 +292,7 @@ def test_plain_lines_have_no_tower_but_the_plain_one_and_the_others_one_for_what
     assert len(translator.predictor.graph.get_operations()) == after
 
 
+@pytest.mark.thorough
 def test_options_of_all_lines_hold_for_lines_with_others(run_directory: Path) -> None:
     translator = Translator(run_directory, beam_size=3, options=LineOptions(prefix="w3", avoid=["w4"]))
     found = translator.translate(["w1 w2", "w1 w2"], options=[LineOptions(), LineOptions(prefix="w7", avoid=["w5"])])
@@ -335,6 +337,7 @@ def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: 
     assert "w13" in found[3][0].text.split() and [term.source for term in found[3].terms] == ["w3", "w1 w2"]
 
 
+@pytest.mark.thorough
 def test_each_piece_of_a_long_line_holds_the_terms_that_are_in_it_and_the_first_one_the_lines_phrases(
         run_directory: Path) -> None:
     terms = Terminology([Term("w2", "w12"), Term("w5", "w13")])
@@ -353,6 +356,7 @@ def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused(r
             Term("Haus", "house", where="terms.tsv line 2")])))
 
 
+@pytest.mark.thorough
 def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory: Path, tmp_path: Path) -> None:
     vocabulary = Run(run_directory).vocabularies()[0]
     pairs = np.arange(4, vocabulary.size)
@@ -369,6 +373,7 @@ def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory
         Translator(run_directory, shortlist=str(tmp_path / "other"))
 
 
+@pytest.mark.thorough
 def test_what_looks_wrong_is_searched_again_with_the_settings_that_are_documented(run_directory: Path) -> None:
     lines = ["w1 w2 w3", "w4", "w1 w2 w3 w4 w5 w6 w7", "w8 w9 w8 w9"]
     plain = Translator(run_directory, beam_size=2)

@@ -76,11 +76,12 @@ def one_tower(tmp_path_factory):
     return train(tmp_path_factory.mktemp("one"))[0]
 
 
-@pytest.mark.parametrize("towers", [2, 4])
+@pytest.mark.parametrize("towers", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_more_towers_make_the_same_updates_and_the_same_checkpoint_names(one_tower, towers, tmp_path):
     assert_equal_variables(one_tower, train(tmp_path, towers=towers)[0], 1e-5)
 
 
+@pytest.mark.thorough
 def test_a_share_without_a_row_counts_nothing(tmp_path):
     batches = lambda: Batches(RandomPairs(), BatchSettings(batch_tokens=3, batch_type="sentences"))  # noqa: E731
     one = train(tmp_path / "one", batches=batches(), steps=5)[0]
@@ -120,7 +121,7 @@ def whole_batches(count: int) -> list[Batch]:
     return [next(stream)[1] for _ in range(count)]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.thorough)])
 def test_an_update_cycle_averages_over_all_target_tokens_of_its_batches(tmp_path, optimizer):
     whole = whole_batches(6)
     parts = [half for batch in whole for half in halves(batch)]
@@ -130,6 +131,7 @@ def test_an_update_cycle_averages_over_all_target_tokens_of_its_batches(tmp_path
     assert_equal_variables(one, cycled, 1e-4)
 
 
+@pytest.mark.thorough
 def test_data_that_ends_inside_an_update_cycle_is_trained_on_to_the_last_batch(tmp_path):
     whole = whole_batches(3)
     parts = [half for batch in whole for half in halves(batch)] + [whole[0]]

@@ -53,8 +53,8 @@ towernmt evaluate --source test.de --reference test.en --system runs/de-en --sys
         "towernmt score --model runs/de-en --source test.de --target test.en > scores"),
     "rerank": Command(
         "towernmt.cli.translation.rerank", "put n-best lists into another order, by further models or by MBR",
-        """towernmt translate --model runs/de-en --n-best 20 --beam 20 < test.de > test.nbest
-towernmt rerank --source test.de --reverse-model runs/en-de:0.5 < test.nbest > test.hyp"""),
+        """towernmt rerank --source test.de --reverse-model runs/en-de:0.5 < test.nbest > test.hyp
+towernmt rerank --mbr chrf --input test.nbest --output test.hyp"""),
     "align": Command(
         "towernmt.cli.translation.align", "link the words of sentence pairs, and rate alignments",
         """towernmt align --model runs/de-en --source train.de --target train.en --output train.links

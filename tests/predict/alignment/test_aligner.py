@@ -98,6 +98,7 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path) -> None:
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_unknown_words_are_copied_or_translated_by_a_table_where_that_is_asked_for(copier: Path, tmp_path: Path
                                                                                    ) -> None:
     (tmp_path / "in").write_text("w1 zebra w2\n")

@@ -101,6 +101,7 @@ def test_a_run_with_itself_translates_as_it_does_alone(runs: Path, alone: Any) -
     assert_same(nbest([runs / "a", runs / "a"]), alone)
 
 
+@pytest.mark.thorough
 def test_a_member_with_nearly_all_the_weight_decides(runs: Path, alone: Any) -> None:
     both = [runs / "a", runs / "b"]     # of different architectures
     assert_same(nbest(both, ensemble=EnsembleSettings(weights=(1e9, 1))), alone)
