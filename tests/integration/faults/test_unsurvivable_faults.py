@@ -152,7 +152,7 @@ def an_object_that_is_deleted(faults: Faults) -> Break:
     bucket = faults.put(faults.corpus.tsv(faults.corpus.pairs[:250]), "part-0.tsv")
     rest = faults.corpus.tsv(faults.corpus.pairs[250:])
     faults.put(rest, "part-1.tsv", bucket)
-    return Break(f"s3://{bucket}/part-?.tsv?endpoint_url={s3.url}", "a file gone or come",
+    return Break(f"s3://{bucket}/part-?.tsv?endpoint_url={s3.url}", "a file was added or removed",
                  lambda: s3.client().delete_object(Bucket=bucket, Key="part-1.tsv"),
                  lambda: faults.put(rest, "part-1.tsv", bucket))
 
@@ -162,7 +162,7 @@ def a_file_that_is_gone(faults: Faults) -> Break:
     files[0].write_bytes(faults.corpus.tsv(faults.corpus.pairs[:250]))
     files[1].write_bytes(faults.corpus.tsv(faults.corpus.pairs[250:]))
     away = faults.place / "away"
-    return Break(f"{faults.place}/part-?.tsv", "a file gone or come", lambda: files[1].rename(away),
+    return Break(f"{faults.place}/part-?.tsv", "a file was added or removed", lambda: files[1].rename(away),
                  lambda: away.rename(files[1]))
 
 
