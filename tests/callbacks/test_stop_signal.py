@@ -121,6 +121,7 @@ def blocked_process(interrupt: str, grace: float) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.processes
 def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly():
     process = blocked_process("lambda: trainer.sess.run(close)", 0.2)
     process.send_signal(signal.SIGTERM)

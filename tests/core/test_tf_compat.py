@@ -26,6 +26,7 @@ def started(**variables: str) -> list[str]:
                           capture_output=True, check=True).stdout.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("avx2" not in processor_flags(), reason="a processor without AVX2")
 def test_onednn_is_on_wherever_there_is_avx2():
     assert started() == ["1", "True"]

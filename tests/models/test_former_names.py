@@ -132,6 +132,7 @@ def test_no_former_module_hides_one_that_is_there() -> None:
     assert PACKAGES.keys() <= there
 
 
+@pytest.mark.thorough
 def test_a_program_may_import_by_former_names() -> None:
     program = """
 from towernmt.errors import SettingsError

@@ -280,6 +280,7 @@ def test_lines_ask_for_different_things_and_each_gets_what_it_would_alone(run_di
     assert len(together[0]) == 1
 
 
+@pytest.mark.thorough
 def test_plain_lines_have_no_tower_but_the_plain_one_and_the_others_one_for_what_they_ask(run_directory: Path) -> None:
     translator = Translator(run_directory, beam_size=2)
     before = len(translator.predictor.graph.get_operations())
@@ -314,6 +315,7 @@ def test_a_line_that_asks_for_what_cannot_be_is_named(run_directory: Path) -> No
             LineOptions(**field)
 
 
+@pytest.mark.thorough
 def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> None:
     lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
     found = Translator(run_directory, beam_size=4, n_best=4, device="cpu").translate_nbest(lines)

@@ -103,6 +103,7 @@ def test_the_seed_and_nothing_else_decides_the_shards(tmp_path: Path) -> None:
     assert _pairs(prepare(replace(settings, output=str(tmp_path / "c"), seed=2))) != first
 
 
+@pytest.mark.thorough
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("towernmt.dataflow.prepare.preparation._POOL_LINES", 0)

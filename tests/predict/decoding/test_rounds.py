@@ -28,7 +28,7 @@ def test_a_batch_whose_sentences_end_at_very_different_steps_gives_what_plain_se
 
 
 @pytest.mark.parametrize(("changes", "beam"), [
-    ({}, 4), ({"positions": "relative"}, 4),
+    ({}, 4), pytest.param({"positions": "relative"}, 4, marks=pytest.mark.thorough),
     pytest.param({}, 1, marks=pytest.mark.thorough),
     pytest.param({"positions": "rotary"}, 4, marks=pytest.mark.thorough),
     pytest.param({"decoder_cell": "ssru"}, 4, marks=pytest.mark.thorough)])
