@@ -25,13 +25,16 @@ from towernmt.callbacks.stopping.early_stopping import EarlyStopping
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal
 from towernmt.callbacks.validation.batches import teacher_forced_batches
 from towernmt.callbacks.validation.bleu_validator import BleuValidator
+from towernmt.callbacks.validation.towers import ValidationTowers
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
+from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.decoding.search import SearchSettings
+from towernmt.predict.lexical.lexicon import Entries, Lexicon
 
 V = 12
 
@@ -165,6 +168,18 @@ def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copie
     fit([PiecewiseSchedule([1], [0.1, 1.0]), validator(2, search=SearchSettings(**options))], steps=4)
     _, (_, last) = recorder.of("validation_bleu")
     assert (last > 99.9) == copies
+
+
+def test_a_validation_obeys_a_shortlist_and_refuses_one_of_other_vocabularies(fit, recorder, tmp_path):
+    words = np.arange(4, V)
+    others = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # of other words alone
+    Lexicon.of(others, Numbers(), Numbers(), keep=1).save(tmp_path / "table")
+    settings = SearchSettings(beam_size=2, shortlist=str(tmp_path / "table"), shortlist_frequent=0)
+    fit([PiecewiseSchedule([1], [0.1, 1.0]), validator(2, search=settings)], steps=4)
+    assert recorder.of("validation_bleu")[-1][1] < 50       # without a shortlist 100, see above
+    towers = ValidationTowers(Copier(), settings, Numbers(), WordVocabulary(list("abcdefghijkl")), 16, lambda: None)
+    with pytest.raises(SettingsError, match="table was made with other vocabularies"):
+        towers.build(None, loss=False)
 
 
 def test_a_validation_that_needs_the_attention_of_a_model_without_is_refused(fit):

@@ -78,7 +78,8 @@ def assert_same(found: dict, expected: dict) -> None:
         assert np.abs(found[name] - expected[name]).max() <= 1e-4 * scale, name
 
 
-@pytest.mark.parametrize("optimizer, towers", [("adam", [4, 1, 2, 4]), ("lazyadam", [4, 1])])
+@pytest.mark.parametrize("optimizer, towers", [
+    ("adam", [3, 1, 2]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
 def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_path, optimizer, towers):
     for part, count in enumerate(towers, start=1):
         found = train(tmp_path, STEPS * part // len(towers), count, optimizer)
@@ -91,5 +92,5 @@ def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_pat
 
 def test_towers_may_be_traded_for_an_update_cycle(tmp_path):
     one = train(tmp_path / "one", STEPS // 2, 1, update_cycle=2)
-    train(tmp_path / "other", STEPS // 4, 4, update_cycle=2)
+    train(tmp_path / "other", STEPS // 4, 2, update_cycle=2)
     assert_same(train(tmp_path / "other", STEPS // 2, 1, update_cycle=2), one)

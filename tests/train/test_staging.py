@@ -261,7 +261,7 @@ def test_a_run_of_one_towers_input_takes_the_batch_from_all():
 
 def test_a_pool_of_one_thread_is_enough(monkeypatch):
     config = tf1.ConfigProto(inter_op_parallelism_threads=1, use_per_session_threads=True)
-    monkeypatch.setattr("towernmt.core.session.session_config", lambda _: config)
+    monkeypatch.setattr("towernmt.core.session.session_config", lambda *_: config)
     assert train(True, NumberedBatches(6), towers=2, update_cycle=2, steps=99).same_as(
         train(False, NumberedBatches(6), towers=2, update_cycle=2, steps=99))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,10 +11,9 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from towernmt_memory_estimate import MemoryEstimate, estimate_memory
 from towernmt_placement import without_gpu_kernel
 
+from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
-from towernmt.models.kernels.precision import set_precision
-from towernmt.models.layers.gradient_checkpointing import set_gradient_checkpointing
 
 pytestmark = pytest.mark.thorough
 
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.thorough
 def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1, again: bool = False,
                **sizes: int) -> list[Any]:
     """Forward pass, backward pass and update in the default graph; returns what a step fetches."""
-    set_precision(precision)
-    set_gradient_checkpointing(again)
+    graph_state().settings = GraphSettings(precision=precision, gradient_checkpointing=again)
     model = Transformer(TransformerSettings(**{  # type: ignore[arg-type]
         "hidden_size": 16, "filter_size": 32, "heads": 2, "source_vocab_size": 30, "target_vocab_size": 30, **sizes},
         encoder_layers=encoder, decoder_layers=decoder, residual_dropout=dropout, embedding_dropout=dropout))
@@ -34,15 +33,16 @@ def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: 
     return [loss, update, *tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)]
 
 
-def operations(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1) -> Counter[str]:
+@cache
+def operations(encoder: int, decoder: int, precision: str, dropout: float = 0.1) -> Counter[str]:
     """Kinds of operations of forward pass, backward pass and update."""
     with tf.Graph().as_default() as graph:
         build_step(encoder, decoder, precision, dropout)
         return Counter(operation.type for operation in graph.get_operations())
 
 
-def estimate(rows: int, length: int, precision: str = "float32", again: bool = False,
-             layers: int = 2) -> MemoryEstimate:
+@cache
+def estimate(rows: int, length: int, precision: str, again: bool, layers: int = 2) -> MemoryEstimate:
     """Of a step of a small model, for a batch without padding."""
     with tf.Graph().as_default() as graph:
         fetches = build_step(layers, layers, precision, again=again, hidden_size=64, filter_size=256, heads=4,
@@ -67,7 +67,7 @@ def test_a_step_has_the_products_that_the_model_needs_and_no_more(precision: str
 
 def test_a_step_updates_each_variable_in_one_fused_operation() -> None:
     encoder, decoder = 2, 3
-    count = operations(encoder, decoder)
+    count = operations(encoder, decoder, "float32")
     # A layer of the encoder: 2 kernels of attention, 2 kernels with biases, 2 norms of 2; of the decoder: 5, 2, 3.
     assert count["ResourceApplyAdam"] == 10 * encoder + 15 * decoder + 2 * 2 + len(["embedding", "softmax bias"])
     assert not any(kind.startswith("ResourceScatter") for kind in count)
@@ -76,8 +76,8 @@ def test_a_step_updates_each_variable_in_one_fused_operation() -> None:
 def test_a_step_draws_one_mask_for_each_dropout_and_none_without() -> None:
     masks = "StatelessRandomUniformFullIntV2"
     encoder, decoder = 2, 3
-    assert operations(encoder, decoder)[masks] == 2 + 2 * encoder + 3 * decoder
-    assert operations(encoder, decoder, dropout=0.0)[masks] == 0
+    assert operations(encoder, decoder, "float32")[masks] == 2 + 2 * encoder + 3 * decoder
+    assert operations(encoder, decoder, "float32", dropout=0.0)[masks] == 0
 
 
 @pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (2 + 3)), (False, 0)])
@@ -92,13 +92,13 @@ def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
 
 
 def test_the_graph_grows_linearly_and_gently_with_depth() -> None:
-    one, two, four = (operations(layers, layers).total() for layers in (1, 2, 4))
+    one, two, four = (operations(layers, layers, "float32").total() for layers in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - one), rel=0.01)
     assert two - one < 1800     # 1,740: an encoder and a decoder layer with gradients, update and initial values
 
 
 def test_a_step_makes_no_dense_one_hot_and_copies_nothing_by_python() -> None:
-    count = operations(1, 1)
+    count = operations(1, 1, "float32")
     assert count["OneHot"] == count["PyFunc"] == count["EagerPyFunc"] == 0
 
 
@@ -114,7 +114,8 @@ def test_a_step_needs_no_more_memory_than_it_did(precision: str, again: bool, mo
 
 
 def test_memory_grows_with_the_tokens_and_the_depth() -> None:
-    small, wide, deep = estimate(8, 32), estimate(16, 32), estimate(8, 32, layers=4)
+    small, wide, deep = (estimate(rows, 32, "float32", False, **depth)
+                         for rows, depth in ((8, {}), (16, {}), (8, {"layers": 4})))
     assert wide.peak == pytest.approx(2 * small.peak, rel=0.15)
     assert 1.2 * small.peak < deep.peak < 2 * small.peak
 

@@ -26,7 +26,7 @@ from towernmt.train.config import TrainConfig
 from towernmt.train.devices import tower_devices
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
-SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 2,
+SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,
          "source_vocab_size": 50, "target_vocab_size": 50}
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
 

@@ -78,6 +78,10 @@ class World:
         """
         return ""
 
+    def run_hooks(self) -> list[Any]:
+        """TensorFlow's hooks for the session of the train step, called before the callbacks'; none in one process."""
+        return []
+
     def agree(self, wish: T) -> T:
         """The largest wish of all processes: what each of them then does.
 
@@ -88,6 +92,10 @@ class World:
             wish: a `Decision`, a bool, or a number such as seconds; of the same kind in every process.
         """
         return wish
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """What each process gives, in their order. All must call it equally often, as `agree`."""
+        return [data]
 
 
 _present = World()

@@ -6,5 +6,6 @@ from towernmt.core.lazy_exports import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "config": ["TrainConfig"],
+    "distributed": ["DistributedTrainer"],
     "trainer": ["SyncMultiGPUTrainer"],
 })

@@ -6,12 +6,14 @@ from typing import Any
 
 from tensorpack.train.base import StopTraining
 
-from towernmt.core.errors import DivergenceError
+from towernmt.core.errors import DivergenceError, WorkerLostError
 from towernmt.core.tf_compat import tf
 from towernmt.core.world import Decision, World
 
 ENDINGS = (StopTraining, DivergenceError, tf.errors.OutOfRangeError)
 """What ends all processes together. Any other exception ends its process, and the others find that it is gone."""
+LOST = (tf.errors.OpError, WorkerLostError)
+"""What ends a process by itself in the midst of a step, of which part may be done."""
 
 
 def agree_on(error: Exception | None, world: World) -> Decision:

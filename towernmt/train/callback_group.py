@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.hooks.run_hooks import refuse_shared_feeds, separate_runs
 from towernmt.core.world import Decision, World
-from towernmt.train.agreement import ENDINGS, agree_on, end_by
+from towernmt.train.agreement import ENDINGS, LOST, agree_on, end_by
 
 
 class CallbackGroup(Callbacks):
@@ -43,8 +44,8 @@ class CallbackGroup(Callbacks):
     separates_runs = True
 
     def get_hooks(self) -> list[Any]:
-        """The callbacks as hooks of the trainer's session, each for its own runs."""
-        return separate_runs(super().get_hooks())
+        """The callbacks as hooks of the trainer's session, each for its own runs, behind those of the world."""
+        return [*self._world.run_hooks(), *separate_runs(super().get_hooks())]
 
     def _before_epoch(self) -> None:
         self._act_together(super()._before_epoch)
@@ -66,6 +67,8 @@ class CallbackGroup(Callbacks):
             end_by(decision, error, self.trainer)
 
     def _after_train(self) -> None:
+        if self._world.processes > 1 and isinstance(sys.exc_info()[1], LOST):
+            self.trainer.diverged = True    # half an update may have been made
         for callback in self.cbs:
             try:
                 callback.after_train()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine.gpus import why_missing
-from towernmt.core.session import processors
+from towernmt.core.machine.processor import processors
 from towernmt.core.tensors import Operation
 from towernmt.core.tf_compat import tf
 

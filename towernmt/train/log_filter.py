@@ -14,15 +14,18 @@ _STOPPED = "Training was stopped by exception "
 
 
 class _Mend(logging.Filter):
-    """Three records of tensorpack's.
+    """Four records of tensorpack's.
 
     "Training failed at global_step=" comes with the step, but without a place for it. "Argv: " is the command line, in
-    which `--data` may be a URI with a password. "Training was stopped by exception" is the usual end of a run.
+    which `--data` may be a URI with a password. "Training was stopped by exception" is the usual end of a run. Which
+    callbacks are left to the chief is no news in a process that is not it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not isinstance(record.msg, str):
             return True
+        if record.msg.startswith("Callback ") and record.msg.endswith(" is chief-only, skipped."):
+            return False
         if record.args and "%" not in record.msg:
             record.msg, record.args = record.msg + " ".join(map(str, record.args)), ()
         if record.msg.startswith("Argv: "):

@@ -167,6 +167,12 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             super().initialize(session_creator, JustCurrentSession())   # tensorpack gives them to the chief alone
             session_init._run_init(self.sess)
 
+    def initialize_hooks(self) -> None:
+        """tensorpack's; but a step is not made once more behind an error that tells of a lost process."""
+        super().initialize_hooks()
+        if self.world.processes > 1:
+            self.hooked_sess._sess = self.hooked_sess._sess._sess   # as with TensorFlow's should_recover=False
+
     def setup_callbacks(self, callbacks: list[Any], monitors: list[Any]) -> None:
         """tensorpack's, with a group that keeps what fails at the end of training."""
         if self.update_cycle > 1:

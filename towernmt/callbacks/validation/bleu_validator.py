@@ -16,6 +16,7 @@ from towernmt.callbacks.reporting.summaries import text_summary
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stopping.stop_signal import StopOnSignal
 from towernmt.callbacks.validation import report
+from towernmt.callbacks.validation.dealt import StoppedError
 from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
 from towernmt.callbacks.validation.towers import ValidationTowers
 from towernmt.core.errors import DivergenceError, SettingsError
@@ -48,7 +49,7 @@ class BleuValidator(StatefulCallback):
         best_step: the step of it; of equal ones the last.
     """
 
-    _chief_only = False     # in each process, since early stopping and schedules go by its scores
+    _chief_only = False     # each process does a share, and has all scores, by which it stops and sets its rate
     state_key = "bleu_validator"
 
     def __init__(self, model: NMTModel, source_lines: Sequence[str], reference_lines: Sequence[str],
@@ -123,7 +124,7 @@ class BleuValidator(StatefulCallback):
 
     def _after_train(self) -> None:
         broken = self._end.by_error() or getattr(self.trainer, "diverged", False)
-        if self.global_step > self._last_step and not broken and not self._stop_received():
+        if self.global_step > self._last_step and not broken and not present_world().agree(self._signalled()):
             self.validate()
 
     def _validate_if_due(self) -> None:
@@ -140,7 +141,7 @@ class BleuValidator(StatefulCallback):
         started = time.monotonic()
         try:
             outcomes = [self._towers.outcome(validation) for validation in self._sets]
-        except _Stopped:
+        except StoppedError:
             logger.info(f"The validation of step {self.global_step} is left to the resumed run.")
             return
         except DivergenceError:
@@ -192,11 +193,12 @@ class BleuValidator(StatefulCallback):
                 text_summary(f"validation_samples/{tag}" if tag else "validation_samples", table))
 
     def _check_signals(self) -> None:
-        if self._stop_received():
-            raise _Stopped
+        if self._signalled():
+            raise StoppedError
 
-    def _stop_received(self) -> bool:
-        return present_world().agree(any(signals.received is not None for signals in self._signals))
+    def _signalled(self) -> bool:
+        """Whether this process got a signal to stop."""
+        return any(signals.received is not None for signals in self._signals)
 
 
 def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: bool) -> str:
@@ -218,7 +220,3 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
         raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
                             "for this model: take bleu or chrf.")
     return METRICS[metric].scalar("" if set_name == names[0] else set_name)
-
-
-class _Stopped(Exception):
-    """A signal asked for the end of training while the validation set was being translated."""

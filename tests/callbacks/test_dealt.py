@@ -1,0 +1,73 @@
+"""Batches dealt to processes: each does its own, and all have all results, or the same error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.callbacks.validation import dealt as module
+from towernmt.callbacks.validation.dealt import StoppedError, dealt
+from towernmt.core.errors import DivergenceError
+from towernmt.core.world import World
+
+
+class Threads(World):
+    """A process that is a thread, and the others, too."""
+
+    def __init__(self, process: int, given: list[bytes], all_there: threading.Barrier) -> None:
+        super().__init__(process, len(given))
+        self._given, self._all_there = given, all_there
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        self._given[self.process] = data
+        self._all_there.wait(60.0)
+        return self._given
+
+
+def in_processes(count: int, function: Callable[[int], Any], batches: list[int]) -> list[Any]:
+    """What each process has in the end: results, or an error."""
+    given, barrier, ends, here = [b""] * count, threading.Barrier(count), [None] * count, threading.local()
+
+    def run(process: int) -> None:
+        here.world = Threads(process, given, barrier)
+        try:
+            ends[process] = list(dealt(function, iter(batches)))
+        except (DivergenceError, StoppedError) as error:
+            ends[process] = error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "present_world", lambda: here.world)
+        threads = [threading.Thread(target=run, args=(process,)) for process in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return ends
+
+
+@given(count=st.integers(1, 4), batches=st.lists(st.integers(), max_size=12))
+def test_each_batch_is_done_once_and_all_have_the_results_in_order(count: int, batches: list[int]) -> None:
+    done: list[int] = []
+
+    def square(number: int) -> int:
+        done.append(number)
+        return number ** 2
+
+    assert in_processes(count, square, batches) == [[number ** 2 for number in batches]] * count
+    assert sorted(done) == sorted(batches)
+
+
+@pytest.mark.parametrize("error", [DivergenceError("not a number"), StoppedError()])
+def test_what_ends_one_ends_all(error: Exception) -> None:
+    def fails(number: int) -> int:
+        if number == 4:
+            raise error
+        return number
+
+    ends = in_processes(3, fails, [*range(6)])
+    assert [(type(end), end.args) for end in ends] == [(type(error), error.args)] * 3

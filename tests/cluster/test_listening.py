@@ -1,0 +1,105 @@
+"""A port that is open at one address of the machine only, tried by connections to several."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from towernmt.cluster import listening
+from towernmt.cluster.description import Cluster
+from towernmt.cluster.listening import attach_filter, listen_narrowly
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such filter")
+LOOPBACK = ["127.0.0.1", "127.0.0.2", "::1"]
+"""Addresses that each Linux machine has."""
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """A socket that listens on all addresses, as TensorFlow's servers do."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        yield listener
+
+
+def port_of(server: socket.socket) -> int:
+    return int(server.getsockname()[1])
+
+
+def reached(server: socket.socket) -> list[str]:
+    """At which addresses a client and the server can send each other a byte."""
+    found = []
+    for address in LOOPBACK:
+        try:
+            client = socket.create_connection((address, port_of(server)), timeout=0.2)
+        except TimeoutError:
+            continue
+        with client, server.accept()[0] as accepted:
+            client.sendall(b"?")
+            accepted.sendall(accepted.recv(1).replace(b"?", b"!"))
+            client.settimeout(30.0)
+            if client.recv(1) == b"!":
+                found.append(address)
+    return found
+
+
+@linux
+@pytest.mark.parametrize("taken", [["127.0.0.1"], ["127.0.0.2"], ["::1"], ["127.0.0.2", "::1"]])
+def test_a_port_takes_connections_at_the_named_addresses_only(server: socket.socket, taken: list[str]) -> None:
+    assert reached(server) == LOOPBACK
+    attach_filter(port_of(server), [ipaddress.ip_address(address) for address in taken])
+    assert reached(server) == sorted(taken)
+
+
+@linux
+def test_another_socket_of_the_process_stays_as_it_is(server: socket.socket) -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
+        attach_filter(port_of(other), [ipaddress.ip_address("127.0.0.2")])
+        assert reached(server) == LOOPBACK
+
+
+@linux
+@pytest.mark.parametrize("other", ["127.0.0.2:1", "host:1"])
+def test_a_worker_listens_at_the_address_that_the_cluster_names(server: socket.socket, other: str) -> None:
+    sentence = listen_narrowly(Cluster((f"127.0.0.2:{port_of(server)}", other), 0))
+    assert sentence == f"Port {port_of(server)} takes connections at 127.0.0.2, and at no other address."
+    assert reached(server) == ["127.0.0.2"]
+
+
+@linux
+@pytest.mark.parametrize("host, resolved, reason", [
+    ("host", "127.0.1.1", "host is a loopback address here"),
+    ("host", "198.51.100.7", "198.51.100.7, which the cluster names, is an address of another machine")])
+def test_a_name_by_which_others_may_see_another_address_narrows_nothing_and_the_log_says_so(
+        server: socket.socket, monkeypatch: pytest.MonkeyPatch, host: str, resolved: str, reason: str) -> None:
+    monkeypatch.setattr(listening, "_own_addresses", lambda _: [ipaddress.ip_address(resolved)])
+    sentence = listen_narrowly(Cluster(("other:1", f"{host}:{port_of(server)}"), 1))
+    assert re.match(rf"Port \d+ is open at all addresses of this machine \({re.escape(reason)}", sentence)
+    assert reached(server) == LOOPBACK
+
+
+def test_a_system_that_cannot_narrow_is_told_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "open at all addresses of this machine (only Linux" in listen_narrowly(Cluster(("localhost:9", "b:1"), 0))
+
+
+@linux
+def test_an_address_of_the_name_that_the_machine_lacks_is_left_out(
+        server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [ipaddress.ip_address(address) for address in ("127.0.0.2", "2001:db8::7")]
+    monkeypatch.setattr(listening, "_own_addresses", lambda _: both)
+    assert "connections at 127.0.0.2, and" in listen_narrowly(Cluster((f"host:{port_of(server)}", "host:1"), 0))
+    assert reached(server) == ["127.0.0.2"]
+
+
+@linux
+def test_a_port_on_which_nobody_listens_is_told_in_the_log() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        sentence = listen_narrowly(Cluster((f"127.0.0.1:{port}", "127.0.0.1:1"), 0))
+    assert f"(no socket of this process listens on port {port})" in sentence

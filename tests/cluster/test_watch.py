@@ -1,0 +1,118 @@
+"""Who is asked for a sign of life; what an answer, a silence and a refusal are, with real servers of gRPC."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from towernmt.cluster import watch
+from towernmt.cluster.waits import WaitHook, Waits
+from towernmt.cluster.watch import Line, Watch, neighbours, wait_for_all
+from towernmt.core.tf_compat import tf1
+
+
+@contextmanager
+def server(handler: Callable[[bytes], bytes]) -> Iterator[str]:
+    """The address of a server that answers each question by what `handler` returns."""
+    method = grpc.unary_unary_rpc_method_handler(lambda question, _: handler(question))
+    service = grpc.method_handlers_generic_handler("tensorflow.WorkerService", {"GetStatus": method})
+    running = grpc.server(ThreadPoolExecutor(2))
+    running.add_generic_rpc_handlers([service])
+    port = running.add_insecure_port("127.0.0.1:0")
+    running.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        running.stop(None).wait()
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens, and which nobody else takes."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("process, processes, asked", [
+    (0, 2, [1]), (1, 2, [0]), (0, 4, [1, 3]), (1, 4, [0, 2]), (2, 4, [0, 1, 3]), (3, 4, [0, 2])])
+def test_a_worker_asks_the_first_one_and_those_beside_it(process: int, processes: int, asked: list[int]) -> None:
+    assert neighbours(process, processes) == asked
+
+
+def test_an_answer_is_one_and_so_is_an_error_of_the_server() -> None:
+    def fails(_: bytes) -> bytes:
+        raise ValueError
+
+    for handler in (bytes, fails):
+        with server(handler) as address:
+            assert Line(address).answers(30.0)
+
+
+def test_silence_is_no_answer_and_an_end_of_the_process_is_told_apart(nobody: str) -> None:
+    silent = threading.Event()
+    with server(lambda _: bytes(silent.wait(60.0))) as address:
+        assert not Line(address).answers(0.1)
+        silent.set()
+    with pytest.raises(ConnectionRefusedError, match=nobody):
+        Line(nobody).answers(30.0)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
+            waits: Waits | None = None) -> tuple[int | None, str]:
+    """What a watch over these workers tells of the first one that it misses."""
+    monkeypatch.setattr(watch, "EVERY", 0.01)
+    monkeypatch.setattr(watch, "SILENCE", 0.5)
+    told, lost = threading.Event(), list[tuple[int | None, str]]()
+
+    def tell(index: int | None, seen: str) -> None:
+        lost.append((index, seen))
+        told.set()
+
+    one = Watch(addresses, [*range(len(addresses))], tell, waits or Waits(), 0.2)
+    assert told.wait(60.0)
+    one.stop()
+    return lost[0]
+
+
+def test_a_watch_tells_who_is_gone(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
+    with server(bytes) as there:
+        assert watched(monkeypatch, [there, nobody]) == (1, "is gone")
+
+
+def test_a_watch_tells_who_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves = threading.Event()
+    with server(bytes) as there, server(lambda _: bytes(moves.wait(60.0))) as still:
+        assert watched(monkeypatch, [there, still]) == (1, "has not answered for 0.5 s")
+        moves.set()
+
+
+def test_a_watch_tells_of_a_wait_that_is_too_long_though_all_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits()
+    with server(bytes) as there, waits.one():
+        assert watched(monkeypatch, [there], waits) == (None, "did not answer within 0.2 s")
+
+
+def test_a_wait_lasts_from_the_beginning_of_a_run_to_its_end() -> None:
+    waits = Waits()
+    assert waits.seconds() == 0.0
+    with tf1.Graph().as_default():
+        during = tf1.py_func(waits.seconds, [], tf1.float64)
+        with tf1.train.MonitoredSession(hooks=[WaitHook(waits)]) as session:
+            assert session.run(during) > 0.0
+    assert waits.seconds() == 0.0
+
+
+def test_all_others_are_waited_for_and_who_is_missing_is_told(nobody: str) -> None:
+    told: list[str] = []
+    with server(bytes) as there:
+        assert wait_for_all([there, nobody], [0], 60.0, told.append) == []
+        assert not told
+        assert wait_for_all([there, nobody], [0, 1], 0.01, told.append, tell_every=0.0) == [1]
+    assert told[0] == f"Waiting for worker 1 ({nobody}): not begun yet, or not to be reached."

@@ -1,0 +1,335 @@
+"""Several workers, each a process: they make the run of one process; and what happens when one is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import WorkerLostError
+
+pytestmark = pytest.mark.processes
+
+NO_DROPOUT = ["model.residual_dropout=0", "model.embedding_dropout=0", "validation.steps=0"]
+TWENTY = ["train.steps=20", "checkpoint.steps=0", *NO_DROPOUT]
+LOST = WorkerLostError.exit_status
+MOST = 1e-5
+"""The largest difference of a parameter after 20 updates, of the largest parameter of its variable."""
+
+
+def free_addresses(count: int) -> list[str]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+@pytest.fixture
+def workers(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """`workers([arguments of worker 0, of worker 1, ...])` starts them; with `programs`, as `start` takes them.
+
+    `seen(index, addresses)` are the addresses of all as one worker knows them.
+    """
+    def begin(arguments: list[list[Any]], programs: dict[int, Any] | None = None,
+              seen: Callable[[int, list[str]], list[str]] = lambda _, addresses: addresses) -> list[Any]:
+        addresses, started = free_addresses(len(arguments)), []
+        for index, of_worker in enumerate(arguments):
+            monkeypatch.setenv("TF_CONFIG", json.dumps({
+                "cluster": {"worker": seen(index, addresses)}, "task": {"type": "worker", "index": index}}))
+            others = {"program": programs[index]} if programs and index in programs else {}
+            started.append(start(*of_worker, **others))
+        monkeypatch.delenv("TF_CONFIG")
+        return started
+
+    return begin
+
+
+def ended_well(processes: list[Any]) -> None:
+    for process in processes:
+        result = process.wait()
+        assert result.status == 0, result.text
+
+
+def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        if value.dtype.kind == "f":
+            assert np.max(np.abs(found[name] - value)) <= MOST * max(1e-3, np.max(np.abs(value))), name
+        else:
+            assert np.array_equal(found[name], value), name
+
+
+def position(run: Path, step: int = 20) -> Any:
+    return json.loads((run / f"checkpoints/step-{step}/state.json").read_text())["position"]
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Any, here: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Callable[..., Path]:
+    """The directory of a run of one process with more settings, and so many towers; each is made once."""
+    made: dict[tuple[Any, ...], Path] = {}
+
+    def run(*settings: str, towers: int = 1) -> Path:
+        if (settings, towers) not in made:
+            place = made[settings, towers] = tmp_path_factory.mktemp("alone") / "run"
+            result = here(*arguments(corpus.prepared, place, *tiny, *TWENTY, *settings), "--towers", str(towers))
+            assert result.status == 0, result.text
+        return made[settings, towers]
+
+    return run
+
+
+def test_two_workers_make_the_run_of_one_process_and_the_second_writes_nothing(
+        alone, corpus, workers, arguments, tiny, variables, tmp_path):
+    run, unused = tmp_path / "run", tmp_path / "unused"
+    ended_well(workers([arguments(corpus.prepared, place, *tiny, *TWENTY) for place in (run, unused)]))
+    assert_near(variables(run / "checkpoints/step-20"), variables(alone() / "checkpoints/step-20"))
+    assert position(run) == position(alone())
+    assert not unused.exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count, towers, settings", [
+    (3, 1, []), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (2, 2, []), (2, 1, ["train.update_cycle=2"]), (2, 1, ["train.clip_norm=0.5"])))])
+def test_any_number_of_workers_towers_and_batches_makes_the_run_of_one_tower(
+        alone, corpus, workers, arguments, tiny, variables, tmp_path, count, towers, settings):
+    command = [*arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY, *settings), "--towers", str(towers)]
+    ended_well(workers([command] * count))
+    expected = alone(*settings)
+    assert_near(variables(tmp_path / "run/checkpoints/step-20"), variables(expected / "checkpoints/step-20"))
+    assert position(tmp_path / "run") == position(expected)
+
+
+@pytest.mark.thorough
+def test_with_dropout_workers_of_one_tower_make_the_run_of_one_process_with_as_many_towers(
+        alone, corpus, workers, arguments, tiny, variables, tmp_path):
+    dropout = "model.residual_dropout=0.3"      # drawn for each tower of the world
+    ended_well(workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY, dropout)] * 2))
+    assert_near(variables(tmp_path / "run/checkpoints/step-20"),
+                variables(alone(dropout, towers=2) / "checkpoints/step-20"))
+
+
+@pytest.mark.thorough
+def test_workers_validate_together_and_have_the_scores_of_one_process(
+        alone, corpus, workers, arguments, tiny, tmp_path):
+    validated = ["validation.steps=10", "validation.metric=loss"]
+    chief, other = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY, *validated)] * 2)
+    ended_well([chief, other])
+    found, expected = (scores_of_validation(run) for run in (tmp_path / "run", alone(*validated)))
+    assert [step for step, *_ in found] == [step for step, *_ in expected] == [10, 20]
+    assert np.allclose(found, expected, rtol=1e-4)
+
+
+def scores_of_validation(run: Path) -> list[list[float]]:
+    """Step, BLEU and loss of each validation."""
+    rows = map(json.loads, (run / "log/stats.jsonl").read_text().splitlines())
+    return [[row["global_step"], row["validation_bleu"], row["validation_loss"]]
+            for row in rows if "validation_bleu" in row]
+
+
+@pytest.mark.parametrize("other, named", [
+    ("data.batch_tokens=128", "data.batch_tokens is 128 in worker 1 and 256 in worker 0"),
+    ("optimizer.learning_rate=0.02", "optimizer.learning_rate is 0.02 in worker 1 and 0.01 in worker 0")])
+def test_a_worker_with_other_settings_is_refused_by_all_with_what_differs(
+        corpus, workers, arguments, tiny, tmp_path, other, named):
+    command = arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY)
+    for process in workers([command, [*command, other]]):
+        result = process.wait()
+        assert result.status == 1
+        assert named in result.the_error()
+
+
+SAVED_OFTEN = ["train.steps=40", "checkpoint.steps=8", "validation.steps=0", "model.residual_dropout=0.1"]
+
+
+@pytest.fixture
+def undisturbed(corpus: Any, workers: Any, arguments: Any, tiny: list[str], tmp_path: Path) -> Path:
+    """The directory of a run of two workers that nobody disturbed, with dropout."""
+    run = tmp_path / "undisturbed"
+    ended_well(workers([arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)] * 2))
+    return run
+
+
+def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert np.array_equal(found[name], value), name
+
+
+def test_when_a_worker_is_killed_the_other_names_it_and_all_go_on_as_if_undisturbed(
+        undisturbed, corpus, workers, arguments, tiny, variables, tmp_path):
+    run = tmp_path / "run"
+    command = arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)
+    chief, other = workers([command] * 2)
+    chief.wait_for("step 10,")
+    other.send(signal.SIGKILL)
+    result = chief.wait()
+    assert result.status == LOST
+    assert "Worker 1 (127.0.0.1:" in result.the_error()
+    assert not (run / "checkpoints/step-40").exists()       # it reads ahead of the log by about 24 lines at most
+    assert not [*run.rglob(".writing*")]
+    ended_well(workers([command] * 2))
+    assert_same_bits(variables(run / "checkpoints/step-40"), variables(undisturbed / "checkpoints/step-40"))
+
+
+@pytest.mark.thorough
+def test_when_the_chief_dies_while_it_saves_the_others_end_and_all_go_on(
+        undisturbed, corpus, workers, arguments, tiny, recording, variables, tmp_path):
+    run = tmp_path / "run"
+    command = arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)
+    chief, other = workers([command] * 2, {0: recording(tmp_path / "steps", "--die-writing", "16")})
+    assert chief.wait().status == -signal.SIGKILL
+    result = other.wait()
+    assert result.status == LOST
+    assert "Worker 0 (127.0.0.1:" in result.the_error()
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-0", "step-8"]
+    ended_well(workers([command] * 2))
+    assert_same_bits(variables(run / "checkpoints/step-40"), variables(undisturbed / "checkpoints/step-40"))
+
+
+ENDLESS = [*NO_DROPOUT, "train.steps=1000000"]
+
+
+@pytest.mark.thorough
+def test_a_worker_that_stands_still_is_found_long_before_the_timeout(corpus, workers, arguments, tiny, tmp_path):
+    chief, other = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2)
+    chief.wait_for("step 200,")
+    assert len([*Path(f"/proc/{chief.popen.pid}/task").iterdir()]) < 200      # no step leaves a thread behind
+    other.send(signal.SIGSTOP)
+    result = chief.wait()
+    assert result.status == LOST
+    assert re.search(r"Port \d+ takes connections at 127.0.0.1, and at no other address", result.text)
+    assert re.search(r"Worker 1 \(127.0.0.1:\d+\) has not answered for 12 s: ", result.the_error())
+
+
+@pytest.mark.thorough
+def test_a_cut_of_the_network_ends_both_sides(corpus, workers, arguments, tiny, tmp_path):
+    wires: list[Wire] = []
+
+    def by_wire(index: int, addresses: list[str]) -> list[str]:
+        wires.append(Wire(addresses[1 - index]))
+        return [address if i == index else wires[-1].address for i, address in enumerate(addresses)]
+
+    both = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2, seen=by_wire)
+    both[0].wait_for("step 10,")
+    for wire in wires:
+        wire.cut()
+    for process, lost in zip(both, (1, 0), strict=True):
+        result = process.wait()
+        assert result.status == LOST
+        assert f"Worker {lost} (127.0.0.1:" in result.the_error()
+
+
+class Wire:
+    """Carries bytes to an address and back, until it is cut: then it carries nothing more, and closes nothing."""
+
+    def __init__(self, to: str) -> None:
+        self._to = to
+        self._cut = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def _start(self, run: Callable[..., None], *arguments: Any) -> None:
+        threading.Thread(target=run, args=arguments, daemon=True).start()
+
+    def _accept(self) -> None:
+        host, _, port = self._to.rpartition(":")
+        while True:
+            near, _ = self._listener.accept()
+            try:
+                far = socket.create_connection((host, int(port)))
+            except OSError:     # not begun yet
+                near.close()
+                continue
+            self._start(self._carry, near, far)
+            self._start(self._carry, far, near)
+
+    def _carry(self, here: socket.socket, there: socket.socket) -> None:
+        with suppress(OSError):     # one of the processes has ended
+            while data := here.recv(1 << 16):
+                if not self._cut.is_set():
+                    there.sendall(data)
+        if not self._cut.is_set():
+            with suppress(OSError):
+                there.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_numbers_of_workers(alone, corpus, workers, arguments, tiny, variables, tmp_path):
+    run = tmp_path / "run"
+    for steps, count in (("5", 3), ("10", 2), ("15", 1), ("20", 3)):
+        ended_well(workers([arguments(corpus.prepared, run, *tiny, *TWENTY, f"train.steps={steps}")] * count))
+    assert_near(variables(run / "checkpoints/step-20"), variables(alone() / "checkpoints/step-20"))
+    assert position(run) == position(alone())
+
+
+@pytest.mark.thorough
+def test_a_signal_to_one_worker_ends_all_after_the_same_step(corpus, workers, arguments, tiny, tmp_path):
+    command = arguments(corpus.prepared, tmp_path / "run", *tiny, *NO_DROPOUT, "train.steps=100000")
+    chief, other = workers([command] * 2)
+    chief.wait_for("step 5,")
+    other.send(signal.SIGTERM)
+    result = chief.wait()
+    assert other.wait().status == 128 + signal.SIGTERM
+    assert result.status == 0, result.text
+    assert "another process asked for the end" in result.output
+    assert len([*(tmp_path / "run/checkpoints").glob("step-*")]) == 2       # the first, and the last
+
+
+@pytest.mark.thorough
+def test_a_port_that_is_taken_is_one_sentence(corpus, start, arguments, tiny, tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("TF_CONFIG", json.dumps({
+            "cluster": {"worker": [f"127.0.0.1:{port}", *free_addresses(1)]}, "task": {"type": "worker", "index": 0}}))
+        result = start(*arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY)).wait()
+    assert result.status == 1
+    assert f"Port {port} of this worker" in result.the_error()
+
+
+def patient(processes: list[Any]) -> list[Any]:
+    for process in processes:
+        process.take_minutes()
+    return processes
+
+
+@pytest.mark.slow
+def test_a_run_of_three_workers_of_which_one_is_killed_thirty_times_equals_the_undisturbed_one(
+        corpus, workers, arguments, tiny, variables, tmp_path):
+    settings = [*SAVED_OFTEN, "train.steps=600", "checkpoint.steps=10"]
+    expected, run, draw = tmp_path / "undisturbed", tmp_path / "run", random.Random(5)
+    seconds: list[float] = []
+    ended_well(patient(workers([arguments(corpus.prepared, expected, *tiny, *settings)] * 3)))
+    command = arguments(corpus.prepared, run, *tiny, *settings)
+    for _ in range(30):
+        started = workers([command] * 3)
+        for _ in range(draw.randint(1, 20)):
+            started[0].wait_for(r"step \d+,")
+        killed = draw.choice(started)
+        killed.send(signal.SIGKILL)
+        at = time.monotonic()
+        statuses = [process.wait().status for process in started if process is not killed]
+        seconds.append(time.monotonic() - at)
+        print(f"the others ended {seconds[-1]:.1f} s after the kill of worker {started.index(killed)}", flush=True)
+        assert statuses == [75, 75]
+        killed.wait()
+    ended_well(patient(workers([command] * 3)))
+    assert_same_bits(variables(run / "checkpoints/step-600"), variables(expected / "checkpoints/step-600"))
+    assert max(seconds) < 10
