@@ -210,12 +210,11 @@ def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSetti
     """While two workers are at work for ten minutes, and the text of the source lies in a temporary file."""
     program = (
         "import os, sys, time\n"
-        "from towernmt.dataflow.prepare import encoding_processes, preparation\n"
-        "preparation._POOL_LINES = 0\n"
-        "def hang(*chunks):\n    os.write(1, b'worker\\n')\n    time.sleep(600)\n"
-        "encoding_processes._encode = hang\n"
-        "whole = preparation.training_chunks\n"
-        "preparation.training_chunks = lambda settings: (c for c in list(whole(settings)) * 2)\n" + PREPARE)
+        "from towernmt.dataflow.prepare.running import runner\n"
+        "from towernmt.dataflow.prepare.tasks import learn_vocabulary\n"
+        "runner._POOL_BYTES = 0\n"
+        "def hang(task):\n    os.write(1, b'worker\\n')\n    time.sleep(600)\n"
+        "learn_vocabulary.LearnVocabulary.run = hang\n" + PREPARE)
     folder = Path(settings.output).parent
     process = subprocess.Popen(
         [sys.executable, "-c", program, "--source", str(folder / "train.{de,en}"), "--output", settings.output,
@@ -275,7 +274,7 @@ def test_text_that_grows_while_it_is_read_is_refused(settings: PrepareSettings, 
         return make(*arguments)
 
     monkeypatch.setattr(VocabularyMaker, "make", grow)
-    with pytest.raises(DataError, match=r"had \d+ lines at first, and \d+ when"):
+    with pytest.raises(DataError, match=r"had \d+ lines at first, and \d+ when|has changed since it was checked"):
         prepare(replace(settings, overwrite=True))
     assert read_whole(settings.output) == (200, before)
 

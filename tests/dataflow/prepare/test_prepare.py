@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared.prepared_data import PreparedData
@@ -106,7 +106,7 @@ def test_the_seed_and_nothing_else_decides_the_shards(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare.preparation._POOL_LINES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.running.runner._POOL_BYTES", 0)
     settings = _write(tmp_path, _corpus(9_000), shard_pairs=2_500, max_length=14)
     outputs = []
     for workers in (1, 2, 3):
@@ -118,7 +118,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
 
 def test_workers_also_run_where_tensorflow_forbids_a_fork(tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare.preparation._POOL_LINES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.running.runner._POOL_BYTES", 0)
     if "tensorflow" not in sys.modules:
         monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
     corpus = _corpus(50)
@@ -127,10 +127,10 @@ def test_workers_also_run_where_tensorflow_forbids_a_fork(tmp_path: Path,
 
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(tmp_path: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.dataflow.prepare.preparation._POOL_LINES", 0)
-    monkeypatch.setattr("towernmt.dataflow.prepare.encoding_processes._start_method", lambda: "fork")
+    monkeypatch.setattr("towernmt.dataflow.prepare.running.runner._POOL_BYTES", 0)
+    monkeypatch.setattr("towernmt.dataflow.prepare.running.worker_processes._start_method", lambda: "fork")
     monkeypatch.setattr("towernmt.dataflow.prepare.chunk_encoder.ChunkEncoder.__call__", lambda *_: os._exit(9))
-    with pytest.raises(DataError, match="a worker process of the preparation died"):
+    with pytest.raises(UnfinishedError, match="a worker process of the preparation died with status 9 .encoding lines"):
         prepare(_write(tmp_path, _corpus(50), workers=2))
 
 
@@ -318,7 +318,7 @@ def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("towernmt.dataflow.prepare.preparation.ShardWriter.finish", stop)
+    monkeypatch.setattr("towernmt.dataflow.prepare.tasks.write_shard.WriteShard.run", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(replace(settings, overwrite=True))
     assert _contents(tmp_path / "out") == before

@@ -129,7 +129,7 @@ def test_factors_of_parallel_files_are_those_of_the_text_form(text: dict[str, st
 
 def test_workers_change_nothing(text: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(settings(text))
-    monkeypatch.setattr("towernmt.dataflow.prepare.preparation._POOL_LINES", 1)
+    monkeypatch.setattr("towernmt.dataflow.prepare.running.runner._POOL_BYTES", 0)
     prepare(settings(text, workers=2, output=str(tmp_path / "other")))
     for path in (tmp_path / "out").glob("shard-*"):
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()

@@ -386,3 +386,23 @@ def test_a_block_in_the_cache_needs_no_server(
 def test_options_that_do_not_exist_are_refused(uri: str, reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
         open_prepared(uri)
+
+
+def test_an_upload_that_failed_goes_on_without_preparing_again(
+        fault_proxy: Any, s3: Any, settings: PrepareSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt_test_servers.fault_proxy import Answer
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(tmp_path.iterdir())
+    uri = f"s3://{s3.new_bucket()}/prepared/de-en?endpoint_url={fault_proxy.url}&retries=0"
+    remote = dataclasses.replace(settings, output=uri)
+    fault_proxy.applies = lambda method, path: method == "PUT" and "shard-00003" in path
+    for _ in range(2):
+        fault_proxy.script = [Answer(403, "AccessDenied")]
+        with pytest.raises(DataError, match="AccessDenied"):
+            prepare_to_s3(remote, stream := io.StringIO())
+    assert "is prepared already" in stream.getvalue() and "encoding" not in stream.getvalue()
+    other = dataclasses.replace(remote, seed=2)
+    prepare_to_s3(other, stream := io.StringIO())
+    assert "encoding" in stream.getvalue() and set(tmp_path.iterdir()) == before
+    assert open_prepared(uri).manifest["settings"]["seed"] == 2

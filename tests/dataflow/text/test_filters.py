@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.order.stream_batches import StreamBatches
 from towernmt.dataflow.order.window import StreamBatchSettings
-from towernmt.dataflow.prepare import preparation as prepare_module
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.prepare.running import runner
 from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.text.filters import duplicates, language
-from towernmt.dataflow.text.filters.duplicates import KEYS, DuplicateTable, duplicate_keys
+from towernmt.dataflow.text.filters.duplicates import KEYS, came_before, duplicate_keys
 from towernmt.dataflow.text.filters.marks import digits_agree, punctuation_agrees
 from towernmt.dataflow.text.filters.script import share_in_scripts
 from towernmt.dataflow.text.filters.text_filters import TextFilters
@@ -80,7 +80,7 @@ def test_all_filters_are_off_unless_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_what_is_dropped_does_not_depend_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasketch")
-    monkeypatch.setattr(prepare_module, "_POOL_LINES", 0)
+    monkeypatch.setattr(runner, "_POOL_BYTES", 0)
     contents = []
     for workers in (1, 2):
         data = prepared(tmp_path, workers=workers, **ON)
@@ -172,25 +172,11 @@ def test_a_missing_package_is_told_with_its_extra(settings: dict[str, str], monk
         PrepareSettings(source="a", target="b", output="c", **settings).check()
 
 
-def test_a_table_of_keys_tells_each_key_that_came_before() -> None:
-    chance, table, before = np.random.default_rng(1), DuplicateTable(40_000), set[int]()
-    for _ in range(10):
-        high, low = chance.integers(0, 6, (2000, 2)), 16 * chance.integers(0, 5000, (2000, 2))
-        keys = (high << 40 | low).astype(np.uint64)  # several want the same slot
-        wanted = []
-        for key in keys.ravel().tolist():
-            wanted.append(key in before)
-            before.add(key)
-        assert table.seen(keys).ravel().tolist() == wanted
-
-
-def test_no_room_for_the_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(duplicates.os, "posix_fallocate", full)
-    with pytest.raises(DataError, match="no room for the .* MB that finding duplicates takes .No space left on device"):
-        DuplicateTable(100)
+def test_each_key_that_came_before_is_told() -> None:
+    keys = np.random.default_rng(1).integers(0, 3000, 8000).astype(np.uint64)
+    before: set[int] = set()
+    wanted = [key in before or before.add(key) is not None for key in keys.tolist()]
+    assert came_before(keys).tolist() == wanted
 
 
 def test_near_pairs_share_a_band_and_different_ones_none() -> None:

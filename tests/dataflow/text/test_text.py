@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import random
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.chunks import read_chunks, read_lines
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.cleaning import clean, one_line
 from towernmt.dataflow.text.text_scan import scan_pair
 from towernmt.predict.text_io import clean_lines
 
@@ -127,3 +129,11 @@ def test_a_missing_final_line_feed_is_no_missing_line(tmp_path: Path) -> None:
     source, target = scan_pair(tmp_path / "a", tmp_path / "b")
     assert source.lines == target.lines == 2
     assert source.sha256 == hashlib.sha256(b"x\ny").hexdigest() and target.bytes == 6
+
+
+@pytest.mark.parametrize("alphabet", ["ab ", "ab \u0308\u00a0\u0301e\ud800\x00\u2028\u00dfA\u030a\u1100\u1161\t"])
+def test_text_is_cleaned_as_its_definition_says_whatever_the_way(alphabet: str) -> None:
+    draw = random.Random(1)
+    for _ in range(3000):
+        text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(8)))
+        assert clean(text) == " ".join(unicodedata.normalize("NFC", one_line(text)).split())

@@ -2,63 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.text.chunks import Chunk, read_chunks, read_lines
+from towernmt.dataflow.text.chunks import Chunk, read_lines
 from towernmt.dataflow.text.cleaning import clean
-from towernmt.dataflow.text.text_scan import TextSummary, scan_parallel_file
+from towernmt.dataflow.text.text_index import TextIndex, TextPart
 from towernmt.dataflow.vocabulary.factored import SEPARATOR, FactorError, split_factors
 
-Chunks = tuple[Chunk, Chunk, Chunk | None]
-"""Lines of source (with its factors), target, and alignments if there are any."""
 
+@dataclass(frozen=True)
+class PairTexts:
+    """The texts of sentence pairs, or of some consecutive lines of them.
 
-def scan_annotations(settings: PrepareSettings, source: TextSummary) -> dict[str, TextSummary]:
-    """Check the files of annotations: UTF-8, with as many lines as the source.
-
-    Returns:
-        the name of each in manifests, and its summary.
-
-    Raises:
-        DataError: one is missing, not UTF-8, or of another number of lines.
+    Attributes:
+        source, target: both sides.
+        factors: files of source factors, line by line.
+        alignments: links of words; None: there are none.
     """
-    names = {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
-    if settings.alignments:
-        names["alignments"] = settings.alignments
-    return {name: scan_parallel_file(path, source) for name, path in names.items()}
+
+    source: TextPart
+    target: TextPart
+    factors: tuple[TextPart, ...] = ()
+    alignments: TextPart | None = None
+
+    def chunks(self) -> Iterator[tuple[Chunk, Chunk, Chunk | None]]:
+        """Chunks of the source (its factors in text form, `word|factor1`), the target, and the alignments.
+
+        Raises:
+            DataError: a file cannot be read, or a line has not as many factors as words.
+        """
+        links: Iterable[Chunk | None] = repeat(None) if self.alignments is None else self.alignments.chunks()
+        yield from zip(self.source_chunks(), self.target.chunks(), links, strict=False)
+
+    def source_chunks(self) -> Iterator[Chunk]:
+        """The source text, with the factors of parallel files put behind its words.
+
+        Raises:
+            DataError: see `chunks`.
+        """
+        if not self.factors:
+            yield from self.source.chunks()
+            return
+        for chunk, *factors in zip(self.source.chunks(), *(part.chunks() for part in self.factors), strict=True):
+            lines = zip(chunk.decode(), *(factor.decode() for factor in factors), strict=True)
+            text = "".join(_joined(line, chunk.first_line + index, factors) + "\n" for index, line in enumerate(lines))
+            yield Chunk(chunk.path, chunk.first_line, chunk.lines, text.encode())
 
 
-def training_chunks(settings: PrepareSettings) -> Iterator[Chunks]:
-    """The training text as chunks, the source with its factors in text form (`word|factor1`).
+def text_files(settings: PrepareSettings) -> dict[str, str]:
+    """The files that belong together line by line, by the names that manifests give them; the two sides first."""
+    names = {"source": settings.source, "target": settings.target}
+    names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
+    return names | ({"alignments": settings.alignments} if settings.alignments else {})
 
-    Raises:
-        DataError: a file cannot be read, or a line has not as many factors as words.
+
+def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:
+    """The texts in parts of so many chunks.
+
+    Args:
+        indexes: of the files of `text_files`.
+        chunks: for each part.
     """
-    chunks = zip(source_chunks(settings), read_chunks(settings.target), strict=True)
-    if not settings.alignments:
-        for source, target in chunks:
-            yield source, target, None
-        return
-    for (source, target), links in zip(chunks, read_chunks(settings.alignments), strict=True):
-        yield source, target, links
-
-
-def source_chunks(settings: PrepareSettings) -> Iterator[Chunk]:
-    """The source text, with the factors of parallel files put behind its words.
-
-    Raises:
-        DataError: see `training_chunks`.
-    """
-    if not settings.source_factor_files:
-        yield from read_chunks(settings.source)
-        return
-    factor_files = [read_chunks(path) for path in settings.source_factor_files]
-    for chunk, *factors in zip(read_chunks(settings.source), *factor_files, strict=True):
-        lines = zip(chunk.decode(), *(factor.decode() for factor in factors), strict=True)
-        text = "".join(_joined(line, chunk.first_line + index, factors) + "\n" for index, line in enumerate(lines))
-        yield Chunk(chunk.path, chunk.first_line, chunk.lines, text.encode())
+    parts = {name: index.parts(chunks) for name, index in indexes.items()}
+    factors = [name for name in indexes if name.startswith("source_factor_")]
+    return [PairTexts(source, parts["target"][n], tuple(parts[name][n] for name in factors),
+                      parts["alignments"][n] if "alignments" in parts else None)
+            for n, source in enumerate(parts["source"])]
 
 
 def check_factored_text(path: str, factors: int) -> None:

@@ -16,7 +16,7 @@ from towernmt.dataflow.sources.source import Pair
 from towernmt.dataflow.text.alignment import Link, link_pieces, parse_links
 from towernmt.dataflow.text.chunks import Chunk
 from towernmt.dataflow.text.cleaning import clean
-from towernmt.dataflow.text.filters.duplicates import DuplicateTable, duplicate_keys
+from towernmt.dataflow.text.filters.duplicates import duplicate_keys
 from towernmt.dataflow.text.filters.pair_filter import DROP_REASONS, REASON_CODES, PairFilter
 from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.factored import FactoredVocabulary, FactorError, factors_of, split_factors
@@ -70,12 +70,15 @@ class ChunkEncoder:
     """Encodes chunks with two vocabularies and a filter.
 
     A source vocabulary with factors reads text in their form; see `towernmt.dataflow.vocabulary.factored`.
+
+    Attributes:
+        dtype: of the ids.
     """
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter
                  ) -> None:
         self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
-        self._dtype = ids_of(source_vocabulary, target_vocabulary)
+        self.dtype = ids_of(source_vocabulary, target_vocabulary)
 
     def __call__(self, source: Chunk, target: Chunk, alignments: Chunk | None = None) -> EncodedChunk:
         texts = [[clean(line) for line in chunk.decode()] for chunk in (source, target)]
@@ -159,7 +162,7 @@ class ChunkEncoder:
 
     def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:
         selected: Any = ids if len(kept) == len(ids) else [ids[i] for i in kept.tolist()]
-        return np.fromiter(chain.from_iterable(selected), self._dtype)
+        return np.fromiter(chain.from_iterable(selected), self.dtype)
 
 
 def _side(vocabulary: Vocabulary, texts: list[str], threads: int = 1) -> _EncodedSide:
@@ -185,11 +188,13 @@ def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence
     return counts, np.concatenate([np.zeros((2, 0), np.uint16), *pieces], axis=1)
 
 
-def without_duplicates(chunk: EncodedChunk, table: DuplicateTable) -> EncodedChunk:
-    """The chunk without the pairs that came before, in this chunk or an earlier one; the others enter the table."""
-    if chunk.keys is None:
-        return chunk
-    seen = table.seen(chunk.keys)
+def without_seen(chunk: EncodedChunk, seen: NDArray[np.bool_]) -> EncodedChunk:
+    """The chunk without the pairs that came before.
+
+    Args:
+        chunk: with keys.
+        seen: bool, the shape of the keys: whether each came before.
+    """
     exactly, nearly = seen[:, 0], seen[:, 1:].any(axis=1) & ~seen[:, 0]
     kept = ~(exactly | nearly)
     if kept.all():

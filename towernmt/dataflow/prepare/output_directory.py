@@ -1,14 +1,16 @@
 """The directory that a preparation is written to. It is written in `.preparing`, and put into its place at the end.
 
-Until the new one is whole, the former one stays as it is. Then its files are exchanged for the new ones, the manifest
-last. A process that is killed before that leaves the former preparation, and one killed while files are exchanged
-leaves the new one in two places: the next reader or writer finishes the exchange. Files that no preparation writes are
-never touched.
+Until the new one is whole, the former one stays as it is. When the process is killed or interrupted, what is done of
+the new one stays, too, and the next process goes on with it. Then the files of the former one are exchanged for the new
+ones, the manifest last. A process that is killed before that leaves the former preparation, and one killed while files
+are exchanged leaves the new one in two places: the next reader or writer finishes the exchange. Files that no
+preparation writes are never touched.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -30,18 +32,21 @@ class OutputDirectory:
     Args:
         directory: made if it is not there.
         overwrite: files with the names of ours may go though no preparation is known to have written them.
+        say: is called with what the user should know.
     Attributes:
         directory: the same.
-        stage: an empty directory on the same disk, for the new preparation and whatever is needed for a while.
+        stage: a directory on the same disk, for the new preparation and whatever is needed for a while; it holds what
+            an interrupted preparation left.
     Raises:
         DirectoryInUseError: somebody else writes there.
         DataError: the directory cannot be made, is that of a run, or holds files that the new ones would replace.
     """
 
-    def __init__(self, directory: str | Path, overwrite: bool) -> None:
+    def __init__(self, directory: str | Path, overwrite: bool, say: Callable[[str], None] = lambda text: None) -> None:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
-        self._overwrite = overwrite
+        self._keep = False
+        self._overwrite, self._say = overwrite, say
         self._made: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
         self._ending = threading.Lock()
@@ -58,12 +63,15 @@ class OutputDirectory:
             if (self.stage / MANIFEST).exists():
                 exchange(self.directory)
             self._check()
-            remove_tree(self.stage)
-            self.stage.mkdir()
+            self.stage.mkdir(exist_ok=True)
         except BaseException:
             self._leave()
             raise
         return self
+
+    def keep_work(self) -> None:
+        """There is something in the stage now that another process can go on with: an interruption leaves it."""
+        self._keep = True
 
     def exchange(self) -> None:
         """Replace the former preparation by the one in `stage`, which must be whole."""
@@ -81,7 +89,9 @@ class OutputDirectory:
             try:
                 if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
                     exchange(self.directory)
-                remove_tree(self.stage)
+                if error is None or isinstance(error, DataError):
+                    remove_tree(self.stage)
+                self._keep_or_remove()
             finally:
                 self._leave()
 
@@ -91,8 +101,14 @@ class OutputDirectory:
         if not self._lock.held:
             return
         if not (self.stage / MANIFEST).exists():
-            remove_tree(self.stage)
+            self._keep_or_remove()
         self._leave()
+
+    def _keep_or_remove(self) -> None:
+        if not self._keep:
+            remove_tree(self.stage)
+        elif self.stage.exists():
+            self._say(f"what is done so far is kept in {self.stage}: the same command goes on with it")
 
     def _leave(self) -> None:
         self._lock.release()

@@ -9,6 +9,7 @@ from typing import Any
 from towernmt.core.errors import SettingsError
 from towernmt.core.secrets import mask_uri
 from towernmt.core.settings import check_ranges, setting
+from towernmt.dataflow.prepare.running.ray_cluster import check_ray
 from towernmt.dataflow.text.alignment import LONGEST
 from towernmt.dataflow.text.filters.duplicates import DUPLICATES, check_near
 from towernmt.dataflow.text.filters.pair_filter import PairFilter
@@ -92,14 +93,18 @@ class PrepareSettings:
         1_000_000, "Lines for each shard; training shuffles whole shards, and pairs within a shard.", at_least=1)
     seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.", at_least=0)
     workers: int = setting(
-        0, "Processes that encode; 0: one a processor. The result does not depend on it.", at_least=0, at_most=1000)
+        0, "Processes that work; 0: one a processor. The result does not depend on it.", at_least=0, at_most=1000)
+    ray: str | None = setting(
+        None, "Work on a Ray cluster: the one at this address; without an address the one that there is, or a new one "
+        "on this machine. All machines need the text and --output (for s3://, TMPDIR) under the same paths. Needs "
+        "towernmt[ray].")
     overwrite: bool = setting(False, "Replace another preparation in the output directory.")
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the result; files are compared by their content instead."""
         elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
-                     "source_vocab", "target_vocab", "workers", "overwrite", "source_factors", "source_factor_files",
-                     "alignments")
+                     "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
+                     "source_factor_files", "alignments")
         settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         names = [files.name for files in self.validation_files()]
         for name in (*TextFilters.__dataclass_fields__, "duplicates"):  # older manifests lack them
@@ -162,6 +167,8 @@ class PrepareSettings:
         self.pair_filter.texts.check()
         if self.duplicates == "near":
             check_near()
+        if self.ray is not None:
+            check_ray()
         files = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(files) > 1:
             raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "

@@ -6,54 +6,51 @@ A preparation reads its text several times, and the content of a database may ch
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files.atomic_files import naming
+from towernmt.core.files.atomic_files import naming, write_text
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.mixture import Mixture
+from towernmt.dataflow.sources.source import Cursor
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.text.line_progress import LineProgress
 from towernmt.dataflow.vocabulary.factored import SEPARATOR, FactorError, split_factors
 
 _PAIRS = 4096  # at a time
+_NOTED = 1 << 18    # pairs, after which it is written down how far the reading has come
 
 
-@contextmanager
-def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None = None
-            ) -> Iterator[tuple[PrepareSettings, str]]:
+def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, kept: Callable[[], None]
+                  ) -> tuple[PrepareSettings, str]:
     """Settings whose source and target are text files, and the name of the corpus in messages.
 
     If `settings.target` is set, they are text files already. Else `settings.source` names sources: one epoch of their
-    mixture is read to files, which go when the block ends. What the YAML file says of validation text and limits is
+    mixture is read to files. What the YAML file says of validation text and limits is
     taken where the settings say nothing.
 
     Args:
         settings: of the preparation.
         directory: where the files are made.
         stream: where progress and what the mixture reports are written; None: nowhere.
+        kept: is called when there is something in the directory that a later process can go on with.
     Raises:
         SettingsError, DataError: a source is not there or cannot be read, or there is no pair.
     """
     if settings.target:
-        yield settings, f"{settings.source} and {settings.target}"
-        return
+        return settings, f"{settings.source} and {settings.target}"
     corpora = read_corpora(settings.source)
     mixture = _open(settings, corpora, stream)
     factors = settings.source_factors or corpora.source_factors or 0
     _check_tags(corpora, factors)
-    source, target = directory / "corpus.source", directory / "corpus.target"
-    try:
-        _write(mixture, source, target, factors, stream)
-        yield _with_text(settings, corpora, source, target, factors), mixture.name
-    finally:
-        source.unlink(missing_ok=True)
-        target.unlink(missing_ok=True)
+    copy = _Copy(mixture, directory, factors)
+    copy.write(stream, kept)
+    return _with_text(settings, corpora, *copy.files, factors), mixture.name
 
 
 def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) -> Mixture:
@@ -77,22 +74,73 @@ def _check_tags(corpora: Corpora, factors: int) -> None:
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
 
 
-def _write(mixture: Mixture, source: Path, target: Path, factors: int, stream: TextIO | None) -> None:
-    reader, progress, done = mixture.reader(mixture.begin()), LineProgress("reading", stream=stream), 0
-    with naming(source), open(source, "w", encoding="utf-8", newline="\n") as sources, \
-            open(target, "w", encoding="utf-8", newline="\n") as targets:
-        while pairs := reader.take(_PAIRS):
-            texts = [clean(pair.source) for pair in pairs]
-            if factors:
-                _check_factors(texts, factors, done, mixture.name)
-            sources.writelines(text + "\n" for text in texts)
-            with naming(target):
-                targets.writelines(clean(pair.target) + "\n" for pair in pairs)
-            done += len(pairs)
-            progress.update(done)
-    progress.done()
-    if not done:
-        raise DataError(f"{mixture.name}: there is no pair in it, so there is nothing to prepare. Check the source.")
+class _Copy:
+    """The text of a mixture in two files. How far it has come is written down now and then, so that it can go on there.
+
+    Args:
+        mixture: what is read.
+        directory: of the files.
+        factors: that each word of the source must have.
+    """
+
+    def __init__(self, mixture: Mixture, directory: Path, factors: int) -> None:
+        self._mixture, self._factors = mixture, factors
+        self.files = directory / "corpus.source", directory / "corpus.target"
+        self._place = directory / "corpus.place"
+        self._begin = mixture.begin()
+
+    def write(self, stream: TextIO | None, kept: Callable[[], None]) -> None:
+        """Read the mixture to its end, on from where an earlier process came, if nothing has changed.
+
+        Args:
+            stream: where progress is written.
+            kept: is called when there is something that a later process can go on with.
+        """
+        done, cursor, sizes = self._former()
+        reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
+        noted = done
+        with naming(self.files[0]), open(self.files[0], "ab") as source, open(self.files[1], "ab") as target:
+            for file, size in zip((source, target), sizes, strict=True):
+                file.truncate(size)
+            while pairs := reader.take(_PAIRS):
+                texts = [clean(pair.source) for pair in pairs]
+                if self._factors:
+                    _check_factors(texts, self._factors, done, self._mixture.name)
+                source.write("".join(text + "\n" for text in texts).encode())
+                with naming(self.files[1]):
+                    target.write("".join(clean(pair.target) + "\n" for pair in pairs).encode())
+                done += len(pairs)
+                progress.update(done)
+                if done - noted >= _NOTED:
+                    self._note(done, reader.cursor(), (source, target))
+                    noted = done
+                    kept()
+            if done != noted:
+                self._note(done, reader.cursor(), (source, target))
+        progress.done()
+        if not done:
+            raise DataError(f"{self._mixture.name}: there is no pair in it, so there is nothing to prepare. Check the "
+                            "source.")
+
+    def _former(self) -> tuple[int, Cursor, list[int]]:
+        """Pairs that an earlier process read, the cursor after them, and the sizes of the files."""
+        try:
+            place = json.loads(self._place.read_text(encoding="utf-8"))
+            sizes = [path.stat().st_size for path in self.files]
+        except (OSError, ValueError):
+            return 0, self._begin, [0, 0]
+        same = place["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
+        if not same or any(size < wanted for size, wanted in zip(sizes, place["bytes"], strict=True)):
+            return 0, self._begin, [0, 0]
+        return place["pairs"], place["cursor"], place["bytes"]
+
+    def _note(self, pairs: int, cursor: Cursor, files: tuple[BinaryIO, BinaryIO]) -> None:
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+        place = {"mixture": [self._mixture.name, self._factors, self._begin], "pairs": pairs, "cursor": cursor,
+                 "bytes": [file.tell() for file in files]}
+        write_text(self._place, json.dumps(place))
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:

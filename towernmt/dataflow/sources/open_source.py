@@ -54,9 +54,8 @@ def open_source(uri: str) -> Source:
     Raises:
         SettingsError: the URI does not say what it must, or has an unknown option (the nearest one is named).
     """
-    scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
-    kind = scheme[1].lower() if scheme else ""
-    if kind.partition("+")[0] in _DATABASES or (kind not in _PLACES and _is_dialect(kind)):
+    kind = _kind(uri)
+    if names_database(uri):
         from towernmt.dataflow.sources.database.table_source import open_database
 
         return open_database(uri)
@@ -69,8 +68,33 @@ def open_source(uri: str) -> Source:
     if kind == "s3":
         split_name(place)
         return _open_files(_s3_name(uri, place), place, option_texts, _S3_OPTIONS)
-    path = os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
-    return _open_files(uri, path, option_texts, {})
+    return _open_files(uri, _path(place), option_texts, {})
+
+
+def open_storage(uri: str) -> tuple[Storage, str]:
+    """The place that holds the files that a URI names, and their pattern there; for who knows what is in them.
+
+    Args:
+        uri: a path, or s3://bucket/key, with wildcards, and behind the `?` the options of the server.
+    Raises:
+        SettingsError: it is another kind of place, or an option that does not exist.
+        DataError: no bucket.
+    """
+    kind = _kind(uri)
+    if kind not in ("", "file", "s3"):
+        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no place of files that can be read here: give a path, or "
+                            "s3://bucket/key.")
+    if kind != "s3":
+        return LocalStorage(), _path(uri)
+    place, option_texts = split_uri(uri)
+    split_name(place)
+    return _storage(place, read_options(place, option_texts, _S3_OPTIONS)), place
+
+
+def names_database(uri: str) -> bool:
+    """Whether a URI is that of a table."""
+    kind = _kind(uri)
+    return kind.partition("+")[0] in _DATABASES or (kind not in _PLACES and _is_dialect(kind))
 
 
 def names_files(uri: str) -> bool:
@@ -83,6 +107,16 @@ def names_files(uri: str) -> bool:
     name, compression = split_compression(place)
     return ("format" in option_texts or compression is not None or not set(place).isdisjoint("*?[{")
             or PurePosixPath(name).suffix.lower() in _ENDINGS)
+
+
+def _kind(uri: str) -> str:
+    """What stands before `://`, in small letters."""
+    scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
+    return scheme[1].lower() if scheme else ""
+
+
+def _path(place: str) -> str:
+    return os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
 
 
 def _is_dialect(scheme: str) -> bool:

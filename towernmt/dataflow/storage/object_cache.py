@@ -26,9 +26,10 @@ from typing import BinaryIO
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files.atomic_files import flush_to_disk
+from towernmt.core.files.user_cache import PLACE_VARIABLE, user_cache
 
 DEFAULT_GB = 10.0
-SIZE_VARIABLE, PLACE_VARIABLE = "TOWERNMT_CACHE_GB", "TOWERNMT_CACHE"
+SIZE_VARIABLE = "TOWERNMT_CACHE_GB"
 PATIENCE_SECONDS = 300.0    # longer than S3 is tried again without progress
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = ".tmp"
@@ -186,9 +187,7 @@ def default_cache() -> ObjectCache:
     if not 0 < gigabytes < float("inf"):
         raise SettingsError(f"{SIZE_VARIABLE}={text}: expected a positive number, the size of the cache in gigabytes "
                             f"(default: {DEFAULT_GB:g}).")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    place = os.environ.get(PLACE_VARIABLE) or Path(base) / "towernmt"
-    return ObjectCache(Path(place) / "objects", int(gigabytes * 1e9))
+    return ObjectCache(user_cache() / "objects", int(gigabytes * 1e9))
 
 
 @contextlib.contextmanager

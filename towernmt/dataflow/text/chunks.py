@@ -140,8 +140,13 @@ def read_lines(path: str | Path) -> Iterator[str]:
         yield from chunk.decode()
 
 
+def is_compressed(path: str | Path) -> bool:
+    """Whether a file is decompressed while it is read."""
+    return str(path).endswith(".gz")
+
+
 def _open(path: str | Path) -> IO[bytes]:
-    if str(path).endswith(".gz"):
+    if is_compressed(path):
         return cast(IO[bytes], gzip.open(path, "rb"))
     return open(path, "rb", buffering=1 << 20)
 

@@ -12,7 +12,10 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 def clean(text: str) -> str:
     """Unicode NFC, every run of whitespace or control characters one space, none at the ends (see `one_line`)."""
-    text = one_line(text)
+    if not text.isprintable():      # the only white space that is printable is the space
+        text = one_line(text)
+    elif "  " not in text and len(text.strip(" ")) == len(text):    # the quick way for nearly all texts
+        return text if text.isascii() else unicodedata.normalize("NFC", text)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     return " ".join(text.split())

@@ -78,6 +78,12 @@ def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bo
     return factored(source, load_factors(directory)), source if shared else target, shared
 
 
+def same_pieces(source: Vocabulary, target: Vocabulary) -> bool:
+    """Whether each id is the same piece in both, though they may divide text in different ways: a table can be one."""
+    return source.size == target.size and all(
+        source.id_to_piece(id) == target.id_to_piece(id) for id in range(source.size))
+
+
 def save_factors(source: Vocabulary, directory: str | Path) -> None:
     """Write the word lists of the factors of `source`, and remove those of others."""
     written = set()

@@ -43,7 +43,7 @@ def line_blocks(storage: Storage, file: StoredFile, offset: int = 0, lines: int 
         DataError: the file is gone, changed, damaged, cut off, or not UTF-8; the message names the line. The lines
             before it are yielded first.
     """
-    for data in _whole_lines(storage, file, offset, lines):
+    for data in whole_lines(storage, file, offset, lines):
         try:
             texts = Chunk(file.name, lines + 1, 0, data).decode()
         except DataError:
@@ -72,8 +72,14 @@ def count_lines(storage: Storage, file: StoredFile) -> int:
     return lines + (last != b"\n")
 
 
-def _whole_lines(storage: Storage, file: StoredFile, offset: int, lines: int) -> Iterator[bytes]:
-    """The text in pieces of whole lines."""
+def whole_lines(storage: Storage, file: StoredFile, offset: int, lines: int) -> Iterator[bytes]:
+    """The bytes after byte `offset` of the (decompressed) text, in pieces of whole lines.
+
+    Args:
+        storage, file, offset, lines: as of `line_blocks`.
+    Raises:
+        DataError: the file is gone, changed, damaged or cut off, or a line is longer than any sentence.
+    """
     begun: list[bytes] = []        # the line whose end has not come yet
     begun_bytes = 0
     try:

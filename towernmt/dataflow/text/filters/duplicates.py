@@ -1,15 +1,13 @@
-"""Exact and near duplicates of pairs, found by hashes in a table on disk, so that memory stays flat.
+"""Exact and near duplicates of pairs, found by hashes.
 
 Exact duplicates have the same text on both sides. Near duplicates share most of their two-word sequences: their
 MinHash signatures (Broder, 1997) agree in one of several bands (Leskovec et al., Mining of Massive Datasets, 3.4).
-The first of such pairs is kept. The workers compute the keys. One table looks them up, in the order of the corpus.
+The first of such pairs, in the order of the corpus, is kept.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b
@@ -19,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 
 DUPLICATES = ("keep", "exact", "near")
 """What happens to duplicates: all stay; exact ones are left out; near ones are left out, too."""
@@ -82,47 +80,9 @@ def _permutations() -> Any:
     return minhash(num_perm=_BANDS * _ROWS, seed=_SEED, scheme="affine32")
 
 
-class DuplicateTable:
-    """The keys of all pairs so far: a hash table with open addressing, in a temporary file of 16 to 32 bytes a key.
-
-    The file is mapped, so the system can take its memory back. It is gone with the process.
-
-    Args:
-        keys: the most there will be.
-    Raises:
-        DataError: there is no room for it in the temporary directory.
-    """
-
-    def __init__(self, keys: int) -> None:
-        slots = 1 << max(10, (2 * keys - 1).bit_length())
-        self._mask = np.uint64(slots - 1)
-        try:
-            with tempfile.TemporaryFile() as file:
-                os.truncate(file.fileno(), slots * 8)
-                if hasattr(os, "posix_fallocate"):  # a full disk is then an error here, not a signal later
-                    os.posix_fallocate(file.fileno(), 0, slots * 8)
-                self._slots: NDArray[np.uint64] = np.memmap(file, np.uint64, "r+", shape=(slots,))
-        except OSError as error:
-            raise DataError(f"{tempfile.gettempdir()}: no room for the {slots * 8 / 1e6:,.0f} MB that finding "
-                            f"duplicates takes ({error.strerror}). Free some, or set TMPDIR to another "
-                            "directory.") from error
-
-    def seen(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """bool, the shape of `keys`: whether each came before, in an earlier call or in this one. All are added."""
-        flat = np.where(keys.ravel() == 0, np.uint64(1), keys.ravel())  # 0 is a free slot
-        unique, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
-        known = self._known(unique)
-        return (known[inverse] | (np.arange(len(flat)) != first[inverse])).reshape(keys.shape)
-
-    def _known(self, unique: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        known = np.zeros(len(unique), bool)
-        open_, places = np.arange(len(unique)), unique & self._mask
-        while len(open_):
-            there = self._slots[places]
-            known[open_[there == unique[open_]]] = True
-            free = there == 0
-            # Several keys may want one free slot: the last one written gets it, the others look further.
-            self._slots[places[free]] = unique[open_[free]]
-            left = (self._slots[places] != unique[open_])
-            open_, places = open_[left], (places[left] + np.uint64(1)) & self._mask
-        return known
+def came_before(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """bool `[keys]`: whether each key came before in the same array."""
+    _, first = np.unique(keys, return_index=True)   # the first place of each, as it sorts in a stable way
+    seen = np.ones(len(keys), bool)
+    seen[first] = False
+    return seen

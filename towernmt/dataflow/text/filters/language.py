@@ -22,6 +22,15 @@ def is_other_language(text: str, language: str, confidence: float) -> bool:
     return found != language and probability >= confidence
 
 
+def language_probabilities(text: str) -> dict[str, float]:
+    """How probable each language is that can be identified, by ISO 639 codes.
+
+    Raises:
+        SettingsError: py3langid is not installed.
+    """
+    return {str(code): float(probability) for code, probability in _identifier().rank(text)}
+
+
 def check_language(language: str) -> None:
     """Raises:
         SettingsError: py3langid is not installed, or knows no such language.

@@ -31,7 +31,7 @@ class PairFilter:
         max_length_ratio: most tokens of the longer side for each token of the shorter one.
         texts: filters on the text of a pair.
         duplicates: one of `filters.duplicates.DUPLICATES`. It says which keys of pairs are computed;
-            `prepare.chunk_encoder.without_duplicates` drops the pairs.
+            `prepare.tasks` looks them up and drops the pairs.
     """
 
     max_length: int

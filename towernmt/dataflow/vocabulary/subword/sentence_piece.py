@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,7 @@ from towernmt.dataflow.vocabulary.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.vocabulary.subword.piece_words import PieceWords
 
 _TRAINER_THREADS = 16  # fixed, because the learned model depends on it
+_learned: set[int] = set()      # processes whose SentencePiece has started the threads of its trainer
 
 
 class SentencePieceVocabulary(Vocabulary):
@@ -130,6 +132,7 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
         DataError: `size` is too small for the text's characters, or there is no text.
     """
     model = io.BytesIO()
+    _learned.add(os.getpid())
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences), model_writer=model, model_type=kind, vocab_size=size,
@@ -139,6 +142,14 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
     except RuntimeError as error:
         raise DataError(_training_message(str(error), kind, size)) from error
     return SentencePieceVocabulary(model.getvalue())
+
+
+def has_learned() -> bool:
+    """Whether this process has learned a model: a fork of it that learns one, too, would crash.
+
+    SentencePiece keeps the threads of its trainer, and takes them to be there in the fork.
+    """
+    return os.getpid() in _learned
 
 
 def _training_message(message: str, kind: str, size: int) -> str:

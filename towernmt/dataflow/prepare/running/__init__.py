@@ -1,0 +1,1 @@
+"""Who does the tasks of a preparation: processes of one machine, or of a cluster."""
