@@ -1,0 +1,185 @@
+"""`towernmt translate` in parts writes what it writes without, with a translator that turns words round."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.cli.parts import part_translator, translate_parts
+from towernmt.cli.translation import translate
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import atomic_files
+from towernmt.core.machine import processor
+from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.faults import counted
+from towernmt.predict.lines.options import PLAIN
+from towernmt.predict.parts.workers import Event, PartWork, Ready, answer
+from towernmt.predict.text_io import clean_lines
+
+LINES = 2345
+
+
+class Reverser:
+    """Stands in for a `Translator`: the line backwards behind its prefix, its phrases and what comes with the line."""
+
+    checkpoint = "runs/x/best/step-1/model"
+    target_vocabulary = None
+    search = SearchSettings()
+    faults = None
+
+    def translate_stream(self, lines: Any, name: str = "input", options: Any = None, first: int = 1) -> Any:
+        return counted(self._found(lines, name, options, first), name, first, self.faults)
+
+    def _found(self, lines: Any, name: str, options: Any, first: int) -> Any:
+        for line in clean_lines(lines, name, first):
+            asked = PLAIN if options is None else next(options)
+            text = " ".join([asked.prefix, *asked.constraints, *reversed(line.split())])
+            looks_wrong = "loop" if line.startswith("7") else None
+            yield Translation([Hypothesis(text, -0.5, fault=looks_wrong, tokens=3), Hypothesis("", -2.0)])
+
+
+class WorkersHere:
+    """`Workers` without processes."""
+
+    def __init__(self, make: Callable[[int], Any], count: int) -> None:
+        self.count, self._make, self._made = count, make, dict[int, Any]()
+        self._events: deque[tuple[int, Event]] = deque()
+
+    def start(self, number: int) -> None:
+        self._made[number] = self._make(number)
+        self._events.append((number, Ready(self._made[number].task)))
+
+    def give(self, number: int, work: PartWork) -> None:
+        self._events.append((number, answer(lambda: self._made[number](work))))
+
+    def wait(self, seconds: float) -> list[tuple[int, Event]]:
+        return [self._events.popleft()] if self._events else []
+
+    def stop(self) -> None:
+        self._events.clear()
+
+
+@pytest.fixture(autouse=True)
+def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in (translate, part_translator):
+        monkeypatch.setattr(module, "make_translator", lambda args, **details: Reverser())
+    monkeypatch.setattr(translate_parts, "LocalWorkers", WorkersHere)
+    monkeypatch.setattr(processor, "_share", None)
+    monkeypatch.setattr(atomic_files.os, "fsync", lambda descriptor: None)      # which takes most of the time
+    monkeypatch.setattr("logging.disable", lambda level: None)
+    monkeypatch.chdir(tmp_path)
+    for name, kind in (("a", str), ("b", lambda number: json.dumps({"text": f"{number} ä", "prefix": "p"}))):
+        Path(f"{name}.de").write_text("".join(f"{kind(number)} x\n" if kind is str else f"{kind(number)}\n"
+                                              for number in range(LINES)))
+
+
+def run(*arguments: str) -> None:
+    parser = argparse.ArgumentParser()
+    translate.add_arguments(parser)
+    assert translate.run(parser.parse_args(["--model", "runs/x", "--window", "500", *arguments])) == 0
+
+
+@pytest.mark.parametrize("options", [
+    [], ["--n-best", "2"], ["--scores"], ["--prefix", "beside"], ["--constraints", "beside"],
+    ["--prefix", "beside", "--constraints", "beside"], ["--prefix", "one text"]], ids=" ".join)
+def test_the_bytes_are_those_of_one_process(options: list[str]) -> None:
+    Path("beside").write_text("".join(f"beside {number}\n" for number in range(LINES)))
+    run("--input", "a.de", "--output", "one", *options)
+    run("--input", "a.de", "--output", "parts", "--workers", "3", *options)
+    assert Path("parts").read_bytes() == Path("one").read_bytes() and len(Path("one").read_text()) > 7 * LINES
+    assert not list(Path().glob("*.parts"))
+
+
+def test_objects_of_json_are_numbered_and_answered_as_by_one_process() -> None:
+    run("--json", "--input", "b.de", "--output", "one", "--n-best", "2")
+    run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
+    assert Path("parts").read_bytes() == Path("one").read_bytes()
+    assert json.loads(Path("one").read_text().splitlines()[-1])["sentence_id"] == LINES
+
+
+def test_each_text_has_a_file_of_its_own_or_all_have_one_with_numbers_that_go_on(capsys: Any) -> None:
+    Path("c.de.gz").write_bytes(gzip.compress(Path("a.de").read_bytes()))
+    run("--input", "a.de", "--output", "one", "--n-best", "1")
+    run("--input", "[ac].de*", "--output", "out/{name}.en", "--n-best", "1")
+    assert {path.name for path in Path("out").iterdir()} == {"a.de.en", "c.de.en"}
+    assert Path("out/a.de.en").read_bytes() == Path("out/c.de.en").read_bytes() == Path("one").read_bytes()
+    run("--input", "a.de", "c.de.gz", "--output", "all", "--n-best", "1")
+    assert [int(line.split()[0]) for line in Path("all").read_text().splitlines()] == list(range(2 * LINES))
+    run("--input", "a.de", "c.de.gz", "--output", "out/")
+    assert {path.name for path in Path("out").iterdir()} == {"a.de.en", "c.de.en", "a.de", "c.de"}
+
+
+def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    run("--input", "a.de", "--output", "one")
+    run("--input", "a.de", "--output", "parts", "--workers", "2")
+    told = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
+    told += [line for line in capfd.readouterr().err.splitlines() if "look wrong" in line]
+    assert "a.de: 111 of 2345 translations look wrong, 111 in a loop (the first: line 8)" in told[0]
+    assert {line.removeprefix("WARNING ") for line in told} == {told[0]}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--workers", "0"], "at least 1 is needed"), (["--workers", "2"], "pass --input and --output"),
+    (["--workers", "2", "--input", "a.de", "--output", "a.de"], "same file"),
+    (["--workers", "2", "--input", "a.de", "--output", "/dev/null"], "no regular file"),
+    (["--input", "a.de", "b.de", "--output", "x/", "--alignments", "y"], "a file for each text to both"),
+    (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "draws pictures"),
+    (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
+    (["--input", "http://x/a.de", "--output", "x"], "no place of files"),
+    (["--input", "?.fr", "--output", "x"], "no file matches")])
+def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
+    Path("sub").mkdir()
+    Path("sub/a.de").write_text("x\n")
+    with pytest.raises((SettingsError, DataError), match=message):
+        run(*arguments)
+    assert not list(Path().glob("*.parts"))
+
+
+def test_a_line_that_is_no_json_is_named_and_the_other_parts_are_kept() -> None:
+    whole = Path("b.de").read_text()
+    Path("b.de").write_text(whole.replace('{"text": "1700', '{"text" "1700'))
+    with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is no JSON"):
+        run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
+    assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
+    Path("b.de").write_text(whole)
+    with pytest.raises(DataError, match=r"was begun with --n-best: null, and not with 2: take the same, or remove"):
+        run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
+    run("--json", "--input", "b.de", "--output", "parts", "--workers", "1")
+    run("--json", "--input", "b.de", "--output", "one")
+    assert Path("parts").read_bytes() == Path("one").read_bytes()
+
+
+def test_a_column_of_a_table_is_translated() -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs towernmt[sql]")
+    with sqlalchemy.create_engine("sqlite:///mono.db").begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE mono (id INTEGER PRIMARY KEY, text VARCHAR NOT NULL)"))
+        connection.execute(sqlalchemy.text("INSERT INTO mono VALUES (:id, :text)"),
+                           [{"id": 2 * number, "text": f"{number} x"} for number in range(LINES)])
+    run("--input", "a.de", "--output", "one")
+    run("--input", "sqlite:///mono.db?table=mono&source=text", "--output", "table")
+    assert Path("table").read_bytes() == Path("one").read_bytes()
+
+
+@pytest.mark.thorough
+def test_more_files_than_can_be_open_are_translated() -> None:
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
+    Path("many").mkdir()
+    for number in range(120):
+        Path(f"many/{number:03d}").write_text(f"{number} x\n")
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, former[1]))
+        run("--input", "many/*", "--output", "back/")
+        run("--input", "many/*", "--output", "all", "--workers", "2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
+    assert Path("back/119").read_text() == " x 119\n" and len(list(Path("back").iterdir())) == 120
+    assert Path("all").read_text() == "".join(f" x {number}\n" for number in range(120))

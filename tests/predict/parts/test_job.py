@@ -1,0 +1,201 @@
+"""Jobs: whatever is lost, killed or done at the same time, each line is in the output once, in its place."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.files import atomic_files
+from towernmt.predict.parts import work_directory
+from towernmt.predict.parts.job import PartJob, first_task
+from towernmt.predict.parts.plan import PartReader, make_plan
+from towernmt.predict.parts.texts import open_texts
+from towernmt.predict.parts.work_directory import WorkDirectory
+from towernmt.predict.parts.workers import Event, Failed, PartResult, PartWork
+
+TASK = {"model": "a"}
+
+
+def seeds(quick: int, all_of_them: int) -> list[Any]:
+    return [pytest.param(seed, marks=[pytest.mark.thorough] if seed >= quick else []) for seed in range(all_of_them)]
+
+
+class Setting:
+    """Three texts, each with a file, or one for all; a command that translates them, again and again."""
+
+    def __init__(self, texts: list[Path], place: Path, together: bool = False) -> None:
+        self.paths, self.together, self.stream = texts, together, io.StringIO()
+        self.outputs = [place / "all.en"] if together else [place / f"{path.stem}.en" for path in texts]
+        self.directory = place / "work"
+
+    def command(self, workers: Any, task: dict[str, Any] = TASK) -> PartJob:
+        """As the command line does."""
+        directory, texts = WorkDirectory(self.directory), open_texts(list(map(str, self.paths)))
+        plan = make_plan(texts, [], [0, 0, 0] if self.together else [0, 1, 2], 500)
+        workers.start(0)
+        first_task(workers)
+        directory.begin(task, plan)
+        job = PartJob(directory, plan, PartReader(plan, texts, []), [text.name for text in texts],
+                      [[str(path)] for path in self.outputs], workers, self.stream)
+        job.run(TASK)
+        return job
+
+    def check(self) -> None:
+        """Each line is there once, in its place, and nothing else is left."""
+        expected = [b"".join(b" ".join(reversed(line.split())) + b"\n" for line in path.read_bytes().splitlines())
+                    for path in self.paths]
+        expected = [b"".join(expected)] if self.together else expected
+        assert [path.read_bytes() for path in self.outputs] == expected
+        assert not self.directory.exists()
+        assert {path.name for path in self.directory.parent.iterdir()} == {
+            path.name for path in (*self.paths, *self.outputs)}
+
+
+@pytest.fixture(params=[False, True], ids=["a file each", "one file"])
+def setting(request: pytest.FixtureRequest, texts: list[Path], tmp_path: Path,
+            monkeypatch: pytest.MonkeyPatch) -> Setting:
+    monkeypatch.setattr(atomic_files.os, "fsync", lambda descriptor: None)      # which takes most of the time
+    monkeypatch.setattr("towernmt.predict.parts.job._WAIT", 0.0)
+    monkeypatch.setattr(work_directory, "_WAIT", 0.001)
+    return Setting(texts, tmp_path, request.param)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 40))
+def test_any_order_of_losses_and_stops_gives_each_line_once_in_its_place(
+        setting: Setting, fake_workers: Any, seed: int) -> None:
+    draws = random.Random(seed)
+    stops = 0
+    while True:
+        workers = fake_workers(draws.randint(1, 4), draws.randrange(1000), losses=0.1,
+                               stop_at=draws.randint(0, 12) if stops < 5 else None)
+        try:
+            setting.command(workers)
+        except KeyboardInterrupt:
+            stops += 1
+            continue
+        except DataError as error:      # one part lost three workers
+            assert "workers were lost with it" in str(error)
+            continue
+        break
+    assert workers.stopped
+    setting.check()
+
+
+@pytest.mark.parametrize("seed", seeds(2, 30))
+def test_commands_in_one_directory_share_the_parts(setting: Setting, fake_workers: Any, seed: int) -> None:
+    draws = random.Random(seed)
+    commands = [fake_workers(draws.randint(1, 3), draws.randrange(1000), losses=0.02,
+                             stop_at=draws.randint(5, 15) if number == 0 else None) for number in range(4)]
+    ended: list[BaseException | None] = []
+
+    def run(workers: Any) -> None:
+        try:
+            setting.command(workers)
+            ended.append(None)
+        except (KeyboardInterrupt, DataError) as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=run, args=(workers,)) for workers in commands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(ended) == 4
+    if (setting.directory / "plan.json").exists():      # all were stopped, or the last one began anew and was stopped
+        setting.command(fake_workers(1))
+    setting.check()
+
+
+def test_a_part_is_whole_or_not_there_whenever_writing_ends(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, count = Path.replace, 0
+
+    def replace(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count % 3 == 0:
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    for _ in range(200):
+        try:
+            setting.command(fake_workers(2))
+            break
+        except KeyboardInterrupt:
+            continue
+    setting.check()
+
+
+def test_what_is_done_is_not_done_again(setting: Setting, fake_workers: Any) -> None:
+    first = fake_workers(1, stop_at=6)
+    with pytest.raises(KeyboardInterrupt):
+        setting.command(first)
+    second = fake_workers(2)
+    setting.command(second)
+    done = [work.part.number for work in (*first.asked, *second.asked)]
+    assert len(done) == len(set(done)) + 1      # the one that was being translated
+    assert "going" not in setting.stream.getvalue() and "5,231 of 5,231 lines" in setting.stream.getvalue()
+    setting.check()
+
+
+def test_after_a_fault_the_other_parts_are_done_and_kept_and_a_mended_text_costs_its_own_part_alone(
+        setting: Setting, fake_workers: Any) -> None:
+    def answer(work: PartWork) -> Event:
+        for number, line in enumerate(work.lines.lines, start=work.part.first):
+            if b"broken" in line:
+                return Failed(DataError(f"{work.name} line {number}: it is broken."))
+        result: PartResult = fake_workers.translate(work)
+        return result
+
+    whole = setting.paths[0].read_bytes()
+    setting.paths[0].write_bytes(whole.replace(b"\n2222 ", b"\nbroken "))
+    first = fake_workers(2, answer=answer)
+    with pytest.raises(DataError, match=r"1 of 12 parts could not be translated: .*a.de line 2223: it is broken\. "):
+        setting.command(first)
+    assert len(first.asked) == 12
+    setting.paths[0].write_bytes(whole)
+    second = fake_workers(2, answer=answer)
+    setting.command(second)
+    assert [work.part.first for work in second.asked] == [2001]
+    setting.check()
+
+
+def test_another_task_is_refused_and_nothing_is_touched(setting: Setting, fake_workers: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        setting.command(fake_workers(1, stop_at=5))
+    with pytest.raises(DataError, match='was begun with model: "a", and not with "b": take the same, or remove that'):
+        setting.command(fake_workers(1), {"model": "b"})
+    setting.command(fake_workers(1))
+    setting.check()
+
+
+def test_too_many_losses_end_it_with_a_sentence(setting: Setting, fake_workers: Any) -> None:
+    with pytest.raises(TowerNMTError, match=r"6 workers were lost in a row, the last one with .* \(killed\)"):
+        setting.command(fake_workers(2, losses=1.0))
+    lost_with_one = fake_workers(2)
+    lost_with_one._answer = lambda work: (fake_workers(1).translate(work) if work.part.first != 1001
+                                          else work_lost())
+    with pytest.raises(DataError, match=r"a.de lines 1001 to 1500: 5 workers were lost with it"):
+        setting.command(lost_with_one)
+    setting.command(fake_workers(2))
+    setting.check()
+
+
+def work_lost() -> Event:
+    from towernmt.predict.parts.workers import Lost
+
+    return Lost("SIGKILL")
+
+
+def test_an_error_that_is_no_lines_fault_ends_it_at_once(setting: Setting, fake_workers: Any) -> None:
+    workers = fake_workers(2, answer=lambda work: Failed(SettingsError("a setting")))
+    with pytest.raises(SettingsError, match="a setting"):
+        setting.command(workers)
+    assert workers.stopped and len(workers.asked) <= 2

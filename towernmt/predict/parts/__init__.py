@@ -1,0 +1,1 @@
+"""Very many lines, translated in parts by several processes."""
