@@ -1,0 +1,1 @@
+"""The search in LiteRT, which was TensorFlow Lite: builtin operations only."""

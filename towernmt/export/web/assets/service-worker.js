@@ -1,0 +1,39 @@
+// Keeps all files of the export, so that the page works without a connection. The first line above is written by the
+// export: with any other export this program is another, which browsers notice, and fetch the new files beside the old.
+importScripts("files.js");
+
+const byPath = new Map(EXPORT.files.map(file => [file.path, file]));
+
+self.addEventListener("install", event => event.waitUntil(fill()));
+
+// All or nothing: with one file missing or damaged the old export stays.
+async function fill() {
+  const store = await caches.open(storeOf(EXPORT.version));
+  for (const file of EXPORT.files) {
+    if (await store.match(addressOf(file))) continue;
+    await keep(file, await kept(file) ?? await fetched(file), EXPORT.version);
+  }
+}
+
+self.addEventListener("activate", event => event.waitUntil(takeOver()));
+
+async function takeOver() {
+  for (const name of await caches.keys())
+    if (name.startsWith(storePrefix) && name !== storeOf(EXPORT.version)) await caches.delete(name);
+  await self.clients.claim();
+}
+
+// The page asks for it when its user wants the new export now.
+self.addEventListener("message", event => { if (event.data === "activate") self.skipWaiting(); });
+
+self.addEventListener("fetch", event => {
+  const url = new URL(event.request.url);
+  if (event.request.method !== "GET" || url.origin !== self.location.origin || !url.pathname.startsWith(folder)) return;
+  const file = byPath.get(url.pathname.slice(folder.length) || "index.html");
+  if (file) event.respondWith(answer(file, event.request));
+});
+
+async function answer(file, request) {
+  const store = await caches.open(storeOf(EXPORT.version));
+  return await store.match(addressOf(file)) ?? fetch(request);
+}
