@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.checkpoint.best_record import read_record
-from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, write_checkpoint
+from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, write_values
 from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.checkpoint.output_place import check_average_output
 from towernmt.checkpoint.provenance import MADE_FROM, check_vocabulary_of, vocabulary_fingerprint
@@ -18,8 +18,6 @@ from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown, weights_of_model
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
-from towernmt.core.tensors import Session
-from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.ema import SUFFIX
 
 
@@ -105,8 +103,8 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
     state: dict[str, Any] = {"format": 1, "step": max(steps), "position": None, "callbacks": {},
                              "mean_of": sorted(steps), WEIGHTS: sorted(weights),
                              MADE_FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
-    with DirectoryLock(output, "towernmt average"), tf.Graph().as_default(), tf1.Session() as session:
-        return write_checkpoint(_Values(values), session, output, max(steps), state)
+    with DirectoryLock(output, "towernmt average"):
+        return write_values(values, output, max(steps), state)
 
 
 def _mean(checkpoints: Sequence[HeldCheckpoint], name: str) -> np.ndarray:
@@ -118,17 +116,3 @@ def _mean(checkpoints: Sequence[HeldCheckpoint], name: str) -> np.ndarray:
     for checkpoint in checkpoints:
         total += checkpoint.value(name)
     return np.asarray(total / len(checkpoints)).astype(last.dtype)
-
-
-class _Values:
-    """Values by name, to be written as a `tf1.train.Saver` writes variables."""
-
-    def __init__(self, values: dict[str, np.ndarray]) -> None:
-        self._values = values
-
-    def save(self, session: Session, prefix: str, **_: Any) -> None:
-        """Write TensorFlow's files."""
-        tensors = [tf1.placeholder(value.dtype, value.shape) for value in self._values.values()]
-        write = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(self._values),
-                                  shape_and_slices=[""] * len(tensors), tensors=tensors)
-        session.run(write, dict(zip(tensors, self._values.values(), strict=True)))

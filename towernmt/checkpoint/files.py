@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from towernmt.checkpoint.state import STATE
 from towernmt.core.errors import CheckpointError
@@ -75,6 +77,31 @@ def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, s
         raise _not_written(final, error) from error
     point_at(directory, checkpoint_steps(directory))
     return final
+
+
+def write_values(values: Mapping[str, np.ndarray], directory: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint of values by the names of variables; see `write_checkpoint`."""
+    from towernmt.core.tf_compat import tf, tf1
+
+    config = tf1.ConfigProto(device_count={"GPU": 0})       # whose memory is for others
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
+        return write_checkpoint(_Values(values), session, directory, step, state)
+
+
+class _Values:
+    """Values by name, to be written as a `tf1.train.Saver` writes variables."""
+
+    def __init__(self, values: Mapping[str, np.ndarray]) -> None:
+        self._values = values
+
+    def save(self, session: Session, prefix: str, **_: Any) -> None:
+        """Write TensorFlow's files."""
+        from towernmt.core.tf_compat import tf, tf1
+
+        tensors = [tf1.placeholder(value.dtype, value.shape) for value in self._values.values()]
+        write = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(self._values),
+                                  shape_and_slices=[""] * len(tensors), tensors=tensors)
+        session.run(write, dict(zip(tensors, self._values.values(), strict=True)))
 
 
 def point_at(directory: Path, steps: Sequence[int]) -> None:

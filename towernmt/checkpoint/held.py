@@ -22,12 +22,9 @@ from towernmt.checkpoint.files import reason_of
 from towernmt.checkpoint.state import STATE, CheckpointState, parse_state
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tensors import Session
-from towernmt.core.tf_compat import tf
 
 T = TypeVar("T")
 
-_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
-"""What TensorFlow raises at a file that is damaged. (IndexError: the file ends too early.)"""
 _DESCRIPTORS = Path("/proc/self/fd")    # Linux: names of open files, removed ones too
 _PATTERN = frozenset("[]*?\\")
 _TRIES = 20
@@ -84,7 +81,7 @@ class HeldCheckpoint:
                                   "model's; name another one.")
         try:
             return np.asarray(reader.get_tensor(name))
-        except _ERRORS as error:
+        except _errors() as error:
             raise self._damaged(error) from error
 
     def state(self) -> CheckpointState | None:
@@ -104,7 +101,7 @@ class HeldCheckpoint:
         """
         try:
             saver.restore(session, self.prefix)
-        except _ERRORS as error:
+        except _errors() as error:
             raise self._damaged(error) from error
 
     def close(self) -> None:
@@ -114,9 +111,11 @@ class HeldCheckpoint:
 
     @cached_property
     def _reader(self) -> Any:
+        from towernmt.core.tf_compat import tf  # takes seconds, which holding files does not need
+
         try:
             return tf.train.load_checkpoint(self.prefix)
-        except _ERRORS as error:
+        except _errors() as error:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> CheckpointError:
@@ -188,6 +187,13 @@ def _let_go(descriptors: list[int], links: str | None = None) -> None:
         os.close(descriptor)
     if links is not None:
         shutil.rmtree(links, ignore_errors=True)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What TensorFlow raises at a file that is damaged. (IndexError: the file ends too early.)"""
+    from towernmt.core.tf_compat import tf
+
+    return tf.errors.OpError, ValueError, RuntimeError, IndexError
 
 
 def _nothing() -> None:

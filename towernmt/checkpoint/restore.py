@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
@@ -45,6 +46,7 @@ class RestoreCheckpoint(SessionInit):
         saved = self.held.shapes()
         variables = self._check(self._named(tf1.global_variables()), saved)
         self._saver = tf1.train.Saver({saved_name(name, saved, self.averaged): v for name, v in variables.items()})
+        self._variables = list(variables.values())
 
     def _named(self, variables: Sequence[Variable]) -> dict[str, Variable]:
         """The variables of the scope, by their names in the checkpoint."""
@@ -63,6 +65,15 @@ class RestoreCheckpoint(SessionInit):
                                       f"and {shape} in the model; {_MEND}")
         refuse_unknown(self.held, variables.keys(), _MODEL)
         return variables
+
+    @property
+    def saver_def(self) -> Any:
+        """Names what restores in the graph, once it was set up (TensorFlow's `SaverDef`)."""
+        return self._saver.saver_def
+
+    def saver_variables(self) -> list[str]:
+        """The names of the variables that it gives values, once it was set up."""
+        return [variable.op.name for variable in self._variables]
 
     def _run_init(self, sess: Session) -> None:
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from towernmt.checkpoint.best_record import read_record
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
 from towernmt.checkpoint.former_settings import FORMER
+from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.provenance import recorded_fingerprints, vocabulary_fingerprint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides, load_yaml
@@ -40,6 +41,7 @@ class SavedRun:
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
     log/                     log.log, stats.jsonl, TensorBoard events
+    graphs/                  graphs of searches that were kept to start faster; may be deleted at any time
     ```
     """
 
@@ -52,6 +54,11 @@ class SavedRun:
         self.best = self.path / "best"
         self.log = self.path / "log"
 
+    @property
+    def name(self) -> str:
+        """What the user calls it, for messages."""
+        return str(self.path)
+
     def exists(self) -> bool:
         """Whether a run was begun here."""
         return self.settings_file.is_file()
@@ -62,6 +69,9 @@ class SavedRun:
         Raises:
             SettingsError: there is no run here, or the file is damaged.
         """
+        if self.path.is_file():
+            raise SettingsError(f"{self.path} is a file, and here a directory is expected: pass the --logdir of a "
+                                "`towernmt train`.")
         if not self.exists():
             raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
                                 "pass the --logdir of a `towernmt train`.")
@@ -159,6 +169,15 @@ class SavedRun:
                                     f"run was trained with {size} (model.{side}_vocab_size): put the run's own back.")
         return source, target
 
+    def check_weights(self, averaged: bool) -> None:
+        """Refuse to take the weights of the last update for their averages, which are all that a package may have.
+
+        Args:
+            averaged: whether the moving averages are asked for.
+        Raises:
+            SettingsError: the weights of the last update are asked for, and they are not there.
+        """
+
     def checkpoint(self, which: str | None = None) -> str:
         """The prefix of a checkpoint's TensorFlow files.
 
@@ -190,3 +209,17 @@ class SavedRun:
         """The first of `best/record.json` (see `BestCheckpoints`)."""
         entries = read_record(self.best)
         return entries[0].step if entries else None
+
+
+def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:
+    """Open a checkpoint of a run.
+
+    Args:
+        which: as `SavedRun.checkpoint` knows it, the prefix of a checkpoint's files, or one that is open already.
+    Raises:
+        CheckpointError: there is no such checkpoint.
+    """
+    if isinstance(which, HeldCheckpoint):
+        return which
+    prefix = which if which is not None and Path(which + ".index").is_file() else None
+    return again_if_gone(lambda: HeldCheckpoint(prefix or run.checkpoint(which)))

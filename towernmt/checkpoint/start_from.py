@@ -10,6 +10,7 @@ from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.held import HeldCheckpoint, held_checkpoint
+from towernmt.checkpoint.packaged.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -22,20 +23,20 @@ def initial_checkpoint(place: str | Path) -> tuple[SavedRun, str]:
     """The run and the checkpoint (TensorFlow's prefix) that `init.checkpoint` names.
 
     Args:
-        place: a run's directory, which stands for its best checkpoint, or its last without validation; or one of the
-            run's checkpoints, such as `runs/de-en/checkpoints/step-1000`.
+        place: a run's directory, which stands for its best checkpoint, or its last without validation; one of the
+            run's checkpoints, such as `runs/de-en/checkpoints/step-1000`; or a package.
     Raises:
         SettingsError: it is neither.
         CheckpointError: the run has no checkpoint.
     """
     path = Path(place)
-    if SavedRun(path).exists():
-        run = SavedRun(path)
+    if path.is_file() or SavedRun(path).exists():
+        run = open_run(path)
         return run, run.checkpoint()
     run = SavedRun(path.parent.parent)
     if not run.exists() or not (path / "model.index").is_file():
-        raise SettingsError(f"init.checkpoint={place}: expected the --logdir of a run, or one of its checkpoints "
-                            "(RUN/checkpoints/step-N).")
+        raise SettingsError(f"init.checkpoint={place}: expected the --logdir of a run, one of its checkpoints "
+                            "(RUN/checkpoints/step-N), or a package.")
     return run, str(path / "model")
 
 

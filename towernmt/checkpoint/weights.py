@@ -14,6 +14,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.core.errors import CheckpointError
+from towernmt.core.graph_state import BUILDING
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel
 from towernmt.models.losses.likelihood import sentence_log_probabilities
@@ -33,7 +34,7 @@ def weights_of_graph() -> list[str]:
 
 def weights_of_model(model: NMTModel) -> list[str]:
     """The names of the variables that a model predicts with."""
-    with tf.Graph().as_default(), PredictTowerContext(""):
+    with BUILDING, tf.Graph().as_default(), PredictTowerContext(""):
         source, source_length, target, target_length = (
             tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()[:4])
         sentence_log_probabilities(model, model.encode(source, source_length), target, target_length)
