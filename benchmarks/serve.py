@@ -1,0 +1,158 @@
+"""Load on a server: so many clients at once, each with a sentence at a time, for so many seconds.
+
+    towernmt serve --model de-en=runs/de-en --port 5000 &
+    python benchmarks/serve.py --pid $! --text test.de --clients 200 --seconds 120
+
+It prints what was answered, refused and lost, percentiles of the time to an answer, and the server's memory over time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+PERCENTILES = (50, 95, 99, 100)
+
+
+@dataclass
+class Seen:
+    """What the clients saw.
+
+    Attributes:
+        statuses: how many answers of each; 0: none came.
+        seconds: of the answers with a translation.
+        sentences: that were translated.
+        memory: of the server, (seconds since the beginning, MiB).
+    """
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    sentences: int = 0
+    memory: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the clients do.
+
+    Attributes:
+        host, port: of the server.
+        lines: to be translated; each request takes the next ones.
+        head: of a request, but for the length of its body.
+    """
+
+    host: str
+    port: int
+    lines: list[str]
+    head: str
+    languages: tuple[str, str]
+    per_request: int
+    until: float
+
+
+async def client(load: Load, numbers: count[int], seen: Seen) -> None:
+    """Ask, wait for the answer, and ask again, on one connection as long as that is there."""
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    while time.monotonic() < load.until:
+        texts = [load.lines[next(numbers) % len(load.lines)] for _ in range(load.per_request)]
+        body = json.dumps({"q": texts, "source": load.languages[0], "target": load.languages[1]}).encode()
+        begun = time.monotonic()
+        try:
+            if streams is None:
+                streams = await asyncio.open_connection(load.host, load.port)
+            streams[1].write(f"{load.head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            status, found, closed = await answer(streams[0])
+        except (OSError, asyncio.IncompleteReadError, ValueError):
+            seen.statuses[0] += 1
+            streams = None
+            await asyncio.sleep(0.1)
+            continue
+        seen.statuses[status] += 1
+        if status == 200:
+            seen.seconds.append(time.monotonic() - begun)
+            seen.sentences += len(json.loads(found)["translatedText"])
+        else:
+            await asyncio.sleep(1.0)    # as Retry-After says
+        if closed:
+            streams[1].close()
+            streams = None
+    if streams is not None:
+        streams[1].close()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """The status, the body, and whether the connection is closed behind it."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
+    body = await reader.readexactly(int(headers["content-length"]))
+    return int(head[0].split()[1]), body, headers.get("connection") == "close"
+
+
+async def watch_memory(pid: int, until: float, seen: Seen) -> None:
+    """Note the memory of a process (Linux), and of nothing where there is none."""
+    begun = time.monotonic()
+    while time.monotonic() < until:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        kibibytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        seen.memory.append((time.monotonic() - begun, kibibytes / 1024))
+        await asyncio.sleep(2.0)
+
+
+async def run(args: argparse.Namespace) -> Seen:
+    """All clients."""
+    url = urlsplit(args.url)
+    key = f"Authorization: Bearer {args.key}\r\n" if args.key else ""
+    head = f"POST /translate HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n{key}"
+    lines = [line for line in Path(args.text).read_text(encoding="utf-8").splitlines() if line.strip()]
+    load = Load(url.hostname or "", url.port or 80, lines, head, (args.source, args.target), args.sentences,
+                time.monotonic() + args.seconds)
+    seen, numbers = Seen(), count()
+    watch = [watch_memory(args.pid, load.until, seen)] if args.pid else []
+    await asyncio.gather(*(client(load, numbers, seen) for _ in range(args.clients)), *watch)
+    return seen
+
+
+def report(seen: Seen, seconds: float) -> str:
+    """The table."""
+    ordered = sorted(seen.seconds) or [float("nan")]
+    refused = sum(number for status, number in seen.statuses.items() if status in (429, 503))
+    failed = sum(number for status, number in seen.statuses.items() if status not in (0, 200, 429, 503))
+    rows = [("sentences/s", f"{seen.sentences / seconds:.1f}"), ("answered", str(seen.statuses[200])),
+            ("refused", str(refused)), ("failed", str(failed)), ("lost", str(seen.statuses[0]))]
+    rows += [(f"p{share}" if share < 100 else "slowest",
+              f"{ordered[min(len(ordered) * share // 100, len(ordered) - 1)]:.2f} s") for share in PERCENTILES]
+    if seen.memory:
+        places = sorted({0, len(seen.memory) // 4, len(seen.memory) // 2, 3 * len(seen.memory) // 4,
+                         len(seen.memory) - 1})
+        rows.append(("MiB", ", ".join(f"{seen.memory[place][1]:.0f} at {seen.memory[place][0]:.0f} s"
+                                      for place in places)))
+    return "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def main() -> None:
+    """Load a server, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:5000", help="of the server (default: %(default)s)")
+    parser.add_argument("--text", required=True, help="a sentence a line")
+    parser.add_argument("--source", default="de", help="language of the text (default: %(default)s)")
+    parser.add_argument("--target", default="en", help="language of the translations (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=200, help="at once (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=1, help="of a request (default: %(default)s)")
+    parser.add_argument("--pid", type=int, help="of the server, to note its memory")
+    parser.add_argument("--key", help="of the caller")
+    args = parser.parse_args()
+    begun = time.monotonic()
+    seen = asyncio.run(run(args))
+    print(report(seen, time.monotonic() - begun))
+
+
+if __name__ == "__main__":
+    main()

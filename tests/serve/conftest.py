@@ -1,0 +1,141 @@
+"""A server in this process, and servers as processes, with an engine that answers at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("sentencex")
+
+HERE = Path(__file__).parent
+ECHO = f"{HERE / 'echo_engine.py'}:Echo"
+SECONDS = 60
+
+
+def load(name: str) -> Any:
+    """A module of these tests under a name of its own: tests are no package."""
+    spec = importlib.util.spec_from_file_location(f"towernmt_serve_{Path(name).name}", HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+load("echo_engine")
+
+
+class ServerProcess:
+    """`towernmt serve` in a process of its own.
+
+    Attributes:
+        port: at which it listens.
+        lines: what it has logged, as JSON.
+    """
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "towernmt", "serve", "--port", "0", *arguments]
+        if not any(argument == "--model" for argument in arguments):
+            command += ["--model", f"de-en={ECHO}"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **environment})
+        self.lines: list[dict[str, Any]] = []
+        self._new: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.port = int(self.wait_for("Listening at")["message"].rstrip(".").rpartition(":")[2])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def wait_for(self, text: str) -> dict[str, Any]:
+        """The next line of the log with this text."""
+        while (line := self._new.get(timeout=SECONDS)) is not None:
+            if text in json.dumps(line, ensure_ascii=False):
+                return line
+        raise AssertionError(f"the server has ended ({self.process.wait()}): {self.lines}")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it; its status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(SECONDS)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for text in self.process.stderr:
+            line = json.loads(text) if text.startswith("{") else {"message": text}
+            self.lines.append(line)
+            self._new.put(line)
+        self._new.put(None)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts servers, which end with the test."""
+    started = []
+
+    def begin(*arguments: str, **environment: str) -> ServerProcess:
+        started.append(ServerProcess(*arguments, **environment))
+        return started[-1]
+
+    yield begin
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    """A server as a process, for tests that leave it as it was."""
+    started = ServerProcess("--header-seconds", "1", "--body-seconds", "1", "--max-characters", "2000",
+                            "--max-body", "20000", "--max-segments", "50", "--max-texts", "20")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def make_client() -> Iterator[Callable[..., Any]]:
+    """A client of a server within this process.
+
+    Its arguments: `limits` and `access` by their fields, and `models`, engines by directions.
+    """
+    from starlette.testclient import TestClient
+    from towernmt_serve_echo_engine import Echo  # type: ignore[import-not-found]
+
+    from towernmt.serve.app import make_app
+    from towernmt.serve.engine.models import Models
+    from towernmt.serve.engine.opening import OpenedModel
+    from towernmt.serve.engine.served_model import ServedModel
+    from towernmt.serve.languages import parse_direction
+    from towernmt.serve.limits import Limits
+    from towernmt.serve.service import Access, Service
+
+    services = []
+
+    def make(limits: dict[str, Any] | None = None, access: dict[str, Any] | None = None,
+             models: dict[str, Any] | None = None, queue: int = 5000) -> Any:
+        def opened(engine: Any) -> Callable[[], OpenedModel]:
+            return lambda: OpenedModel(engine, "echo", getattr(engine, "alternatives", 1),
+                                       getattr(engine, "aligns", False), getattr(engine, "constrains", False))
+
+        served = [ServedModel(parse_direction(direction), "echo", opened(engine), 16, queue)
+                  for direction, engine in (models or {"de-en": Echo()}).items()]
+        services.append(Service(Models(served), Limits(**(limits or {})), Access(**(access or {}))))
+        client = TestClient(make_app(services[-1]), raise_server_exceptions=False)
+        client.service = services[-1]  # type: ignore[attr-defined]
+        return client
+
+    yield make
+    for service in services:
+        service.close()

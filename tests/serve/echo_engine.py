@@ -1,0 +1,54 @@
+"""An engine of one's own, as users write them: each word becomes its capitals."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from towernmt.core.errors import DataError
+from towernmt.predict.alignment.word_alignment import WordAlignment
+from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
+from towernmt.predict.lines.options import LineOptions
+
+
+class Echo:
+    """Answers at once, or after the seconds that the environment's ECHO_SECONDS says."""
+
+    alternatives = 3
+    aligns = True
+    constrains = True
+
+    def __init__(self) -> None:
+        self.mark = os.environ.get("ECHO_MARK", "")
+        if file := os.environ.get("ECHO_FILE"):
+            with open(file, encoding="utf-8") as stream:
+                self.mark = stream.read().strip()
+            if self.mark == "broken":
+                raise DataError(f"{file}: this model is broken.")
+
+    def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
+        time.sleep(float(os.environ.get("ECHO_SECONDS", "0")))
+        given = options or [LineOptions()] * len(lines)
+        return [self._one(line, asked) for line, asked in zip(lines, given, strict=True)]
+
+    def _one(self, line: str, asked: LineOptions) -> Translation:
+        if line == "kill me":
+            raise RuntimeError(line)
+        text = (self.mark + " " if self.mark else "") + line.upper()
+        terms = asked.terminology.found(line) if asked.terminology else []
+        for term in terms:
+            text = text.replace(term.source.upper(), term.target)
+        if asked.prefix:
+            text = f"{asked.prefix} {text}"
+        hypotheses = []
+        for number in range(asked.n_best or 1):
+            words = [*text.split(), *(["AGAIN"] * number)]
+            weights = np.eye(len(words), len(line.split()), dtype=np.float32)
+            details = TokenDetails([], [], None, None, None, None, WordAlignment(line.split(), words, weights))
+            hypotheses.append(Hypothesis(" ".join(words), -0.5 - number, details))
+        found = Translation(hypotheses)
+        found.terms = terms
+        return found

@@ -1,0 +1,131 @@
+"""Who may ask, how often, and from which pages."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.serve.refusal import Refusal
+from towernmt.serve.web.keys import KeysFile, add_key
+from towernmt.serve.web.rates import Rates
+
+ASKED = {"q": "gut", "source": "de", "target": "en"}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return tmp_path / "keys.jsonl"
+
+
+def test_the_file_holds_no_key_and_is_its_owners_alone(keys):
+    key = add_key(keys, "anna")
+    secret = key.split("_", 2)[2]
+    assert secret not in keys.read_text() and stat.S_IMODE(keys.stat().st_mode) == 0o600
+    assert add_key(keys, "bert") != key
+    hashes = [json.loads(line)["hash"] for line in keys.read_text().splitlines()]
+    assert len(set(hashes)) == 2
+
+
+def test_a_key_comes_as_each_client_sends_it(make_client, keys):
+    key = add_key(keys, "anna")
+    client = make_client(access={"keys": KeysFile(keys)})
+    for headers in ({"Authorization": f"Bearer {key}"}, {"Authorization": f"DeepL-Auth-Key {key}:fx"},
+                    {"X-API-Key": key}):
+        assert client.post("/translate", json=ASKED, headers=headers).status_code == 200
+    for name in ("api_key", "apiKey", "auth_key"):
+        assert client.post("/translate", json={**ASKED, name: key}).status_code == 200
+        assert client.post("/translate", data={**ASKED, name: key}).status_code == 200
+        assert client.get("/translate", params={**ASKED, name: key}).status_code == 200
+
+
+def test_no_key_and_a_wrong_one_are_refused(make_client, keys):
+    key = add_key(keys, "anna")
+    client = make_client(access={"keys": KeysFile(keys)})
+    assert client.post("/translate", json=ASKED).status_code == 401
+    for wrong in ("x", key[:-1], key + "x", "tnmt__", f"tnmt_{'0' * 12}_{key.split('_', 2)[2]}"):
+        assert client.post("/translate", json={**ASKED, "api_key": wrong}).status_code == 403
+    for path in ("/health", "/ready", "/metrics", "/languages"):
+        assert client.get(path).status_code == 200
+
+
+def test_a_changed_file_counts_at_once_and_a_damaged_one_changes_nothing(make_client, keys):
+    add_key(keys, "anna")
+    client = make_client(access={"keys": KeysFile(keys)})
+    key = add_key(keys, "bert")
+    assert client.post("/translate", json={**ASKED, "api_key": key}).status_code == 200
+    keys.write_text("damaged\n")
+    assert client.post("/translate", json={**ASKED, "api_key": key}).status_code == 200
+    with pytest.raises(DataError, match="line 1"):
+        KeysFile(keys)
+
+
+def test_the_command_makes_lists_and_removes_keys(keys, capsys):
+    assert main(["serve-keys", "add", "anna", "--keys", str(keys), "--rate", "60", "--admin"]) == 0
+    key = capsys.readouterr().out.strip()
+    assert KeysFile(keys).find(key).name == "anna"  # type: ignore[union-attr]
+    assert main(["serve-keys", "add", "anna", "--keys", str(keys)]) == 1
+    assert main(["serve-keys", "list", "--keys", str(keys)]) == 0
+    assert capsys.readouterr().out == "anna  60 requests a minute  admin\n"
+    assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 0
+    assert KeysFile(keys).find(key) is None
+    assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 1
+    with pytest.raises(SettingsError, match="serve-keys add"):
+        KeysFile(keys.with_name("others"))
+
+
+def test_rates_are_of_each_caller_and_fill_again():
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+    for _ in range(2):
+        rates.take("anna", "requests", 1, 2)
+    with pytest.raises(Refusal) as refusal:
+        rates.take("anna", "requests", 1, 2)
+    assert refusal.value.status == 429 and refusal.value.retry_after == 30
+    rates.take("bert", "requests", 1, 2)
+    now[0] = 30.0
+    rates.take("anna", "requests", 1, 2)
+    with pytest.raises(Refusal):
+        rates.take("anna", "requests", 1, 2)
+
+
+def test_a_rate_is_refused_with_the_seconds_to_wait(make_client, keys):
+    key = add_key(keys, "anna", rate=2)
+    client = make_client(access={"keys": KeysFile(keys)})
+    answers = [client.post("/translate", json={**ASKED, "api_key": key}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert int(answers[2].headers["retry-after"]) >= 29
+    wide = make_client(access={"characters": 5})
+    answers = [wide.post("/translate", json=ASKED) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+
+def test_pages_of_allowed_sites_may_ask(make_client):
+    client = make_client(access={"origins": ["https://example.org"]})
+    asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    assert client.options("/translate", headers=asked).headers["access-control-allow-origin"] == "https://example.org"
+    other = client.options("/translate", headers={**asked, "Origin": "https://example.net"})
+    assert "access-control-allow-origin" not in other.headers
+    assert "access-control-allow-origin" not in make_client().post("/translate", json=ASKED, headers=asked).headers
+
+
+def test_only_an_admin_exchanges_models(make_client, keys):
+    anna, root = add_key(keys, "anna"), add_key(keys, "root", admin=True)
+    client = make_client(access={"keys": KeysFile(keys)})
+    assert client.post("/admin/exchange", json={"api_key": anna}).status_code == 403
+    answer = client.post("/admin/exchange", json={"api_key": root})
+    assert (answer.status_code, answer.json()) == (200, {"exchanged": ["de-en"], "failed": {}})
+    assert make_client().post("/admin/exchange").status_code == 403
+
+
+def test_metrics_are_as_prometheus_reads_them(make_client):
+    client = make_client()
+    client.post("/translate", json=ASKED)
+    lines = client.get("/metrics").text.splitlines()
+    assert 'towernmt_requests_total{route="/translate",status="200"} 1' in lines
+    assert 'towernmt_characters_total{direction="de-en"} 3' in lines
+    assert 'towernmt_request_seconds_bucket{route="/translate",le="+Inf"} 1' in lines
+    assert 'towernmt_queue_sentences{direction="de-en"} 0' in lines

@@ -1,0 +1,118 @@
+"""DeepL's interface, as its official clients speak it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+GLOSSARY = {"name": "ours", "source_lang": "de", "target_lang": "en", "entries": "haus\thouse", "entries_format": "tsv"}
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+def test_a_text_is_translated_with_what_it_costs(client):
+    answer = client.post("/v2/translate", json={"text": ["guten tag"], "source_lang": "DE", "target_lang": "EN-US"})
+    assert answer.json() == {"translations": [
+        {"detected_source_language": "DE", "text": "GUTEN TAG", "billed_characters": 9}]}
+    assert client.get("/v2/usage").json()["character_count"] == 9
+
+
+def test_several_texts_come_in_a_form_by_one_name(client):
+    answer = client.post("/v2/translate", data={"text": ["eins", "zwei"], "target_lang": "EN"})
+    assert [one["text"] for one in answer.json()["translations"]] == ["EINS", "ZWEI"]
+
+
+def test_the_terms_of_a_glossary_come(client):
+    made = client.post("/v2/glossaries", json=GLOSSARY)
+    assert made.status_code == 201 and made.json()["entry_count"] == 1
+    asked = {"text": "das haus", "source_lang": "de", "target_lang": "en", "glossary_id": made.json()["glossary_id"]}
+    assert client.post("/v2/translate", json=asked).json()["translations"][0]["text"] == "DAS house"
+
+
+@pytest.mark.parametrize(("path", "values", "status", "sentence"), [
+    ("/v2/translate", {"target_lang": "en"}, 400, "'text' is missing"),
+    ("/v2/translate", {"text": "a"}, 400, "'target_lang' is missing"),
+    ("/v2/translate", {"text": "a", "target_lang": "xx"}, 400, "no language"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "formality": "more"}, 400, "formality"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "style_id": "1"}, 400, "style_id"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "glossary_id": "1"}, 400, "source_lang"),
+    ("/v2/translate", {"text": "a", "source_lang": "de", "target_lang": "en", "glossary_id": "1"}, 404, "glossary"),
+    ("/v2/glossaries", {**GLOSSARY, "entries": "haus"}, 400, "Line 1"),
+    ("/v2/glossaries", {**GLOSSARY, "entries": ""}, 400, "missing"),
+    ("/v2/glossaries", {**GLOSSARY, "target_lang": "fr"}, 400, "no model from de to fr"),
+    ("/v2/glossaries", {**GLOSSARY, "entries_format": "xls"}, 400, "tsv, csv"),
+    ("/v2/document/1", {"document_key": "1"}, 404, "no such document"),
+    ("/v2/nothing", {}, 404, "nothing at this address")])
+def test_what_cannot_be_is_one_message(client, path, values, status, sentence):
+    answer = client.post(path, json=values)
+    assert answer.status_code == status and sentence in answer.json()["message"]
+
+
+def test_glossaries_are_their_callers_alone(make_client, tmp_path):
+    from towernmt.serve.web.keys import KeysFile, add_key
+
+    anna, bert = (add_key(tmp_path / "keys", name) for name in ("anna", "bert"))
+    client = make_client(access={"keys": KeysFile(tmp_path / "keys")})
+    made = client.post("/v2/glossaries", json=GLOSSARY, headers={"Authorization": f"DeepL-Auth-Key {anna}"}).json()
+    path = f"/v2/glossaries/{made['glossary_id']}"
+    assert client.get(path, headers={"Authorization": f"DeepL-Auth-Key {bert}"}).status_code == 404
+    assert client.get(path, headers={"Authorization": f"DeepL-Auth-Key {anna}"}).status_code == 200
+
+
+def test_glossaries_are_kept_in_a_file(tmp_path):
+    from towernmt.serve.glossaries import Dictionary, Glossaries
+
+    made = Glossaries(tmp_path / "glossaries.json").add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
+    assert Glossaries(tmp_path / "glossaries.json").get("anna", made.number) == made
+
+
+@pytest.mark.processes
+def test_the_client_of_python_translates_texts_and_documents(server):
+    deepl = pytest.importorskip("deepl")
+    client = deepl.DeepLClient("any", server_url=server.url)
+    found = client.translate_text(["guten tag", "gute nacht"], source_lang="DE", target_lang="EN-US")
+    assert [(one.text, one.detected_source_lang, one.billed_characters) for one in found] == [
+        ("GUTEN TAG", "DE", 9), ("GUTE NACHT", "DE", 10)]
+    assert [one.code for one in client.get_source_languages()] == ["DE"]
+    assert [one.code for one in client.get_target_languages()] == ["EN-GB", "EN-US"] or (
+        [one.code for one in client.get_target_languages()] == ["EN-US", "EN-GB"])
+    assert client.get_usage().character.count >= 19
+    written = io.BytesIO()
+    status = client.translate_document(b"erste\n\nzweite zeile\n", written, source_lang="DE",
+                                       target_lang="EN-US", filename="brief.txt")
+    assert (written.getvalue(), status.billed_characters) == (b"ERSTE\n\nZWEITE ZEILE\n", 20)
+    with pytest.raises(deepl.DeepLException, match="'XX' is no language"):
+        client.translate_text("a", target_lang="XX")
+
+
+@pytest.mark.processes
+def test_the_client_of_python_has_its_glossaries(server):
+    deepl = pytest.importorskip("deepl")
+    client = deepl.DeepLClient("any", server_url=server.url)
+    glossary = client.create_glossary("ours", "DE", "EN", {"haus": "house", "hund": "dog"})
+    assert client.get_glossary_entries(glossary) == {"haus": "house", "hund": "dog"}
+    found = client.translate_text("haus und hund", source_lang="DE", target_lang="EN-GB", glossary=glossary)
+    assert found.text == "house UND dog"
+    assert glossary.glossary_id in [one.glossary_id for one in client.list_glossaries()]
+    client.delete_glossary(glossary)
+    with pytest.raises(deepl.GlossaryNotFoundException):
+        client.get_glossary(glossary.glossary_id)
+
+    entries = deepl.api_data.MultilingualGlossaryDictionaryEntries
+    several = client.create_multilingual_glossary("several", [entries("de", "en", {"haus": "house"})])
+    assert several.dictionaries[0].entry_count == 1
+    client.update_multilingual_glossary_dictionary(several, entries("de", "en", {"hund": "dog"}))
+    kept = client.get_multilingual_glossary_entries(several, "de", "en").dictionaries[0].entries
+    assert kept == "haus\thouse\nhund\tdog"
+    client.replace_multilingual_glossary_dictionary(several, entries("de", "en", {"katze": "cat"}))
+    assert client.update_multilingual_glossary_name(several, "one").name == "one"
+    assert client.translate_text("katze", source_lang="DE", target_lang="EN-GB", glossary=several).text == "cat"
+    client.delete_multilingual_glossary_dictionary(several, source_lang="de", target_lang="en")
+    assert client.get_multilingual_glossary(several.glossary_id).dictionaries == []
+    client.delete_multilingual_glossary(several)
+    assert several.glossary_id not in [one.glossary_id for one in client.list_multilingual_glossaries()]
+    assert [(pair.source_lang, pair.target_lang) for pair in client.get_glossary_languages()] == [("de", "en")]

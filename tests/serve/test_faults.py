@@ -1,0 +1,210 @@
+"""What slow, broken, hostile and oversized requests get from a real server: a table, a line for each.
+
+Behind each of them the server is asked something ordinary, and must answer.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.processes
+TIMEOUT = 10.0
+GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
+
+
+def exchange(port: int, *parts: bytes | float, half_close: bool = False) -> bytes:
+    """All that comes back for bytes that are sent; a number is a pause in seconds."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
+        try:
+            for part in parts:
+                if isinstance(part, float):
+                    time.sleep(part)
+                else:
+                    connection.sendall(part)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+        except OSError:     # it has answered already, and closed
+            pass
+        found = b""
+        try:
+            while part := connection.recv(65536):
+                found += part
+        except OSError:
+            pass
+        return found
+
+
+def post(body: bytes, *headers: str, path: str = "/translate", method: str = "POST", kind: str = "application/json",
+         length: int | None = None) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: a", "Connection: close", *headers]
+    if kind:
+        lines.append(f"Content-Type: {kind}")
+    if not any(header.lower().startswith("transfer-encoding") for header in headers):
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return "\r\n".join([*lines, "", ""]).encode("utf-8") + body
+
+
+def form(text: str) -> bytes:
+    return post(text.encode(), kind="application/x-www-form-urlencoded")
+
+
+def asked(**values: Any) -> bytes:
+    return post(json.dumps({"q": "guten tag", "source": "de", "target": "en", **values}).encode())
+
+
+def multipart(body: str) -> bytes:
+    return post(body.encode(), kind="multipart/form-data; boundary=b", path="/v2/document")
+
+
+def document(name: str, content: str = "guten tag", **fields: str) -> bytes:
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
+             for field, value in {"target_lang": "en", **fields}.items()]
+    return multipart("".join(parts) + f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+                     f'\r\n{content}\r\n--b--\r\n')
+
+
+CLOSED = 0
+"""No answer: the connection is closed."""
+TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
+    # slow
+    "a connection that says nothing": ([], 408, "did not come in time"),
+    "headers that never end": ([b"POST /translate HTTP/1.1\r\nHost: a\r\n"], 408, "did not come in time"),
+    "headers a few bytes at a time": ([b"POST /translate HTTP/1.1\r\n", *[b"X-A: b\r\n", 0.4] * 5], 408, "in time"),
+    "half a body": ([post(GOOD[:20], length=len(GOOD))], 408, "did not come within"),
+    "a body a byte at a time": ([post(b"{", length=60), *[0.4, b" "] * 5], 408, "did not come within"),
+    "chunks that never end": ([post(b"5\r\n{\"q\":", "Transfer-Encoding: chunked")], 408, "did not come within"),
+    # broken
+    "no HTTP": ([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"], 400, "Invalid HTTP"),
+    "a line that is no request": ([b"HELLO\r\n\r\n"], 400, "Invalid HTTP"),
+    "no Host": ([b"GET /health HTTP/1.1\r\n\r\n"], 400, "Invalid HTTP"),
+    "two lengths": ([post(GOOD, "Content-Length: 5")], 400, "Invalid HTTP"),
+    "a length below zero": ([post(GOOD, length=-1)], 400, "Invalid HTTP"),
+    "a length that is no number": ([post(b"", "Content-Length: many")], 400, "Invalid HTTP"),
+    "a length and chunks": ([post(GOOD, "Transfer-Encoding: chunked", "Content-Length: 5")], 408, "come within"),
+    "an encoding that nobody knows": ([post(GOOD, "Transfer-Encoding: zip")], 400, "Invalid HTTP"),
+    "a chunk without a size": ([post(b"zz\r\nab\r\n0\r\n\r\n", "Transfer-Encoding: chunked")], CLOSED, ""),
+    "JSON that is cut off": ([post(GOOD[:-5])], 400, "This is no JSON"),
+    "JSON that is a list": ([post(b"[]")], 400, "Send a JSON object"),
+    "JSON that is not UTF-8": ([post(b'{"q": "\xff\xfe"}')], 400, "not encoded as UTF-8"),
+    "JSON with half a surrogate": ([post(b'{"q": "\\ud800", "source": "de", "target": "en"}')], 400, "UTF-8"),
+    "a form that is not UTF-8": ([form("q=%ff%fe&source=de&target=en")], 400, "not encoded as UTF-8"),
+    "a query that is not UTF-8": ([post(b"", path="/translate?q=%ff", kind="")], 400, "not encoded as UTF-8"),
+    "a form of parts without an end": ([multipart("--b\r\nContent-Disposition: form-data; name=")], 400, "missing"),
+    "a form of parts without a boundary": ([post(b"--b", kind="multipart/form-data")], 400, "The form is broken"),
+    "XML in place of JSON": ([post(b"<q>guten tag</q>", kind="application/xml")], 415, "send JSON or a form"),
+    # hostile
+    "JSON a hundred thousand lists deep": ([post(b'{"q": ' + b"[" * 9_000 + b"]" * 9_000 + b"}")], 400, "too deeply"),
+    "a number of ten thousand digits": ([post(b'{"q": ' + b"1" * 10_000 + b"}")], 400, "too long"),
+    "JSON with NaN": ([post(b'{"q": NaN, "source": "de", "target": "en"}')], 400, "'q' must be a text"),
+    "a path out of the folder": ([post(b"", path="/../../etc/passwd", method="GET")], 404, "nothing at this address"),
+    "a path out of the folder in percent": ([post(b"", path="/%2e%2e%2fetc/passwd", method="GET")], 404, "nothing"),
+    "a number of a document that is a path": (
+        [post(b"", path="/download_file/..%2f..%2fetc/passwd", method="GET")], 404, "nothing at this address"),
+    "a file that is named as a path": ([document("../../etc/passwd")], 400, "are not translated here"),
+    "a file that is not UTF-8 by its name": ([document("a.exe")], 400, "are not translated here"),
+    "a thousand headers": ([post(GOOD, *[f"X-{number}: {'a' * 40}" for number in range(1000)])], 431, "headers are"),
+    "a header of a megabyte": ([post(GOOD, "X-A: " + "a" * 1_000_000)], 400, "Invalid HTTP"),
+    "an address of a megabyte": ([post(GOOD, path="/" + "a" * 1_000_000)], 400, "Invalid HTTP"),
+    "a header with a line break in its value": ([post(b"", "X-A: b\r\n c", method="GET", path="/health")], 200, "ok"),
+    "another method": ([post(GOOD, method="DELETE")], 405, "another method"),
+    "a method that there is not": ([post(GOOD, method="BREW")], 405, "another method"),
+    "CONNECT": ([b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"], 404, "nothing"),
+    "a web socket": ([b"GET /translate HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n"
+                      b"Sec-WebSocket-Key: a\r\n\r\n"], 400, "missing"),
+    "a field that is an object": ([asked(q={"a": 1})], 400, "'q' must be a text"),
+    "a field that is given twice": ([form("q=a&source=de&source=en&target=en")], 400, "given 2 times"),
+    "a target that is a script": ([asked(target="<script>alert(1)</script>")], 400, "is no language"),
+    "two thousand fields": ([form("&".join(f"a{number}=1" for number in range(2000)))], 400, "more than 1000 fields"),
+    # oversized
+    "a body that says it is too large": ([post(GOOD, length=10 ** 12)], 413, "larger than"),
+    "a body that is too large": ([post(b" " * 100_000)], 413, "larger than"),
+    "chunks that are too large": ([post((b"4e20\r\n" + b" " * 20_000 + b"\r\n") * 2 + b"0\r\n\r\n",
+                                        "Transfer-Encoding: chunked")], 413, "larger than"),
+    "a text that is too long": ([asked(q="ab " * 1000)], 413, "3000 characters"),
+    "too many texts": ([asked(q=["ab"] * 21)], 413, "21 texts"),
+    "too many sentences": ([asked(q="a\n" * 60)], 413, "60 sentences"),
+    "too many alternatives": ([asked(alternatives=10 ** 9)], 400, "from 0 to 100"),
+    # odd, and right
+    "two requests at once": ([b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", post(b"", path="/health", method="GET")],
+                             200, "ok"),
+    "an empty text": ([asked(q="")], 200, "translatedText"),
+    "only white space": ([asked(q=" \n\t\n ")], 200, "translatedText"),
+    "NUL and control characters": ([asked(q="guten\x00 \x1b[31mtag\u2028")], 200, "GUTEN"),
+    "HTTP/1.0": ([b"GET /health HTTP/1.0\r\n\r\n"], 200, "ok"),
+    "HEAD": ([post(b"", path="/health", method="HEAD", kind="")], 200, ""),
+    "an offer to wait for 100": ([post(GOOD, "Expect: 100-continue")], 100, "GUTEN TAG"),
+}
+"""What is sent, the status of the first answer, and what is in it."""
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_a_request_gets_its_answer(server, case):
+    parts, status, words = TABLE[case]
+    answer = exchange(server.port, *parts)
+    if status == CLOSED:
+        assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 408")), answer
+    else:
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode()) and words in answer.decode(), answer[:400]
+        assert b"Traceback" not in answer and b"/towernmt/" not in answer
+    assert is_well(server)
+
+
+def is_well(server: Any) -> bool:
+    request = urllib.request.Request(f"{server.url}/translate", GOOD, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        return bool(json.load(answer) == {"translatedText": "GUTEN TAG"})
+
+
+def test_the_table_is_long_enough():
+    assert len(TABLE) >= 30
+
+
+def test_what_users_wrote_is_not_in_the_log(server):
+    secret = "geheimniswort"
+    for body in (GOOD.replace(b"guten tag", secret.encode()), b'{"q": "%s' % secret.encode()):
+        exchange(server.port, post(body), post(body, path=f"/{secret}"), post(body, path=f"/translate?q={secret}"))
+    exchange(server.port, asked(q="kill me"))
+    assert is_well(server)
+    failures = [line for line in server.lines if line.get("level") == "error"]
+    assert failures and failures[-1]["error"] == "RuntimeError" and "at" in failures[-1]
+    told = json.dumps(server.lines)
+    assert secret not in told and "kill me" not in told
+
+
+def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
+    server = start("--seconds", "1", "--max-document", "20000000", "--max-document-characters", "20000000")
+    boundary = document("a.txt", "a" * 8_000_000, source_lang="de")
+    told = json.loads(exchange(server.port, boundary).rpartition(b"\r\n")[2])
+    path, key = f"/v2/document/{told['document_id']}", f"document_key={told['document_key']}"
+    while b'"done"' not in exchange(server.port, post(b"", path=f"{path}?{key}", kind="", method="GET")):
+        time.sleep(0.1)
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
+        connection.sendall(post(b"", path=f"{path}/result?{key}", kind="", method="GET"))
+        time.sleep(2.5)         # it gives up after one second
+        size = 0
+        try:
+            while part := connection.recv(1_000_000):
+                size += len(part)
+        except OSError:
+            pass
+    assert size < 8_000_000
+    assert is_well(server)
+
+
+def test_a_client_that_goes_frees_its_place(start: Callable[..., Any]):
+    server = start("--max-queue", "4", "--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.3")
+    texts = post(json.dumps({"q": ["a", "b", "c", "d"], "source": "de", "target": "en"}).encode())
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
+            connection.sendall(texts)
+            time.sleep(0.1)
+    line = server.wait_for('"status": 499')
+    assert line["route"] == "/translate"
+    assert is_well(server)

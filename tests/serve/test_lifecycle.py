@@ -1,0 +1,117 @@
+"""A server as a process: it starts, exchanges its model without a pause, and stops when all is answered."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def own_log():
+    """The log of this process is as before, whatever a command in it has done."""
+    logs = [logging.getLogger(name) for name in ("towernmt", "uvicorn.error")]
+    former = [(log, list(log.handlers), log.level, log.propagate) for log in logs]
+    yield
+    for log, handlers, level, propagate in former:
+        log.handlers[:], log.propagate = handlers, propagate
+        log.setLevel(level)
+
+
+def translate(server, text="gut", timeout=30.0):
+    """The status and the answer; 0 where nobody listens."""
+    body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
+    asked = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=timeout) as answer:
+            return answer.status, json.load(answer)["translatedText"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+    except OSError as error:
+        return 0, str(error)
+
+
+def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refused(start):
+    server = start(ECHO_SECONDS="1")
+    found: list[tuple[int, str]] = []
+    threads = [threading.Thread(target=lambda: found.append(translate(server))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while running(server) < 8:
+        pass
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_for("Stopping")
+    for thread in threads:
+        thread.join()
+    assert found == [(200, "GUT")] * 8
+    assert server.process.wait(30) == 0
+    assert translate(server)[0] == 0
+
+
+def running(server):
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("towernmt_requests_running ")))
+
+
+def test_a_model_is_exchanged_without_a_pause_and_a_broken_one_changes_nothing(start, tmp_path):
+    mark = tmp_path / "mark"
+    mark.write_text("first")
+    server = start(ECHO_FILE=str(mark))
+    statuses, over = [], threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            statuses.append(translate(server))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for text, words in (("second", "is ready after"), ("broken", "is not exchanged"), ("third", "is ready after")):
+            mark.write_text(text)
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for(words)
+            expected = "second GUT" if text == "broken" else f"{text} GUT"
+            while (now := translate(server)[1]) != expected:
+                assert now in ("first GUT", "second GUT")
+    finally:
+        over.set()
+        thread.join()
+    assert {status for status, _ in statuses} == {200}
+    assert {text for _, text in statuses} <= {"first GUT", "second GUT", "third GUT"}
+
+
+def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
+    server = start("--max-queue", "2", "--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.3")
+    found: list[tuple[int, str]] = []
+    threads = [threading.Thread(target=lambda: found.append(translate(server))) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    statuses = [status for status, _ in found]
+    assert set(statuses) == {200, 503} and statuses.count(200) >= 3
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["--model", "nowhere"], "from which language to which?"),
+    (["--model", "de-en=nowhere"], "nowhere: no run here"),
+    (["--model", "german=nowhere"], "'german' is no direction"),
+    (["--model", "de-en=nowhere", "--keys", "nowhere"], "no such file of keys"),
+    (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
+    (["--model", "de-en=nowhere.py:Engine"], "there is no file nowhere.py"),
+    (["--model", "de-en=nowhere", "--precision", "int8"], "--engine ctranslate2"),
+    (["--model", "de-en=nowhere", "--host", "192.0.2.1"], "cannot be opened")])
+def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):
+    from towernmt.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--port", "0", *arguments]) == 1
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,93 @@
+"""The interface of our own, and its description, which must be true."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+PATH = "/api/v1/translate"
+REQUESTS = [
+    {"text": "guten tag"}, {"text": ["eins zwei", "drei\n\nvier"], "source": "de", "target": "en"},
+    {"text": "guten tag", "n_best": 3, "alignments": True, "confidence": True, "source": "auto"},
+    {"text": "das haus", "glossary": {"haus": "house"}}, {"text": "das haus", "prefix": "Well,", "partial_word": False},
+    {"text": "das haus", "avoid": ["x"], "constraints": ["y"], "format": "text", "stream": False},
+    {"text": ["eins", "zwei\ndrei"], "stream": True}]
+WRONG = [{}, {"text": 3}, {"text": "a", "n_best": 0}, {"text": "a", "n_best": "b"}, {"text": "a", "stream": "perhaps"},
+         {"text": "a", "format": "pdf"}, {"text": "a", "glossary": ["b"]}, {"text": "a", "glossary": {"b": 1}},
+         {"text": "a", "sauce": "de"}, {"text": ["a", 1]}]
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+def validator(client, schema):
+    told = client.get("/api/v1/openapi.json").json()
+    return jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": told["components"]})
+
+
+@pytest.mark.parametrize("values", REQUESTS)
+def test_requests_and_answers_are_as_the_description_says(client, values):
+    validator(client, "Request").validate(values)
+    answer = client.post(PATH, json=values)
+    assert answer.status_code == 200, answer.text
+    if values.get("stream"):
+        for line in answer.text.splitlines():
+            validator(client, "Line").validate(json.loads(line))
+    else:
+        validator(client, "Answer").validate(answer.json())
+
+
+@pytest.mark.parametrize("values", WRONG)
+def test_what_the_description_forbids_is_refused(client, values):
+    assert not validator(client, "Request").is_valid(values)
+    answer = client.post(PATH, json=values)
+    assert answer.status_code == 400
+    validator(client, "Error").validate(answer.json())
+
+
+def test_every_described_path_and_method_is_there_and_no_other(client):
+    told = client.get("/api/v1/openapi.json").json()["paths"]
+    described = {(path, method.upper()) for path, methods in told.items() for method in methods}
+    there = {(route.path, method) for route in client.app._app.routes for method in route.methods - {"HEAD"}
+             if route.path.startswith("/api/")}
+    assert described == there
+    validator(client, "Models").validate(client.get("/api/v1/models").json())
+
+
+def test_n_best_scores_links_and_terms_are_those_of_the_search(client):
+    answer = client.post(PATH, json={"text": "das haus", "n_best": 2, "alignments": True, "glossary": {
+        "haus": "house"}}).json()
+    [text] = answer["translations"]
+    [sentence] = text["sentences"]
+    assert text["text"] == "DAS house" and sentence["words"] == ["das", "haus"]
+    assert sentence["terms"] == [{"source": "haus", "target": "house"}]
+    first, second = sentence["translations"]
+    assert (first["score"], second["score"], second["text"]) == (-0.5, -1.5, "DAS house AGAIN")
+    assert first["links"] == [[0, 0], [1, 1]]
+
+
+def test_sentences_are_streamed_as_lines_or_as_events(client):
+    asked = {"text": ["eins\nzwei", "drei"], "stream": True}
+    lines = [json.loads(line) for line in client.post(PATH, json=asked).text.splitlines()]
+    assert [(line.get("text"), line.get("sentence")) for line in lines[:-1]] == [(0, 0), (0, 1), (1, 0)]
+    assert lines[-1]["done"] and lines[-1]["translations"] == ["EINS\nZWEI", "DREI"]
+    events = client.post(PATH, json=asked, headers={"Accept": "text/event-stream"})
+    assert events.headers["content-type"].startswith("text/event-stream")
+    assert [json.loads(event.removeprefix("data: ")) for event in events.text.strip().split("\n\n")] == lines
+
+
+def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
+    from towernmt.predict.hypotheses import Hypothesis, Translation
+
+    def plain(lines, options):
+        return [Translation([Hypothesis(line, 0.0)]) for line in lines]
+
+    client = make_client(models={"de-en": plain})
+    for field, value, word in (("prefix", "a", "prefixes"), ("glossary", {"a": "b"}, "glossaries"),
+                               ("alignments", True, "alignments"), ("n_best", 2, "at most 1")):
+        answer = client.post(PATH, json={"text": "a", field: value})
+        assert answer.status_code == 400 and word in answer.json()["error"]

@@ -1,0 +1,69 @@
+"""A real, tiny model behind the server says what it says by itself, by each engine."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_path = Path(__file__).parents[1] / "engines" / "conftest.py"
+_spec = importlib.util.spec_from_file_location("towernmt_serve_runs", _path)
+assert _spec is not None and _spec.loader is not None
+_runs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_runs)
+run_on_disk, lines = _runs.run_on_disk, _runs.lines     # fixtures
+pytestmark = pytest.mark.thorough
+
+
+def served(make_client, run, **settings):
+    """A client of a server of this run."""
+    from towernmt.serve.engine.opening import EngineSettings, open_place
+
+    opened = open_place(str(run), EngineSettings(keep_graph=False, device="cpu", **settings))
+
+    class Engine:
+        alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains
+
+        def __call__(self, lines, options):
+            return opened.translate(lines, options)
+
+    return make_client(models={"de-en": Engine()})
+
+
+def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_client, run_on_disk, lines):
+    from towernmt.predict.translator import Translator
+
+    client = served(make_client, run_on_disk, alternatives=2)
+    asked = {"text": [line for line in lines if line], "n_best": 2, "alignments": True, "confidence": True}
+    found = client.post("/api/v1/translate", json=asked).json()["translations"]
+    translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True)
+    expected = translator.translate_nbest(asked["text"])
+    for text, translation in zip(found, expected, strict=True):
+        [sentence] = text["sentences"]
+        assert [one["text"] for one in sentence["translations"]] == [one.text for one in translation]
+        assert [one["score"] for one in sentence["translations"]] == pytest.approx(
+            [one.score for one in translation], abs=1e-3)
+        assert [list(link) for link in translation[0].links() or []] == sentence["translations"][0]["links"]
+        assert all(0 <= value <= 1 for value in sentence["translations"][0]["confidence"])
+
+
+def test_a_prefix_and_a_term_are_in_the_translation(make_client, run_on_disk):
+    client = served(make_client, run_on_disk)
+    forced = client.post("/api/v1/translate", json={"text": "w1 w2 w3", "prefix": "w9 w4"}).json()
+    assert forced["translations"][0]["text"].startswith("w9 w4")
+    glossary = {"name": "ours", "source_lang": "de", "target_lang": "en", "entries": "w2\tw11 w12"}
+    number = client.post("/v2/glossaries", json=glossary).json()["glossary_id"]
+    asked = {"text": "w1 w2 w3", "source_lang": "de", "target_lang": "en", "glossary_id": number}
+    assert "w11 w12" in client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
+
+
+def test_ctranslate2_says_the_same_and_refuses_what_it_lacks(make_client, run_on_disk, lines):
+    pytest.importorskip("ctranslate2")
+    texts = [line for line in lines if line]
+    ours, theirs = (served(make_client, run_on_disk, **settings).post("/translate", json={
+        "q": texts, "source": "de", "target": "en"}).json() for settings in ({}, {"engine": "ctranslate2"}))
+    assert ours == theirs
+    client = served(make_client, run_on_disk, engine="ctranslate2")
+    answer = client.post("/api/v1/translate", json={"text": "w1", "prefix": "w2"})
+    assert answer.status_code == 400 and "no prefixes" in answer.json()["error"]

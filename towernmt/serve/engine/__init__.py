@@ -1,0 +1,1 @@
+"""What translates behind the server: models by direction, each with a thread that batches what has queued."""
