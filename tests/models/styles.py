@@ -8,7 +8,7 @@ from towernmt.models import architecture
 
 _WORDS = {"source_vocab_size": 19, "target_vocab_size": 19}
 SIZES: dict[str, dict[str, Any]] = {
-    "transformer": {"hidden_size": 16, "filter_size": 24, "heads": 4, "encoder_layers": 2, "decoder_layers": 2,
+    "transformer": {"hidden_size": 16, "filter_size": 24, "heads": 4, "encoder_layers": 1, "decoder_layers": 2,
                     **_WORDS},
     "seq2seq": {"embedding_size": 6, "hidden_size": 8, **_WORDS},
     "rnnsearch": {"embedding_size": 6, "encoder_size": 4, "decoder_size": 8, "attention_size": 5, "read_out_size": 6,

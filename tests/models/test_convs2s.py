@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import towernmt_styles as styles
 import towernmt_tiny_models as tiny
-from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.convs2s.model import Convolution, ConvS2S, ConvS2SSettings, convolutions
 from towernmt.models.interface import shift_right
-from towernmt.models.kernels.precision import set_precision
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 INPUTS = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8)]
@@ -145,25 +144,6 @@ def test_gradients_into_the_encoder_are_divided_by_the_number_of_attentions():
             np.testing.assert_allclose(scaled[name] * 3, whole[name], rtol=1e-4, atol=1e-7, err_msg=name)
         if name.startswith("convs2s/decoder/"):
             np.testing.assert_allclose(scaled[name], whole[name], rtol=1e-5, atol=1e-7, err_msg=name)
-
-
-def test_bfloat16_stays_close_to_float32_and_keeps_parameters_in_it():
-    losses = {}
-    for precision in ("float32", "bfloat16"):
-        with tf.Graph().as_default() as graph:
-            set_precision(precision)
-            with TrainTowerContext(""):
-                cost = styles.make("convs2s").build_graph(*map(tf.constant, INPUTS))
-                gradients = tf1.gradients(cost, tf1.trainable_variables())
-            products = {op.get_attr("T") for op in graph.get_operations()
-                        if op.type in ("MatMul", "BatchMatMulV2", "Conv2D") and op.inputs[0].shape[0] != 1}
-            assert products == {tf.as_dtype(precision)}
-            assert {g.dtype for g in gradients} == {tf.float32} and cost.dtype == tf.float32
-            with tf1.Session() as session:
-                session.run(tf1.global_variables_initializer())
-                losses[precision] = session.run(cost)
-    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.01)
-    assert losses["bfloat16"] != losses["float32"]
 
 
 def test_initial_values_have_the_deviations_of_the_paper(graph):

@@ -19,7 +19,14 @@ from towernmt.models.kernels.precision import set_precision
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.limited_outputs import limited_to
 
-STYLES = [pytest.param(name, style, marks=[pytest.mark.thorough] if number or name != "transformer" else [])
+
+def marks_of(name: str, number: int) -> list[pytest.MarkDecorator]:
+    if number > 4:
+        return [pytest.mark.slow]
+    return [pytest.mark.thorough] if number or name != "transformer" else []
+
+
+STYLES = [pytest.param(name, style, marks=marks_of(name, number))
           for name, named in styles.STYLES.items() for number, style in enumerate(named)]
 """The first of the Transformer runs by default; of the others `test_a_step_gives_the_logits...` does."""
 DROPOUT = {"transformer": {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
@@ -30,17 +37,17 @@ RECURRENT_DROPOUT = {"dropout": 0.3, "embedding_dropout": 0.2}
 @pytest.mark.parametrize("name, style", STYLES)
 def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, name, style):
     """With a hypothesis a sentence and with three; a recurrent model by its loop, and by fused kernels."""
-    fetches = []
-    for beam, kernels in ((1, "loop"), (3, "fused")):
+    fetches, cases = [], ((1, "loop", 3), (3, "fused", tiny.TARGET.shape[1]))
+    for beam, kernels, steps in cases:
         model = styles.make(name, style, **({"kernels": kernels} if name in ("seq2seq", "rnnsearch") else {}))
         with tf1.variable_scope("", reuse=True) if fetches else nullcontext():
-            forced, steps, state = tiny.forced_and_stepwise(model, tiny.SOURCE, beam, scope=f"beam_{beam}")
-        fetches.append([forced, steps, state.memory, state.cache, state.step])
+            forced, logits, state = tiny.forced_and_stepwise(model, tiny.SOURCE, beam, f"beam_{beam}", steps)
+        fetches.append([forced, logits, state.memory, state.cache, state.step])
     with tf1.Session() as session:
         tiny.scramble(session)
         results = session.run(fetches)
-    for beam, (expected, got, memory, cache, step) in zip((1, 3), results, strict=True):
-        assert step == tiny.TARGET.shape[1]
+    for (beam, _, steps), (expected, got, memory, cache, step) in zip(cases, results, strict=True):
+        assert step == len(got) == steps
         for t, logits in enumerate(got):
             np.testing.assert_allclose(logits, np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
         assert {len(tensor) for tensor in tf.nest.flatten(memory) if tensor.shape[:1] != (1,)} == {2}
@@ -115,8 +122,7 @@ def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(g
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in ("transformer", "rnnsearch") else pytest.mark.thorough)
-    for name in tiny.MODELS])
+    pytest.param(name, marks=[] if name == "transformer" else pytest.mark.thorough) for name in tiny.MODELS])
 def test_towers_share_variables_and_a_clock_and_a_share_without_rows_counts_nothing(graph, name):
     model = tiny.make(name)
     with TrainTowerContext("tower0", index=0, total=2):

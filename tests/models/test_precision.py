@@ -33,6 +33,7 @@ def loss_and_gradients(precision: str):
             return products, session.run([cost, [tf.convert_to_tensor(g) for g in gradients]])
 
 
+@pytest.mark.thorough
 def test_bfloat16_rounds_the_factors_of_every_product_and_nothing_else():
     products, (loss, gradients) = loss_and_gradients("float32")
     rounded_products, (rounded_loss, rounded_gradients) = loss_and_gradients("bfloat16")

@@ -7,6 +7,7 @@ import pytest
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import products
+from towernmt.models.kernels.once import made_once
 from towernmt.models.kernels.precision import affine, matmul
 from towernmt.models.kernels.products import product_over_rows
 
@@ -18,7 +19,7 @@ def avx2_only(monkeypatch):
 
 def filled(graph) -> list[int]:
     """The depths of the tensors that were filled up, in the order of their operations."""
-    return [int(op.inputs[0].shape[1]) for op in graph.get_operations() if op.type in ("Pad", "PadV2")]
+    return [int(op.inputs[0].shape[-1]) for op in graph.get_operations() if op.type in ("Pad", "PadV2")]
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -66,3 +67,19 @@ def test_the_gradients_of_an_affine_map_are_those_of_numpy(graph, depth, output,
     for ours, exact in ((got, x @ kernel + bias), (dx, dy @ kernel.T), (dbias, dy.sum(0)),
                         (dkernel.T if transpose else dkernel, x.T @ dy)):
         np.testing.assert_allclose(ours, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("output", [512, 6])
+def test_steps_of_decoding_multiply_by_filled_kernels_and_give_what_numpy_gives(graph, output, transpose):
+    x, kernel, bias = drawn(9, 3), drawn(3, output), drawn(output)
+    weights = tf1.get_variable("kernel", initializer=kernel), tf1.get_variable("bias", initializer=bias)
+    given = tf.transpose(weights[0]) if transpose else weights[0]
+    with made_once():
+        products = [affine(tf.constant(x), given, weights[1], transpose) for _ in range(2)]
+        products.append(matmul(tf.constant(x), weights[0]))
+    assert len(filled(graph)) == (0 if output == 6 else 2 + transpose) and products[0].shape == (9, output)
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for product, expected in zip(session.run(products), [x @ kernel + bias] * 2 + [x @ kernel], strict=True):
+            np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-5)

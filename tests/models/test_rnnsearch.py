@@ -127,7 +127,9 @@ class Reference:
         return np.tanh(hidden) if self.s.read_out == "tanh" else hidden
 
 
-@pytest.mark.parametrize("style", styles.STYLES["rnnsearch"])
+@pytest.mark.parametrize("style", [
+    pytest.param(style, marks=[pytest.mark.thorough] if style in ("lstm", "deep", "adapted") else [])
+    for style in styles.STYLES["rnnsearch"]])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
     model = styles.make("rnnsearch", style)
     with PredictTowerContext(""):

@@ -40,7 +40,7 @@ def logits_of(model, source, values=None) -> tuple[np.ndarray, dict[str, np.ndar
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
 def test_a_model_with_factors_is_one_without_whose_words_are_words_with_their_factors(name, kind):
     model = make(name, kind)
     got, values = logits_of(model, SOURCE)

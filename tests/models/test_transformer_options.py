@@ -35,8 +35,13 @@ STYLES = {
     "DeepNorm and GEGLU": {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm",
                            "feed_forward": "geglu", "encoder_layers": 2},
     "LHUC": {"lhuc": True},
+    "biases and swish": {"attention_biases": True, "feed_forward": "swish", "first_position": 1, "source_end": False,
+                         "norm_epsilon": 0.1},
+    "rotary positions, biases and GELU": {
+        "attention_biases": True, "feed_forward": "gelu_sigmoid", "positions": "rotary"},
+    "post-norm and the other GELU": {"feed_forward": "gelu_tanh", "preprocess": "", "postprocess": "drn"},
 }
-CACHES = ("relative positions", "rotary positions and SwiGLU", "SSRU")
+CACHES = ("relative positions", "rotary positions and SwiGLU", "SSRU", "biases and swish")
 """The styles whose stepwise decoding keeps something of its own."""
 
 
@@ -46,20 +51,32 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 GATES = {"glu": sigmoid, "swiglu": lambda x: x * sigmoid(x),
          "geglu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2}
+ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "swish": GATES["swiglu"],
+               "gelu_sigmoid": lambda x: x * sigmoid(1.702 * x),
+               "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))}
 
 
 class Reference(plain.Reference):
     """The plain forward pass, with the options as their papers have them."""
 
+    def logits(self, source, target_in):
+        return super().logits(source if self.s.source_end else source[:-1], target_in)
+
     def embed(self, ids, role, stack):
         if self.s.positions in ("relative", "rotary"):
             return self.v[self.table(role)][ids] * math.sqrt(self.s.hidden_size)
-        return super().embed(ids, role, stack)
+        first = self.s.first_position       # the position of a word is the number of those before it, and `first`
+        return super().embed(np.concatenate([ids[:1]] * first + [ids]), role, stack)[first:]
+
+    def bias(self, name):
+        return self.v[name] if self.s.attention_biases else 0.0
 
     def norm(self, x, scope):
         if self.s.norm == "rms":
             return x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-6) * self.v[f"{scope}/scale"]
-        return super().norm(x, scope)
+        centred = x - x.mean(-1, keepdims=True)
+        y = centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + self.s.norm_epsilon)
+        return y * self.v[f"{scope}/scale"] + self.v[f"{scope}/offset"]
 
     def sublayer(self, x, scope, name, layer):
         if self.s.decoder_cell == "ssru" and name == "self_attention" and "decoder" in scope:
@@ -86,15 +103,17 @@ class Reference(plain.Reference):
         return np.array(out)
 
     def feed_forward(self, x, scope):
-        if self.s.feed_forward == "relu":
-            return super().feed_forward(x, scope)
+        if self.s.feed_forward in ACTIVATIONS:
+            inner = ACTIVATIONS[self.s.feed_forward](self.affine(x, f"{scope}/feed_forward/inner"))
+            return self.affine(inner, f"{scope}/feed_forward/outer")
         gate, value = np.split(self.affine(x, f"{scope}/feed_forward/inner"), 2, -1)
         return self.affine(GATES[self.s.feed_forward](gate) * value, f"{scope}/feed_forward/outer")
 
     def packed_attention(self, x, scope, causal):
-        if self.s.positions not in ("relative", "rotary"):
-            return super().packed_attention(x, scope, causal)
         query, key, value = np.split(x @ self.v[f"{scope}/qkv/kernel"], 3, -1)
+        query = query + self.bias(f"{scope}/query_bias")
+        if self.s.positions not in ("relative", "rotary"):
+            return self.out(self.heads(query, key, value, causal), scope)
         size = self.s.hidden_size // self.s.heads
         out = np.zeros_like(query)
         for part in (slice(h * size, (h + 1) * size) for h in range(self.s.heads)):
@@ -103,7 +122,15 @@ class Reference(plain.Reference):
                 scores = [self.score(query[t, part], key[j, part], t, j, scope) for j in range(seen)]
                 weights = np.exp(scores - np.max(scores)) / np.exp(scores - np.max(scores)).sum()
                 out[t, part] = sum(w * self.value(value[j, part], t, j, scope) for j, w in enumerate(weights))
-        return out @ self.v[f"{scope}/output/kernel"]
+        return self.out(out, scope)
+
+    def cross_attention(self, x, memory, scope):
+        key, value = np.split(memory @ self.v[f"{scope}/kv/kernel"], 2, -1)
+        query = x @ self.v[f"{scope}/query/kernel"] + self.bias(f"{scope}/query/bias")
+        return self.out(self.heads(query, key, value, False), scope)
+
+    def out(self, context, scope):
+        return context @ self.v[f"{scope}/output/kernel"] + self.bias(f"{scope}/output/bias")
 
     def score(self, query, key, t, j, scope):
         if self.s.positions == "rotary":
@@ -149,9 +176,6 @@ def results(request):
             for t in range(TARGET.shape[1]):
                 logits, state = model.decode_step(tf.repeat(target_in[:, t], 2), state)
                 fetches["steps"].append(logits)
-            if request.param in CACHES:
-                search = SearchSettings(beam_size=2, length_penalty=0.0)
-                fetches["search"] = beam_search(model, tf.constant(SOURCE), tf.constant(SOURCE_LENGTH), search)
         values = plain.scrambled_variables(session)
         return {"settings": model.settings, "values": values, **session.run(fetches)}
 
@@ -171,16 +195,22 @@ def test_stepwise_decoding_with_an_option_gives_the_teacher_forced_logits(result
         np.testing.assert_allclose(logits, np.repeat(results["forced"][:, t], 2, 0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("results", [
-    pytest.param(style, marks=[] if style == "SSRU" else pytest.mark.thorough) for style in CACHES], indirect=True)
-def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(results):
-    reference = Reference(results["settings"], results["values"])
+@pytest.mark.parametrize("style", [pytest.param(
+    style, marks=[] if style in ("SSRU", "biases and swish") else pytest.mark.thorough) for style in CACHES])
+def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(graph, style):
+    model = Transformer(TransformerSettings(**{**SIZES, **STYLES[style]}))
+    with PredictTowerContext(""):
+        search = beam_search(model, tf.constant(SOURCE), tf.constant(SOURCE_LENGTH),
+                             SearchSettings(beam_size=2, length_penalty=0.0))
+    with tf1.Session() as session:
+        reference = Reference(model.settings, plain.scrambled_variables(session))
+        found = session.run(search)
     for row in range(2):
-        tokens = results["search"].tokens[row, 0]
+        tokens = found.tokens[row, 0]
         tokens = tokens[tokens != 0]
         logits = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.concatenate([[1], tokens[:-1]]))
         log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        assert results["search"].scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
+        assert found.scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
 
 
 @pytest.mark.thorough
@@ -273,6 +303,7 @@ def first_kernels(**options) -> dict[str, np.ndarray]:
         return dict(zip([v.op.name.removeprefix("transformer/") for v in kernels], session.run(kernels), strict=True))
 
 
+@pytest.mark.thorough
 def test_deep_stacks_begin_with_the_kernels_of_their_papers():
     glorot = first_kernels()
     by_depth = first_kernels(initialization="depth_scaled")

@@ -82,9 +82,9 @@ def loss_and_gradients(model, inputs, scope: str = "", training: bool = True, re
     return [cost, *map(tf.convert_to_tensor, gradients)]
 
 
-def forced_and_stepwise(model, source, beam: int = 2, scope: str = "") -> tuple:
-    """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, those of each step of decoding, and the
-    last state.
+def forced_and_stepwise(model, source, beam: int = 2, scope: str = "", most: int | None = None) -> tuple:
+    """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, those of each step of decoding (at most so
+    many), and the last state.
     """
     with PredictTowerContext(scope):
         memory = model.encode(tf.constant(source), tf.constant(SOURCE_LENGTH))
@@ -92,7 +92,7 @@ def forced_and_stepwise(model, source, beam: int = 2, scope: str = "") -> tuple:
         forced, steps = model.decode(memory, target_in), []
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
             state = model.start_state(memory, beam)
-            for t in range(TARGET.shape[1]):
+            for t in range(TARGET.shape[1])[:most]:
                 logits, state = model.decode_step(tf.repeat(target_in[:, t], beam), state)
                 steps.append(logits)
     return forced, steps, state

@@ -6,7 +6,11 @@ TIES = ("all", "target", "none")
 """Which embedding tables are one (`embeddings`)."""
 FACTORS = ("sum", "concat")
 """How source factors join their word (`embeddings`)."""
-FEED_FORWARDS = ("relu", "glu", "swiglu", "geglu")
+STARTS = ("bos", "zero")
+"""What a decoder reads before the first word (`embeddings`)."""
+ACTIVATIONS = ("relu", "swish", "gelu_sigmoid", "gelu_tanh")
+"""Of feed-forward layers without a gate."""
+FEED_FORWARDS = (*ACTIVATIONS, "glu", "swiglu", "geglu")
 """Without a gate, or with one of `feed_forward.GATES`."""
 CELLS = ("gru", "lstm")
 KERNELS = ("auto", "fused", "loop")

@@ -7,7 +7,7 @@ from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
-from towernmt.models.choices import FACTORS, TIES
+from towernmt.models.choices import FACTORS, STARTS, TIES
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class CommonSettings:
     tie_embeddings: str = setting(
         "all", "which tables are one: all (source, target, softmax), target (target and softmax), or none",
         choices=TIES)
+    start: str = setting(
+        "bos", "what the decoder reads before the first word: the embedding of BOS, which is learned, or zeros, as in "
+               "Marian", choices=STARTS)
     source_factors: str = setting(
         "sum", "how the embeddings of a source word's factors join its own: added, or concatenated and mapped",
         choices=FACTORS)

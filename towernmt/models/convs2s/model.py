@@ -25,7 +25,7 @@ from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import affine, compute_dtype, matmul, to_float32
 from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.embeddings import embed_source, look_up
+from towernmt.models.layers.embeddings import embed_source, embed_target
 from towernmt.models.layers.initializers import StatelessNormal
 from towernmt.models.layers.projections import Projection
 
@@ -159,7 +159,7 @@ class ConvS2S(ConfiguredModel):
         """
         s = self.settings
         with tf1.variable_scope("convs2s"):
-            words = look_up(self._table("target"), ids)
+            words = embed_target(self._table("target"), ids, s)
             with tf1.variable_scope("decoder"):
                 embedded = self._embed(words, positions)
                 x = self._affine(embedded, self._decoder[0].depth, "input")

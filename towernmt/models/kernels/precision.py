@@ -16,7 +16,7 @@ from towernmt.core.machine.processor import has_fast_bfloat16, processor_flags
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.models.kernels.once import is_made_once, once
-from towernmt.models.kernels.products import gradients_over_rows, on_gpu, rows_collide
+from towernmt.models.kernels.products import gradients_over_rows, on_gpu, rows_collide, with_filled_rows
 
 
 def set_precision(name: str) -> None:
@@ -38,6 +38,8 @@ def compute_dtype() -> DType:
 def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
     """`tf.matmul` of the factors in the compute dtype; so is the result."""
     dtype = compute_dtype()
+    if is_made_once() and dtype == tf.float32 and isinstance(b, tf.Variable) and not transpose_b and rows_collide(a, b):
+        return tf.matmul(a, once("filled", with_filled_rows, b))[:, :b.shape[1]]
     with gradients_over_rows():
         return tf.matmul(tf.cast(a, dtype), _narrowed(b), transpose_b=transpose_b)
 
@@ -77,12 +79,11 @@ def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
     dtype = compute_dtype()
     if dtype != tf.bfloat16:
         if transpose_kernel:
-            product = matmul(x, once("transposed", tf.transpose, kernel))
-        elif dtype == tf.float32 and rows_collide(x, kernel):
-            product = matmul(x, once("transposed", tf.transpose, kernel), transpose_b=True)
-        else:
-            product = matmul(x, kernel)
-        return tf.nn.bias_add(product, tf.cast(bias, dtype))
+            kernel = once("transposed", tf.transpose, kernel)
+        if dtype == tf.float32 and rows_collide(x, kernel):
+            filled, more = (once("filled", with_filled_rows, weight) for weight in (kernel, bias))
+            return tf.nn.bias_add(matmul(x, filled), more)[:, :kernel.shape[1]]
+        return tf.nn.bias_add(matmul(x, kernel), tf.cast(bias, dtype))
 
     def with_bias(kernel: Tensor, bias: Tensor) -> Tensor:
         columns, row = tf.cast(tf.transpose(kernel) if transpose_kernel else kernel, dtype), tf.cast(bias, dtype)[None]

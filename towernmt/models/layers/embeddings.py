@@ -1,4 +1,4 @@
-"""Which embedding tables a model has: one for all, one for each language, or three; and those of source factors."""
+"""Which embedding tables a model has, one for all, one for each language, or three, and what is looked up in them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.initializers import StatelessNormal
 from towernmt.models.layers.projections import linear
@@ -54,6 +55,22 @@ def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Ten
     if settings.source_factors == "sum":
         return tf.add_n(streams)
     return to_float32(linear(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
+
+
+def embed_target(table: Tensor | Variable, target: Tensor, settings: Any) -> Tensor:
+    """Embeddings of what the decoder reads; zeros for BOS with `start` zero (as Marian, Junczys-Dowmunt et al. 2018).
+
+    Args:
+        table: float32 `[vocabulary, depth]`.
+        target: int32 `[...]`.
+        settings: a model's `CommonSettings`.
+    Returns:
+        float32 `[..., depth]`.
+    """
+    words = look_up(table, target)
+    if settings.start == "bos":
+        return words
+    return words * tf.cast(tf.not_equal(target, BOS), words.dtype)[..., None]
 
 
 def look_up(table: Tensor | Variable, ids: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""The feed-forward layer of the Transformer: with ReLU (Vaswani et al. 2017), or gated (Shazeer 2020)."""
+"""The feed-forward layer of the Transformer: with ReLU (Vaswani et al. 2017), swish, GELU, or gated (Shazeer 2020).
+
+Swish is `x * sigmoid(x)` (Ramachandran et al. 2017); of GELU there are the two approximations of Hendrycks & Gimpel
+(2016): `x * sigmoid(1.702 x)`, and the one with a hyperbolic tangent.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,13 @@ from towernmt.models.layers.dropout import dropout
 from towernmt.models.layers.gains import PLAIN, Gains
 from towernmt.models.layers.projections import linear
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu,
+    "swish": tf.nn.silu,
+    "gelu_sigmoid": lambda x: x * tf.sigmoid(1.702 * x),
+    "gelu_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+}
+"""By name: what a layer without a gate has inside."""
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": tf.sigmoid,
     "swiglu": tf.nn.silu,
@@ -33,8 +44,8 @@ def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "
         `[..., depth]`, in the compute dtype.
     """
     with tf1.variable_scope("feed_forward"):
-        if kind == "relu":
-            hidden = linear(x, filter_size, "inner", activation=relu, gains=[gains.values])
+        if kind in ACTIVATIONS:
+            hidden = linear(x, filter_size, "inner", activation=ACTIVATIONS[kind], gains=[gains.values])
         else:
             packed = linear(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
             gate, value = tf.split(to_float32(packed), 2, -1)

@@ -6,7 +6,6 @@ Between the passes only the inputs and outputs of such a layer are in memory; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
@@ -17,14 +16,8 @@ from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 
 
-def set_gradient_checkpointing(on: bool) -> None:
-    """Whether the layers of the default graph's training towers are computed again; off unless this was called."""
-    state = graph_state()
-    state.settings = replace(state.settings, gradient_checkpointing=on)
-
-
 def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`layer(x)`, computed again for its gradient where `set_gradient_checkpointing` says so; in training towers only.
+    """`layer(x)`, computed again for its gradient where `GraphSettings` say so; in training towers only.
 
     The layer is built twice by calling it twice, the second time while the gradient is built and in the same variable
     scope. So it must be a function of `x`, of tensors made before and of variables that it asks `get_variable` for;

@@ -1,13 +1,14 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017): to the sequence itself, and to the source.
 
-As in the paper the projections have no bias. (One on the keys would have a gradient of exactly zero, since
-the softmax does not see it, and Adam would turn the rounding of that zero into steps of full size.)
+As in the paper the projections have no bias, unless they are asked for: then queries and outputs have one. (One on the
+keys would have a gradient of exactly zero, since the softmax does not see it, and Adam would turn the rounding of that
+zero into steps of full size; one on the values adds a constant to the context, which the output's bias can be.)
 """
 
 from __future__ import annotations
 
 from towernmt.core.tensors import Nest, Tensor
-from towernmt.core.tf_compat import tf
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs
 from towernmt.models.layers.dropout import dropout
@@ -29,17 +30,18 @@ class SelfAttention(Attention):
         dropout_rate: on the attention weights.
         positions: what it knows of positions; None for nothing.
         gains: of the first kernels.
+        biases: on queries and output.
     """
 
     def __init__(self, depth: int, heads: int, dropout_rate: float = 0.0, positions: PairPositions | None = None,
-                 gains: Gains = PLAIN, name: str = "self_attention") -> None:
+                 gains: Gains = PLAIN, name: str = "self_attention", biases: bool = False) -> None:
         super().__init__(name)
         self.depth, self.heads, self.dropout_rate = depth, heads, dropout_rate
-        self.positions, self.gains = positions, gains
+        self.positions, self.gains, self.biases = positions, gains, biases
 
     def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         query, key, value = split_heads(self._project(x), self.heads, parts=3)
-        distances = None
+        query, distances = self._biased(query), None
         if self.positions is not None:
             query, key = self.positions.turn(query, 0), self.positions.turn(key, 0)
             distances = self.positions.between(tf.shape(x)[1], self.depth // self.heads, step=False)
@@ -56,6 +58,7 @@ class SelfAttention(Attention):
         if place is None:
             raise ValueError("SelfAttention.step needs inputs.place, where a step of decoding writes.")
         query, key, value = _heads_of_step(self._project(x), 3, place.beam, self.heads)
+        query = self._biased(query)
         if self.positions is not None:
             query, key = (_turned(self.positions, each, place.step) for each in (query, key))
             distances = self._distances(place)
@@ -78,8 +81,15 @@ class SelfAttention(Attention):
         gains = self.gains
         return linear(x, self.depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
 
+    def _biased(self, query: Tensor) -> Tensor:
+        """`query` `[batch, heads, queries, head depth]` with the bias of queries, if there is one."""
+        if not self.biases:
+            return query
+        bias = tf1.get_variable("query_bias", [self.depth], initializer=tf1.zeros_initializer())
+        return query + tf.cast(tf.reshape(bias, [self.heads, 1, self.depth // self.heads]), query.dtype)
+
     def _output(self, context: Tensor) -> Tensor:
-        return linear(context, self.depth, "output", use_bias=False, gains=[self.gains.values])
+        return linear(context, self.depth, "output", use_bias=self.biases, gains=[self.gains.values])
 
 
 class CrossAttention(Attention):
@@ -92,12 +102,14 @@ class CrossAttention(Attention):
         dropout_rate: on the attention weights.
         gains: of the first kernels.
         shown_heads: over how many heads the weights that it gives are the mean.
+        biases: on queries and output.
     """
 
     def __init__(self, heads: int, dropout_rate: float = 0.0, gains: Gains = PLAIN,
-                 name: str = "source_attention", shown_heads: int = 1) -> None:
+                 name: str = "source_attention", shown_heads: int = 1, biases: bool = False) -> None:
         super().__init__(name)
         self.heads, self.dropout_rate, self.gains, self.shown_heads = heads, dropout_rate, gains, shown_heads
+        self.biases = biases
 
     def prepare(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each `[batch, heads, source length, head depth]`."""
@@ -107,28 +119,33 @@ class CrossAttention(Attention):
         return key, value
 
     def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
-        return self._attend(x, inputs, self.dropout_rate, with_weights)
+        key, value = inputs.source
+        (query,) = split_heads(self._query(x), self.heads)
+        output = self._output(merge_heads(attend(query, key, value, inputs.source_bias, self.dropout_rate)))
+        return Attended(output, self._shown(query, inputs) if with_weights else None)
 
     def step(self, x: Tensor, cache: Nest, inputs: AttentionInputs, with_weights: bool = False
              ) -> tuple[Attended, Nest]:
-        # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam, depth].
-        depth = int(x.shape[-1])
-        by_sentence = tf.reshape(x, [tf.shape(inputs.source_bias)[0], -1, depth])
-        output, weights = self._attend(by_sentence, inputs, 0.0, with_weights)
-        if weights is not None:
-            weights = tf.reshape(weights, [-1, tf.shape(weights)[2]])
-        return Attended(tf.reshape(output, [-1, depth]), weights), cache
-
-    def _attend(self, x: Tensor, inputs: AttentionInputs, dropout_rate: float, with_weights: bool) -> Attended:
-        """Of `x` `[batch, queries, depth]`."""
+        # The hypotheses of a sentence stand where the positions of one stand in training: [batch, heads, beam, depth].
         depth, (key, value) = int(x.shape[-1]), inputs.source
-        (query,) = split_heads(linear(x, depth, "query", use_bias=False, gains=[self.gains.logits]), self.heads)
-        context = attend(query, key, value, inputs.source_bias, dropout_rate)
-        output = linear(merge_heads(context), depth, "output", use_bias=False, gains=[self.gains.values])
+        by_head = tf.stack([tf.shape(inputs.source_bias)[0], -1, self.heads, depth // self.heads])
+        query = tf.transpose(tf.reshape(self._query(x), by_head), [0, 2, 1, 3])
+        output = self._output(_rows_of_step(attend(query, key, value, inputs.source_bias, 0.0)))
         if not with_weights:
-            return Attended(output)
-        shown = self.shown_heads
-        return Attended(output, _mean_weights(query[:, :shown], key[:, :shown], inputs.source_bias))
+            return Attended(output), cache
+        weights = self._shown(query, inputs)
+        return Attended(output, tf.reshape(weights, [-1, tf.shape(weights)[2]])), cache
+
+    def _query(self, x: Tensor) -> Tensor:
+        return linear(x, int(x.shape[-1]), "query", use_bias=self.biases, gains=[self.gains.logits])
+
+    def _output(self, context: Tensor) -> Tensor:
+        return linear(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
+
+    def _shown(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
+        """The weights that it gives, `[batch, queries, source length]`."""
+        key, shown = inputs.source[0], self.shown_heads
+        return _mean_weights(query[:, :shown], key[:, :shown], inputs.source_bias)
 
 
 def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:

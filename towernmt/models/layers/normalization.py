@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels.once import is_made_once
 
 
 def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
@@ -17,12 +18,14 @@ def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
 
 def _standardize(x: Tensor, epsilon: float) -> Tensor:
     """(x - mean) / deviation over the last dimension, with the gradient written out: fewer passes over memory."""
+    def standard(x: Tensor) -> tuple[Tensor, Tensor]:
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
+        return centred * inverse, inverse
 
     @tf.custom_gradient
     def standardize(x: Tensor) -> Tensor:
-        centred = x - tf.reduce_mean(x, -1, keepdims=True)
-        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
-        y = centred * inverse
+        y, inverse = standard(x)
 
         def gradient(dy: Tensor) -> Tensor:
             mean_dy = tf.reduce_mean(dy, -1, keepdims=True)
@@ -31,7 +34,7 @@ def _standardize(x: Tensor, epsilon: float) -> Tensor:
 
         return y, gradient
 
-    return standardize(x)
+    return standard(x)[0] if is_made_once() else standardize(x)     # steps of decoding have no gradient
 
 
 def rms_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:

@@ -72,6 +72,8 @@ class Projection(NamedTuple):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
+        if hidden.shape.rank == 2:
+            return to_float32(self.flat_logits(hidden))
         shape = tf.shape(hidden)
         logits = to_float32(self.flat_logits(tf.reshape(hidden, [-1, self.kernel.shape[1]])))
         size = self.kernel.shape[0] or tf.shape(self.kernel)[0]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
+from towernmt.models.kernels.once import is_made_once
 from towernmt.models.layers.attention import MASKED
 
 BLOCK = 16
@@ -95,12 +96,10 @@ class StepPlace(NamedTuple):
             kept: `[batch, heads, room * beam, depth]`.
             new: `[batch, heads, beam, depth]`.
         """
-        heads, depth = kept.shape[1], kept.shape[3]
-        count = tf.shape(self.bias)[0] * heads
-        places = tf.stack([tf.range(count), tf.fill([count], self.step)], 1)
-        by_step = tf.tensor_scatter_nd_update(
-            tf.reshape(kept, [-1, self.room, self.beam * depth]), places, tf.reshape(new, [-1, self.beam * depth]))
-        return tf.reshape(by_step, [-1, heads, self.room * self.beam, depth])
+        heads, size = kept.shape[1], self.beam * kept.shape[3]
+        rows = tf.range(tf.shape(self.bias)[0] * heads) * self.room + self.step
+        by_step = _with_rows(tf.reshape(kept, [-1, size]), rows, tf.reshape(new, [-1, size]))
+        return tf.reshape(by_step, tf.stack([-1, heads, self.room * self.beam, kept.shape[3]]))
 
 
 def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
@@ -113,8 +112,11 @@ def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
 
 
 def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -> Tensor:
-    """Room for a vector of `depth` a head and hypothesis, `[batch, heads, BLOCK * beam, depth]`."""
-    return tf.zeros([batch, heads, BLOCK * beam, depth], dtype)
+    """Room for a vector of `depth` a head and hypothesis, `[batch, heads, BLOCK * beam, depth]`.
+
+    Memory of its own: equal constants of a graph become one, which must not happen to what is written in place.
+    """
+    return tf.raw_ops.Empty(shape=tf.stack([batch, heads, BLOCK * beam, depth]), dtype=dtype, init=True)
 
 
 def place_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPlace, StepBlocks]:
@@ -133,6 +135,17 @@ def each_of(change: Callable[[StepBlocks], Any], blocks: Any) -> Any:
     if isinstance(blocks, StepBlocks):
         return change(blocks)
     return tuple(each_of(change, each) for each in blocks)
+
+
+def _with_rows(x: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """`x` `[n, size]` with `new` in place of some rows, int32 `[m]`.
+
+    Search looks at what was written before in its last form alone, so there the memory itself is changed; TensorFlow's
+    other operations copy all of it.
+    """
+    if is_made_once():
+        return tf.raw_ops.InplaceUpdate(x=x, i=rows, v=new)
+    return tf.tensor_scatter_nd_update(x, rows[:, None], new)
 
 
 def _by_hypothesis(tensor: Tensor, beam: int) -> Tensor:

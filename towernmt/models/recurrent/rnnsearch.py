@@ -14,7 +14,7 @@ from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.embeddings import by_time, embed_source, look_up, shared_table
+from towernmt.models.layers.embeddings import by_time, embed_source, embed_target, shared_table
 from towernmt.models.layers.projections import Projection, linear
 from towernmt.models.recurrent.cell import Cell
 from towernmt.models.recurrent.rnnsearch_settings import PRESETS, RNNSearchSettings
@@ -94,7 +94,7 @@ class RNNSearch(ConfiguredModel):
         """The last hidden layer, and the attention `[target length, batch, source length]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
-            x = look_up(self._table("target"), by_time(target_in))        # [target length, batch, embedding]
+            x = embed_target(self._table("target"), by_time(target_in), s)       # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 h, context, *weights = self._attending_layer(memory, x, shown)
@@ -136,7 +136,7 @@ class RNNSearch(ConfiguredModel):
         batch = tf.shape(memory.bias)[0]
         first, *upper = state.cache["states"]
         with tf1.variable_scope("rnnsearch"):
-            x = look_up(self._table("target"), token)                     # [rows, embedding]
+            x = embed_target(self._table("target"), token, self.settings)       # [rows, embedding]
             with tf1.variable_scope("decoder"):
                 seen = self._attention().attend_once(
                     by_sentence(first[-1], batch), [by_sentence(c, batch) for c in state.cache["coverage"]], memory)

@@ -16,7 +16,7 @@ from towernmt.models.configured import ConfiguredModel
 from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import matmul, to_float32
 from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.embeddings import by_time, embed_source, look_up, shared_table
+from towernmt.models.layers.embeddings import by_time, embed_source, embed_target, shared_table
 from towernmt.models.layers.initializers import StatelessUniform
 from towernmt.models.layers.lhuc import lhuc_scale
 from towernmt.models.layers.projections import Projection, linear
@@ -113,7 +113,8 @@ class Seq2Seq(ConfiguredModel):
         """The last hidden layer, and the attention `[batch, target length, annotations]` if it is to be `shown`."""
         s = self.settings
         with tf1.variable_scope("seq2seq"):
-            x = self._scaled(look_up(self._table("target"), by_time(target_in)))  # [target length, batch, embedding]
+            embedded = embed_target(self._table("target"), by_time(target_in), s)
+            x = self._scaled(embedded)                                          # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 if s.input_feeding:
@@ -173,7 +174,7 @@ class Seq2Seq(ConfiguredModel):
         s = self.settings
         states = []
         with tf1.variable_scope("seq2seq"):
-            x = self._scaled(look_up(self._table("target"), token))       # [rows, embedding]
+            x = self._scaled(embed_target(self._table("target"), token, s))         # [rows, embedding]
             with tf1.variable_scope("decoder"):
                 for layer, (cell, before) in enumerate(zip(self._decoder_cells(), state.cache["states"],
                                                            strict=True)):

@@ -136,6 +136,5 @@ RENAMED = {
     "agreeing_cross_entropy": "r_drop_cross_entropy",
     "forgive": "allow_skipped_update",
     "recompute": "checkpointed",
-    "set_recompute": "set_gradient_checkpointing",
 }
 """Former names of functions and classes."""

@@ -18,7 +18,7 @@ from towernmt.models.interface import DecoderState
 from towernmt.models.kernels.precision import to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, causal_bias, padding_bias
 from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.embeddings import embed_source, embedding_table, look_up, shared_table
+from towernmt.models.layers.embeddings import embed_source, embed_target, embedding_table, shared_table
 from towernmt.models.layers.feed_forward import feed_forward
 from towernmt.models.layers.gains import Gains, layer_gains
 from towernmt.models.layers.gradient_checkpointing import checkpointed
@@ -68,7 +68,7 @@ class Transformer(ConfiguredModel):
         """By what a word of the source sees the others in an encoder layer, counted from 0."""
         s = self.settings
         return SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(),
-                             self.gains("encoder", layer))
+                             self.gains("encoder", layer), biases=s.attention_biases)
 
     def decoder_attention(self, layer: int) -> list[Attention]:
         """By what a target position sees those before it, and the source, in a decoder layer, counted from 0.
@@ -78,13 +78,17 @@ class Transformer(ConfiguredModel):
         s, gains = self.settings, self.gains("decoder", layer)
         before: Attention = SSRU(s.hidden_size, gains)
         if s.decoder_cell == "attention":
-            before = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains)
+            before = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains,
+                                   biases=s.attention_biases)
         shown = 1 if s.guided_alignment_weight else s.heads
-        return [before, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown)]
+        return [before, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown,
+                                       biases=s.attention_biases)]
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
         s = self.settings
-        bias = padding_bias(source_length, tf.shape(source)[1])
+        # EOS is the last token: where it is not to be read, it is padding. (Of a source of EOS alone it is left.)
+        length = source_length if s.source_end else tf.maximum(source_length - 1, 1)
+        bias = padding_bias(length, tf.shape(source)[1])
         with tf1.variable_scope("transformer"):
             x = embed_source(self._table("source"), source, s)
             with tf1.variable_scope("encoder"):
@@ -133,7 +137,7 @@ class Transformer(ConfiguredModel):
             return attended.output
 
         with tf1.variable_scope("transformer"):
-            x = look_up(self._table("target"), target_in)
+            x = embed_target(self._table("target"), target_in, self.settings)
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, tf.range(length))                            # [batch, target length, depth]
                 return self._decoder_layers(x, attend), weights
@@ -162,7 +166,7 @@ class Transformer(ConfiguredModel):
             return attended.output
 
         with tf1.variable_scope("transformer"):
-            x = look_up(self._table("target"), token[:, None])
+            x = embed_target(self._table("target"), token[:, None], self.settings)
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, attend)
@@ -219,7 +223,7 @@ class Transformer(ConfiguredModel):
             signal = tf.gather(embedding_table(s.max_positions, s.hidden_size, "positions"),
                                tf.minimum(positions, s.max_positions - 1))
         else:
-            signal = sinusoids(positions, s.hidden_size)
+            signal = sinusoids(positions + s.first_position if s.first_position else positions, s.hidden_size)
         return dropout(x + signal[None], s.embedding_dropout, "embedding")
 
     def pair_positions(self) -> PairPositions | None:
@@ -268,7 +272,8 @@ class Transformer(ConfiguredModel):
             gains=gains))
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, name) if self.settings.norm == "rms" else layer_norm(x, name)
+        norm = rms_norm if self.settings.norm == "rms" else layer_norm
+        return norm(x, name, self.settings.norm_epsilon)
 
     def _final_norm(self, x: Tensor) -> Tensor:
         """A pre-norm stack adds up unnormalised sublayers: normalise their sum once."""

@@ -32,6 +32,7 @@ class TransformerSettings(CommonSettings):
     preprocess: str = setting("n", "before each sublayer: n(ormalise), d(ropout), in this order; '' for none")
     postprocess: str = setting("dr", "after each sublayer: d(ropout), r(esidual), n(ormalise); 'drn' is post-norm")
     norm: str = setting("layer", "what 'n' is: layer normalisation, or RMSNorm", choices=("layer", "rms"))
+    norm_epsilon: float = setting(1e-6, "added to the variance that 'n' divides by", above=0, below=1)
     positions: str = setting(
         "sinusoidal", "position signal: added to the embeddings (sinusoidal, learned), or in self-attention (relative, "
                       "rotary)", choices=POSITIONS)
@@ -40,9 +41,16 @@ class TransformerSettings(CommonSettings):
     max_distance: int = setting(
         16, "the largest distance between two words that a relative position tells apart",
         at_least=1, at_most=1_000_000)
+    first_position: int = setting(
+        0, "the number of the first word in sinusoidal positions; 1 in OpenNMT-tf", at_least=0, at_most=1)
+    attention_biases: bool = setting(
+        False, "attention has a bias on its queries and on its output, as in models of other systems")
+    source_end: bool = setting(
+        True, "the encoder reads the source with EOS behind it; some models of other systems have none")
     feed_forward: str = setting(
-        "relu", "inside the feed-forward layers: relu, or a gate; at two thirds of filter_size a gated layer has as "
-                "many parameters as one with relu", choices=FEED_FORWARDS)
+        "relu", "inside the feed-forward layers: relu, swish, gelu_sigmoid (x * sigmoid(1.702 x), Marian's gelu), "
+                "gelu_tanh, or a gate; at two thirds of filter_size a gated layer has as many parameters as one with "
+                "relu", choices=FEED_FORWARDS)
     decoder_cell: str = setting(
         "attention", "what a target word sees of those before it: self-attention, or an SSRU, which decodes faster",
         choices=DECODER_CELLS)
@@ -62,7 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "residual_dropout": 0.3, "embedding_dropout": 0.3},
     "modern": {"filter_size": 688, "positions": "rotary", "norm": "rms", "feed_forward": "swiglu"},
     "student": {"hidden_size": 256, "filter_size": 1536, "heads": 8, "encoder_layers": 6, "decoder_layers": 2,
-                "decoder_cell": "ssru"},
+                "decoder_cell": "ssru", "preprocess": "", "postprocess": "drn", "start": "zero"},
     "deep_shallow": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 12, "decoder_layers": 1},
     "tiny-fast": {"encoder_layers": 6, "decoder_layers": 1, "decoder_cell": "ssru"},
     "base-fast": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 12, "decoder_layers": 1,
@@ -72,8 +80,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """`base` and `big` are the sizes of Vaswani et al. (2017, table 3); `tiny` and `small` suit laptops. `modern` has the
 size of `tiny`. `student` is the tiny student of Bogoychev et al. (2020), to be trained on a teacher's translations;
-`deep_shallow` is "12-1" of Kasai et al. (2021), and `tiny-fast` and `base-fast` are deep and shallow like it, in the
-widths of `tiny` and `base`, with an SSRU; `deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
+Marian and the engine of browsers run it (`towernmt export --format marian`). `deep_shallow` is "12-1" of Kasai et al.
+(2021), and `tiny-fast` and `base-fast` are deep and shallow like it, in the widths of `tiny` and `base`, with an SSRU;
+`deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
 
 
 def check_settings(s: TransformerSettings) -> None:
@@ -92,6 +101,9 @@ def check_settings(s: TransformerSettings) -> None:
     if s.positions == "rotary" and s.hidden_size // s.heads % 2:
         raise SettingsError(f"model.positions=rotary turns pairs of dimensions: model.hidden_size={s.hidden_size} "
                             f"divided by model.heads={s.heads} must be even.")
+    if s.first_position and s.positions != "sinusoidal":
+        raise SettingsError(f"model.first_position={s.first_position} is for sinusoidal positions: set it to 0 with "
+                            f"model.positions={s.positions}.")
     if s.guided_alignment_layer > s.decoder_layers:
         raise SettingsError(f"model.guided_alignment_layer={s.guided_alignment_layer} must be one of the "
                             f"model.decoder_layers={s.decoder_layers}, counted from 1, or 0 for the last but one.")
