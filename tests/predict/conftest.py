@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -13,3 +14,5 @@ for _path in (_HERE / "decoding" / "toy_model.py", _HERE.parent / "models" / "ti
     _module = importlib.util.module_from_spec(_spec)
     sys.modules.setdefault(_spec.name, _module)
     _spec.loader.exec_module(_module)
+
+os.environ.setdefault("TOWERNMT_KEEP_GRAPHS", "0")    # to keep graphs takes seconds, which short runs do not win back

@@ -43,7 +43,7 @@ class Data:
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return Transformer(TransformerSettings(
-        hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=2, source_vocab_size=SIZE,
+        hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=SIZE,
         target_vocab_size=SIZE))
 
 
@@ -87,10 +87,16 @@ def expected_tokens(run_directory: Path, model: Transformer) -> list[np.ndarray]
     return scores
 
 
+@pytest.fixture(scope="module")
+def scorer(run_directory: Path) -> Scorer:
+    return Scorer(run_directory, device="cpu", batch_tokens=20)
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 20, 4096])
 def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
-        run_directory: Path, expected_tokens: list[np.ndarray], batch_tokens: int) -> None:
-    scorer = Scorer(run_directory, device="cpu", batch_tokens=batch_tokens)
+        run_directory: Path, scorer: Scorer, expected_tokens: list[np.ndarray], batch_tokens: int) -> None:
+    if batch_tokens != 20:
+        scorer = Scorer(run_directory, device="cpu", batch_tokens=batch_tokens)
     found = scorer.score(PAIRS)
     np.testing.assert_allclose([s.log_prob for s in found], [tokens.sum() for tokens in expected_tokens], atol=1e-4)
     assert [s.tokens for s in found] == [3, 1, 8, 2, 3, 4]
@@ -98,9 +104,8 @@ def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
     assert scorer.score([]) == []
 
 
-def test_each_tokens_log_probability_is_told_when_asked_for(run_directory: Path,
+def test_each_tokens_log_probability_is_told_when_asked_for(scorer: Scorer,
                                                             expected_tokens: list[np.ndarray]) -> None:
-    scorer = Scorer(run_directory, device="cpu", batch_tokens=20)
     for found, expected in zip(scorer.score(PAIRS, per_token=True), expected_tokens, strict=True):
         np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
         assert found.log_prob == pytest.approx(sum(found.log_probs), abs=1e-4)
@@ -113,12 +118,11 @@ def test_each_tokens_log_probability_is_told_when_asked_for(run_directory: Path,
 
 @pytest.mark.thorough
 def test_tokens_are_as_probable_as_the_search_found_them_and_the_page_shows_what_it_looked_at(
-        run_directory: Path, tmp_path: Path) -> None:
+        run_directory: Path, scorer: Scorer, tmp_path: Path) -> None:
     translator = Translator(run_directory, beam_size=1, device="cpu", log_probs=True, attention=True,
                             max_length_factor=0.0, max_length_constant=6)
     sources = ["w1 w2 w3", "", "w7 w3"]
     best = [hypotheses[0] for hypotheses in translator.translate_nbest(sources)]
-    scorer = Scorer(run_directory, device="cpu")
     known = [(source, found) for source, found in zip(sources, best, strict=True)
              if found.details is not None and "<unk>" not in found.text]
     assert known
@@ -140,8 +144,16 @@ def test_tokens_are_as_probable_as_the_search_found_them_and_the_page_shows_what
             np.testing.assert_allclose(weights, found.details.attention.ravel(), atol=0.5 / 35 + 1e-4)
 
 
-def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(run_directory: Path) -> None:
-    scorer = Scorer(run_directory)
+def test_scores_in_bfloat16_are_near_those_in_float32(run_directory: Path, scorer: Scorer) -> None:
+    exact = np.array([score.log_prob for score in scorer.score(PAIRS)])
+    narrow = np.array([score.log_prob for score in Scorer(run_directory, precision="bfloat16").score(PAIRS)])
+    assert (narrow != exact).all()
+    np.testing.assert_allclose(narrow, exact, rtol=0.05)
+    with pytest.raises(SettingsError, match="precision=int8: the graph here has float32, bfloat16, float16"):
+        Scorer(run_directory, precision="int8")
+
+
+def test_one_pair_has_one_score_and_what_is_no_pair_is_refused(scorer: Scorer) -> None:
     assert scorer.score(PAIRS[0]) == scorer.score([PAIRS[0]])[0]
     for wrong in ("w1 w2", ["w1 w2", "w3"], [("w1", "w2", "w3")]):
         with pytest.raises(SettingsError, match="pair"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -18,7 +19,14 @@ from towernmt.predict.batch_inputs import Asked
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.pieces import cut_line
-from towernmt.predict.stream import Hypothesis, Searches, plan_batches, translate_lines, translate_stream
+from towernmt.predict.stream import (
+    Hypothesis,
+    Searches,
+    plan_batches,
+    side_by_side,
+    translate_lines,
+    translate_stream,
+)
 from towernmt.predict.text_io import clean_lines, read_text
 
 PAD, EOS, UNK = 0, 2, 3
@@ -141,6 +149,47 @@ def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_
     lines = ["a b c d e f", "a", "a b c", "b", "a", "a b", "c", "a", "c c"]
     assert echo(lines, predictor, batch_tokens=8, batch_sentences=3) == lines
     assert predictor.batches == [[2, 2, 2], [3, 3], [4], [7]]
+
+
+class Together(Echo):
+    """Each call waits for another one that goes on at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meeting = threading.Barrier(2, timeout=20)
+
+    def __call__(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.meeting.wait()
+        return super().__call__(**inputs)
+
+
+def test_threads_translate_batches_side_by_side_and_the_lines_keep_their_order() -> None:
+    lines, words = [f"{'a ' * (i % 7)}{i}" for i in range(40)], Words()
+    settings = StreamSettings(batch_sentences=5, threads=2)
+    assert [found[0].text for found in translate_stream(Together(), words, words, lines, settings)] == lines
+
+
+def test_few_lines_are_shared_among_the_threads_the_longest_first_but_not_fewer_than_some() -> None:
+    def batches(count: int, threads: int = 2, shares: int = 0) -> list[int]:
+        predictor, words = Echo(), Words()
+        settings = StreamSettings(threads=threads, shares=shares)
+        list(translate_stream(predictor, words, words, map(str, range(count)), settings))
+        return sorted(map(len, predictor.batches))
+
+    assert batches(40) == [20, 20] and batches(10) == [2, 8] and batches(7) == [7]
+    assert batches(40, threads=1, shares=2) == [20, 20] and batches(40, threads=1) == [40]
+
+
+def test_what_fails_beside_others_is_raised_and_later_batches_are_not_begun() -> None:
+    begun: list[int] = []
+
+    def fail(number: int) -> int:
+        begun.append(number)
+        raise DataError(f"number {number}")
+
+    with pytest.raises(DataError, match="number 0"):
+        list(side_by_side(fail, range(1000), 2))
+    assert len(begun) < 1000
 
 
 def test_a_sentence_longer_than_a_batch_is_a_batch_of_its_own() -> None:

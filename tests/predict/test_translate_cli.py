@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from towernmt.cli.commands import COMMANDS
 from towernmt.cli.translation import evaluate, translate
 from towernmt.cli.translation.line_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
@@ -145,6 +147,17 @@ def test_options_that_do_not_fit_together_are_refused(run_translate: Any, argume
         run_translate(b"", *arguments)
 
 
+def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
+    with pytest.raises(SettingsError, match="--precision int8 needs --engine ctranslate2"):
+        translate.make_translator(parse(translate, "--model", "runs/x", "--precision", "int8"))
+
+
+def test_samples_are_refused_by_their_name_with_an_engine_that_draws_none() -> None:
+    with pytest.raises(SettingsError, match="--samples does not go with --engine ctranslate2: its samples have no"):
+        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2", "--mbr", "chrf",
+                                        "--samples", "4"))
+
+
 def test_every_line_is_flushed_before_the_next_is_translated() -> None:
     events: list[str] = []
 
@@ -256,3 +269,17 @@ def test_incomplete_or_unequal_test_sets_are_refused(files: Path) -> None:
     (files / "source").write_text("one line\n", encoding="utf-8")
     with pytest.raises(DataError, match="has 1 lines and .* has 2"):
         evaluate.run(parse(evaluate, *reference, "--model", "runs/x", "--source", str(files / "source")))
+
+
+@pytest.mark.parametrize("command, arguments", [
+    ("translate", ["--model", "runs/x", "--input", "{source}", "--constraints", "{lost}"]),
+    ("evaluate", ["--model", "runs/x", "--source", "{source}", "--reference", "{source}", "--constraints", "{lost}"]),
+    ("score", ["--model", "runs/x", "--source", "{source}", "--target", "{lost}"]),
+    ("align", ["--model", "runs/x", "--source", "{source}", "--target", "{lost}"])])
+def test_a_file_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path: Path, command: str,
+                                                                      arguments: list[str]) -> None:
+    module = importlib.import_module(COMMANDS[command].module)
+    (tmp_path / "source").write_text("one line\n")
+    places = {"source": tmp_path / "source", "lost": tmp_path / "lost"}
+    with pytest.raises(DataError, match="lost: cannot read"):    # and not that there is no run
+        module.run(parse(module, *(argument.format(**places) for argument in arguments)))

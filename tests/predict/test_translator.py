@@ -40,7 +40,7 @@ WORDS = [f"w{i}" for i in range(16)]
 def make_model(**settings: Any) -> Transformer:
     size = len(SPECIAL_PIECES) + len(WORDS)
     return Transformer(TransformerSettings(**{
-        "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 2,
+        "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,
         "source_vocab_size": size, "target_vocab_size": size, **settings}))
 
 
@@ -81,14 +81,27 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def fake_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(translator_module, "SavedRun", Run)
-    yield
+@pytest.fixture(scope="module", autouse=True)
+def fake_run() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(translator_module, "open_run", lambda place, trust_code: Run(place))
+        yield
 
 
-def test_a_translator_gives_one_text_a_line_in_order(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=3, device="cpu")
+@pytest.fixture(scope="module")
+def plain(run_directory: Path) -> Translator:
+    """As the run's settings have it: two hypotheses. It is shared, since to build one takes seconds."""
+    return Translator(run_directory)
+
+
+@pytest.fixture(scope="module")
+def four_best(run_directory: Path) -> Translator:
+    """With settings of its own; shared, too."""
+    return Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu")
+
+
+def test_a_translator_gives_one_text_a_line_in_order(four_best: Translator) -> None:
+    translator = four_best
     lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
     together = translator.translate(lines)
     assert len(together) == 5 and together[1] == "" and together[2] == together[4] != ""
@@ -97,8 +110,8 @@ def test_a_translator_gives_one_text_a_line_in_order(run_directory: Path) -> Non
     assert [hypotheses[0].text for hypotheses in stream] == together
 
 
-def test_scores_are_the_teacher_forced_log_probabilities(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=4, n_best=4, length_penalty=1.0)
+def test_scores_are_the_teacher_forced_log_probabilities(four_best: Translator) -> None:
+    translator = four_best
     source, length = np.array([[5, 6, 7, EOS]], np.int32), np.array([4], np.int32)
     tokens, scores = translator.predictor(source, length)
     with translator.predictor.graph.as_default():
@@ -132,34 +145,35 @@ def test_details_are_of_the_tokens_of_each_hypothesis(run_directory: Path) -> No
             np.testing.assert_allclose(details.attention.sum(1), 1.0, atol=1e-5)
 
 
-def test_n_best_translations_come_best_first(run_directory: Path) -> None:
-    found = Translator(run_directory, beam_size=4, n_best=3).translate_nbest(["w1 w2", ""])
-    assert len(found[0]) == 3 and found[0][0].score >= found[0][1].score >= found[0][2].score
+def test_n_best_translations_come_best_first(four_best: Translator) -> None:
+    found = four_best.translate_nbest(["w1 w2", ""])
+    scores = [hypothesis.score for hypothesis in found[0]]
+    assert len(scores) == 4 and scores == sorted(scores, reverse=True)
     assert found[1] == [("", 0.0)]
 
 
-def test_search_settings_are_the_runs_where_none_are_given(run_directory: Path) -> None:
-    assert Translator(run_directory).search == SearchSettings(beam_size=2, length_penalty=0.3)
-    search = Translator(run_directory, n_best=3, length_penalty=1.0).search
-    assert search == SearchSettings(beam_size=3, n_best=3, length_penalty=1.0)
+def test_search_settings_are_the_runs_where_none_are_given(plain: Translator, four_best: Translator) -> None:
+    assert plain.search == SearchSettings(beam_size=2, length_penalty=0.3)
+    assert four_best.search == SearchSettings(beam_size=4, n_best=4, length_penalty=1.0)
 
 
 def test_a_checkpoint_may_be_named_by_its_prefix(run_directory: Path) -> None:
     prefix = str(run_directory / "best" / "model")
-    assert Translator(run_directory, beam_size=1, checkpoint=prefix).checkpoint == prefix
+    with TrainedModel(Run(run_directory), prefix) as trained:
+        assert trained.checkpoint == prefix
 
 
 def test_a_checkpoint_that_lacks_a_variable_of_the_model_is_refused(
         run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Run, "model", make_model(decoder_layers=3))
-    with pytest.raises(CheckpointError, match="transformer/decoder/layer_2/.* is not in this checkpoint"):
-        Translator(run_directory)
+    monkeypatch.setattr(Run, "model", make_model(decoder_layers=2))
+    with pytest.raises(CheckpointError, match="transformer/decoder/layer_1/.* is not in this checkpoint"):
+        Translator(run_directory, beam_size=1)
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "model", make_model(filter_size=48))
     with pytest.raises(CheckpointError, match=r"has shape \[16, 32\] there and \[16, 48\] in the model"):
-        Translator(run_directory)
+        Translator(run_directory, beam_size=1)
 
 
 def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path, tmp_path: Path) -> None:
@@ -169,7 +183,7 @@ def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path,
         content = file.read_bytes()
         (tmp_path / file.name).write_bytes(content[:-20] if ".data" in file.name else content)
     with pytest.raises(CheckpointError, match="damaged|not a readable"):
-        Translator(run_directory, checkpoint=str(tmp_path / "model"))
+        Translator(run_directory, checkpoint=str(tmp_path / "model"), beam_size=1)
 
 
 def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
@@ -179,8 +193,8 @@ def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
         Translator(run_directory, device="tpu")
 
 
-def test_one_text_gives_one_translation(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=3, n_best=2)
+def test_one_text_gives_one_translation(four_best: Translator) -> None:
+    translator = four_best
     assert translator.translate("w1 w2 w3") == translator.translate(["w1 w2 w3"])[0]
     assert translator.translate_nbest("w1 w2 w3") == translator.translate_nbest(["w1 w2 w3"])[0]
     assert translator.translate("") == ""
@@ -189,9 +203,8 @@ def test_one_text_gives_one_translation(run_directory: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forked processes here")
-def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=1)
-    translator.translate(["w1"])
+def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path, plain: Translator) -> None:
+    plain.translate(["w1"])
 
     def attempt(what: Callable[[], object]) -> str:
         try:
@@ -203,7 +216,7 @@ def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path) -> N
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        said = [attempt(lambda: translator.translate(["w1"])), attempt(lambda: Translator(run_directory))]
+        said = [attempt(lambda: plain.translate(["w1"])), attempt(lambda: Translator(run_directory))]
         os.write(writer, "\n".join(said).encode())
         os._exit(0)
     os.close(writer)
@@ -237,14 +250,15 @@ class TargetPrefix(LogitsProcessor):
         return tf.where(free, logits, NEVER)
 
 
-def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=3, processors=[TargetPrefix()])
+def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(
+        run_directory: Path, four_best: Translator) -> None:
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, processors=[TargetPrefix()])
     word = translator.target_vocabulary.piece_to_id
     prefixes = [{"prefix": [word("w3"), word("w4"), word("w3")]}, {"prefix": []}, {"prefix": [word("w9")]}]
     lines = ["w1 w2 w3", "w1 w2 w3", "w1"]
     found = translator.translate(lines, prefixes)
     assert found[0].startswith("w3 w4 w3") and found[2].startswith("w9")
-    assert found[1] == Translator(run_directory, beam_size=3).translate(lines[1])
+    assert found[1] == four_best.translate(lines[1])
     assert translator.translate(lines[0], prefixes[0]) == found[0]
     with pytest.raises(SettingsError, match="inputs source, source_length, prefix, each to be given once"):
         translator.translate(lines)
@@ -301,14 +315,13 @@ def test_options_of_all_lines_hold_for_lines_with_others(run_directory: Path) ->
     assert not set(found[1].split()) & {"w4", "w5"}
 
 
-def test_a_line_that_asks_for_what_cannot_be_is_named(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=2)
+def test_a_line_that_asks_for_what_cannot_be_is_named(plain: Translator) -> None:
     for wrong, match in ((LineOptions(search={"beam_size": 0}), "deu line 2: beam_size=0"),
                          (LineOptions(inputs={"prefex": [1]}), "The input 'prefex' of a line is not known")):
         with pytest.raises(TowerNMTError, match=match):
-            list(translator.translate_stream(["w1", "w2"], "deu", options=[LineOptions(), wrong]))
+            list(plain.translate_stream(["w1", "w2"], "deu", options=[LineOptions(), wrong]))
     with pytest.raises(SettingsError, match="not both"):
-        translator.translate(["w1"], inputs=[{}], options=[LineOptions()])
+        plain.translate(["w1"], inputs=[{}], options=[LineOptions()])
     for field in ({"prefix": 3}, {"avoid": "w1"}, {"avoid": [1]}, {"n_best": True}, {"n_best": 0},
                   {"search": {"bem": 1}}, {"partial_word": "yes"}):
         with pytest.raises(SettingsError, match=next(iter(field))):
@@ -316,26 +329,25 @@ def test_a_line_that_asks_for_what_cannot_be_is_named(run_directory: Path) -> No
 
 
 @pytest.mark.thorough
-def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path) -> None:
+def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path, four_best: Translator) -> None:
     lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
-    found = Translator(run_directory, beam_size=4, n_best=4, device="cpu").translate_nbest(lines)
+    found = four_best.translate_nbest(lines)
     risk = MinimumBayesRisk("chrf")
-    translator = Translator(run_directory, beam_size=4, n_best=4, device="cpu", reranker=risk)
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu", reranker=risk)
     reranked = translator.translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
     assert translator.translate_nbest(lines, options=[LineOptions(n_best=1)] * 5) == reranked
 
 
-def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path) -> None:
+def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path, four_best: Translator) -> None:
     terms = Terminology([Term("w1 w2", "w14 w15"), Term("w3", "w13")])
-    translator = Translator(run_directory, beam_size=4, options=LineOptions(terminology=terms))
-    plain = Translator(run_directory, beam_size=4)
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, options=LineOptions(terminology=terms))
     lines = ["w0 w1 w2", "w3 w4 w1", "w5 w6", "w3 w1 w2 w3"]
     found = translator.translate_nbest(lines, options=[
         LineOptions(), LineOptions(constraints=["w12", "w13", "w12"]), LineOptions(), LineOptions()])
     assert "w14 w15" in found[0][0].text and [term.source for term in found[0].terms] == ["w1 w2"]
     assert found[1][0].text.split().count("w12") >= 2 and "w13" in found[1][0].text.split()
-    assert found[2] == plain.translate_nbest(lines[2:3])[0] and found[2].terms == []
+    assert found[2] == four_best.translate_nbest(lines[2:3])[0] and found[2].terms == []
     assert "w13" in found[3][0].text.split() and [term.source for term in found[3].terms] == ["w3", "w1 w2"]
 
 
@@ -352,10 +364,28 @@ def test_each_piece_of_a_long_line_holds_the_terms_that_are_in_it_and_the_first_
     assert [term.target for term in whole.terms] == ["w12", "w13"]
 
 
-def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused(run_directory: Path) -> None:
+def no_graph(*arguments: Any) -> Any:
+    raise NotImplementedError("a graph is built")
+
+
+def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_before_a_graph_is_built(
+        run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator_module, "open_towers", no_graph)
     with pytest.raises(DataError, match="terms.tsv line 2: 'house' holds what the target vocabulary"):
-        Translator(run_directory, beam_size=2, options=LineOptions(terminology=Terminology([
+        Translator(run_directory, beam_size=1, options=LineOptions(terminology=Terminology([
             Term("Haus", "house", where="terms.tsv line 2")])))
+
+
+def test_a_shortlist_that_is_not_there_or_of_other_vocabularies_is_refused_before_a_graph_is_built(
+        run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator_module, "open_towers", no_graph)
+    with pytest.raises(DataError, match="de-en.lexicon: there is no such file: make one"):
+        Translator(run_directory, shortlist=str(tmp_path / "de-en.lexicon"))
+    other = WordVocabulary([*SPECIAL_PIECES, "other"])
+    none = np.zeros(0, np.int64)
+    Lexicon.of(Entries(none, none, np.zeros(0), np.zeros(other.size)), other, other).save(tmp_path / "other")
+    with pytest.raises(SettingsError, match="other was made with other vocabularies"):
+        Translator(run_directory, shortlist=str(tmp_path / "other"))
 
 
 @pytest.mark.thorough
@@ -376,10 +406,10 @@ def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory
 
 
 @pytest.mark.thorough
-def test_what_looks_wrong_is_searched_again_with_the_settings_that_are_documented(run_directory: Path) -> None:
+def test_what_looks_wrong_is_searched_again_with_the_settings_that_are_documented(
+        run_directory: Path, plain: Translator) -> None:
     lines = ["w1 w2 w3", "w4", "w1 w2 w3 w4 w5 w6 w7", "w8 w9 w8 w9"]
-    plain = Translator(run_directory, beam_size=2)
-    again = Translator(run_directory, beam_size=2, retry=True)
+    again = Translator(run_directory, retry=True)
     first, found = plain.translate_nbest(lines), again.translate_nbest(lines)
     second = again.translate_nbest(lines, options=[LineOptions(search=retry_settings(plain.search))] * len(lines))
     assert any(translation.fault for translation in first)      # random weights loop

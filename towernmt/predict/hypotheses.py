@@ -88,14 +88,19 @@ class Hypothesis(_TextAndScore):
         text: detokenised, without line breaks.
         score: log-probability over the length penalty; of a line translated in pieces, their mean.
         details: of its tokens, where log-probabilities or attention were asked for.
+        fault: what is seen to be wrong with it (see `lines.faults`); None for nothing.
+        tokens: how many it has, EOS counted.
     """
 
     details: TokenDetails | None = None
+    fault: str | None = None
+    tokens: int = 0
 
-    def __new__(cls, text: str, score: float, details: TokenDetails | None = None) -> Hypothesis:
+    def __new__(cls, text: str, score: float, details: TokenDetails | None = None,
+                fault: str | None = None, tokens: int = 0) -> Hypothesis:
         """The translation."""
         made = super().__new__(cls, text, score)
-        made.details = details
+        made.details, made.fault, made.tokens = details, fault, tokens
         return made
 
     @property
@@ -117,14 +122,17 @@ class Translation(list[Hypothesis]):
     """The hypotheses of a line or of a piece of one, best first.
 
     Attributes:
-        fault: what is seen to be wrong with the best one (see `lines.faults`); None for nothing.
-        retried: whether it was searched for again because of that.
+        retried: whether it was searched for again because something was seen to be wrong with the best one.
         terms: of a terminology, which were found in the source and asked for.
     """
 
-    fault: str | None = None
     retried: bool = False
     terms: Sequence[Term] = ()
+
+    @property
+    def fault(self) -> str | None:
+        """What is seen to be wrong with the best one; None for nothing."""
+        return self[0].fault if self else None
 
 
 def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translation:
@@ -137,7 +145,6 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
         return Translation([Hypothesis("", 0.0)])
     hypotheses = pieces[0] if len(pieces) == 1 else list(map(_joined, zip(*pieces, strict=False)))
     together = Translation(hypotheses[:n_best])
-    together.fault = next((piece.fault for piece in pieces if piece.fault), None)
     together.retried = any(piece.retried for piece in pieces)
     together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
     return together
@@ -145,7 +152,8 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
 
 def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
     return Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
-                      _joined_details([(h.text, h.details) for h in parts if h.details]))
+                      _joined_details([(h.text, h.details) for h in parts if h.details]),
+                      next((h.fault for h in parts if h.fault), None), sum(h.tokens for h in parts))
 
 
 def _joined_details(parts: list[tuple[str, TokenDetails]]) -> TokenDetails | None:

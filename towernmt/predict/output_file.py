@@ -27,13 +27,15 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
     Args:
         output: the option and its file; None: standard output.
         inputs: the files by their options; None: standard input.
-        model: the run's directory, or those of several.
+        model: the run's directory or the package, or those of several.
     Raises:
         DataError: they are one file.
     """
     name, path = output
     written = _regular_file(1 if path is None else path)
-    for option, files in inputs.items():
+    models = [model] if isinstance(model, str) else list(model or ())
+    packages = {"--model": [place for place in models if Path(place).is_file()]}
+    for option, files in (*inputs.items(), *packages.items()):
         for file in [files] if files is None or isinstance(files, str) else files:
             read = _regular_file(0 if file is None else file)
             if written is not None and read is not None and os.path.samestat(written, read):
@@ -41,7 +43,7 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
                 raise DataError(f"{one} is the same file as {other}, which would be lost: name another file to write "
                                 "to.")
     target = Path(path).resolve() if path is not None else None
-    for run in [model] if isinstance(model, str) else model or ():
+    for run in models:
         for part in _OF_A_RUN if target is not None else ():
             place = Path(run, part).resolve()
             if place == target or (target is not None and place in target.parents):
@@ -60,21 +62,21 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
     Raises:
         DataError: it cannot be written.
     """
-    with _told(path):
+    with told(path):
         target, mode = _target(Path(path))
     if target is None:
-        with _told(path):
+        with told(path):
             stream = open(path, "wb")
         with stream:
             yield stream
         return
     unfinished = target.with_name(f"{target.name}.unfinished-{os.getpid()}")
-    with _told(path):
+    with told(path):
         file = open(unfinished, "wb") if begin is None else begin(unfinished)
     try:
         with naming(path), file:
             yield file
-        with _told(path):
+        with told(path):
             if mode is not None:
                 unfinished.chmod(mode)
             unfinished.replace(target)
@@ -107,7 +109,12 @@ def _leave(unfinished: Path, path: str | Path) -> None:
 
 
 @contextmanager
-def _told(path: str | Path) -> Iterator[None]:
+def told(path: str | Path) -> Iterator[None]:
+    """What the system refuses inside is told as an error of the file that cannot be written.
+
+    Raises:
+        DataError: in place of an `OSError`.
+    """
     try:
         yield
     except OSError as error:

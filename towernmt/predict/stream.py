@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import groupby, islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +24,7 @@ from towernmt.predict.alignment.of_lines import align, with_words
 from towernmt.predict.batch_inputs import Asked, Piece, asked_of_lines, batch_inputs, piece_of
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
-from towernmt.predict.lines.faults import FaultCounts, fault_of, worse
+from towernmt.predict.lines.faults import fault_of, worse
 from towernmt.predict.pieces import cut_line
 from towernmt.predict.text_io import clean_lines
 
@@ -32,8 +34,14 @@ __all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Tran
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Sized)
+A = TypeVar("A")
+B = TypeVar("B")
+LEAST_SHARE = 8
+"""Fewer sentences are not divided among threads: a batch of half of them takes nearly as long."""
 Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
 """From the inputs of a batch by name to `Found`, or to its first two arrays."""
+Deal = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""Who does what: a function and the batches that it is to be called with, to its results in their order."""
 
 
 class Searches(NamedTuple):
@@ -41,39 +49,40 @@ class Searches(NamedTuple):
 
     Attributes:
         with_settings: gives the predictor with some settings of the search changed.
-        faults: counts the translations that are seen to be wrong; None: nothing is watched.
+        watched: whether it is noted what is seen to be wrong with translations.
         retry: settings with which what is wrong is searched for again; None: it is not.
     """
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
-    faults: FaultCounts | None = None
+    watched: bool = False
     retry: Mapping[str, Any] | None = None
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                     lines: Iterable[str | bytes], batch_tokens: int = StreamSettings.batch_tokens,
                     batch_sentences: int = StreamSettings.batch_sentences,
-                    max_source_length: int = StreamSettings.max_source_length) -> list[str]:
+                    max_source_length: int = StreamSettings.max_source_length, deal: Deal | None = None) -> list[str]:
     """The best translation of every line, all lines sorted by length together.
 
     Args:
         batch_tokens: source tokens in a batch, padding included, at most (one line at least).
         batch_sentences: sentences in a batch, at most.
         max_source_length: longer lines (tokens) are translated in pieces.
+        deal: who translates which batch; None: this process, one after the other.
     Raises:
         DivergenceError: the model's output is not a number.
     """
     lines = list(lines)
     settings = StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences,
                               window=max(len(lines), 1), max_source_length=max_source_length)
-    stream = translate_stream(predictor, source_vocabulary, target_vocabulary, lines, settings)
+    stream = translate_stream(predictor, source_vocabulary, target_vocabulary, lines, settings, deal=deal)
     return [hypotheses[0].text for hypotheses in stream]
 
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                      lines: Iterable[str | bytes], settings: StreamSettings, name: str = "input",
                      asked: Iterable[Asked] | None = None, searches: Searches = Searches(),  # noqa: B008 -- immutable
-                     first: int = 1) -> Iterator[Translation]:
+                     first: int = 1, deal: Deal | None = None) -> Iterator[Translation]:
     """The translations of every line, best first, in the order of the lines.
 
     At most `settings.window` lines are read ahead. A line has one translation or more (up to the
@@ -87,22 +96,22 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             All pieces of a long line have what the line has.
         searches: what else than the plain search may be done.
         first: the number of the first line.
+        deal: who translates which batch; None: this process, by so many threads as the settings say.
     Raises:
         DataError: a word lacks its factors, or there is not as much asked as there are lines.
         DivergenceError: the model's output is not a number.
     """
     rest = asked_of_lines(enumerate(clean_lines(lines, name, first), start=first), asked, name)
-    translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches)
+    translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
+                                  deal or partial(side_by_side, threads=settings.threads))
     error: DataError | None = None
     while error is None:
         window, error = _read(rest, settings.window)
         pieces, error = _encode(window, name, source_vocabulary, settings.max_source_length, error)
         translated = translator.translate({piece for line in pieces for piece in line})
-        for line, (number, text, request) in zip(pieces, window, strict=False):
+        for line, (_, text, request) in zip(pieces, window, strict=False):
             translation = joined([translated[piece] for piece in line], request.n_best)
             align(translation, text, source_vocabulary, settings.max_source_length)
-            if searches.faults is not None:
-                searches.faults.add(number, translation)
             yield translation
         if not window and error is None:
             return
@@ -121,6 +130,19 @@ def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -
         yield batch
 
 
+def side_by_side(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
+    """The results in the order of the arguments; so many calls at a time, each in a thread of its own.
+
+    An error is raised where its result would come, and what was not begun by then is left undone.
+    """
+    threads = min(threads, len(arguments))
+    if threads <= 1:
+        yield from map(function, arguments)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="translate") as pool:
+        yield from pool.map(function, arguments)
+
+
 class _BatchTranslator(NamedTuple):
     """Translates pieces, those of one kind and of similar lengths together."""
 
@@ -129,6 +151,7 @@ class _BatchTranslator(NamedTuple):
     target_vocabulary: Vocabulary
     settings: StreamSettings
     searches: Searches
+    deal: Deal
 
     def translate(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
         """The translation of each piece; of one that comes out wrong, the better of two where that is asked for."""
@@ -145,10 +168,19 @@ class _BatchTranslator(NamedTuple):
 
     def _once(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
         translated: dict[Piece, Translation] = {}
-        for _, kind in groupby(sorted(pieces, key=lambda piece: piece.place), lambda piece: piece.kind):
-            for batch in plan_batches(kind, self.settings.batch_tokens, self.settings.batch_sentences):
-                translated.update(zip(batch, self._batch(batch), strict=True))
+        batches = self._batches(list(pieces))
+        for batch, translations in zip(batches, self.deal(self._batch, batches), strict=True):
+            translated.update(zip(batch, translations, strict=True))
         return translated
+
+    def _batches(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+        """For threads those that take longest first, and of few pieces so many that each thread has one."""
+        sentences, shares = self.settings.batch_sentences, self.settings.shares or self.settings.threads
+        if shares > 1:
+            sentences = min(sentences, max(LEAST_SHARE, -(-len(pieces) // shares)))
+        kinds = groupby(sorted(pieces, key=lambda piece: piece.place), lambda piece: piece.kind)
+        batches = [batch for _, kind in kinds for batch in plan_batches(kind, self.settings.batch_tokens, sentences)]
+        return batches[::-1] if self.settings.threads > 1 else batches
 
     def _batch(self, batch: Sequence[Piece]) -> list[Translation]:
         predictor, changed = self.predictor, batch[0].asked.search
@@ -163,15 +195,19 @@ class _BatchTranslator(NamedTuple):
         return [self._translation(found, row, piece) for row, piece in enumerate(batch)]
 
     def _translation(self, found: Found, row: int, piece: Piece) -> Translation:
-        translation = Translation(
-            Hypothesis(one_line(self.target_vocabulary.decode(found.text_ids(row, k)[0])), float(score),
-                       with_words(found.details(row, k, piece.ids), self.target_vocabulary))
-            for k, score in enumerate(found.scores[row]) if np.isfinite(score))
+        translation = Translation(self._hypothesis(found, row, k, piece)
+                                  for k in range(len(found.scores[row])) if np.isfinite(found.scores[row, k]))
         translation.terms = piece.asked.terms
-        if self.searches.faults is not None:
-            translation.fault = fault_of(translation[0].text, *found.text_ids(row, 0),
-                                         lambda: self.source_vocabulary.decode(piece.ids))
         return translation
+
+    def _hypothesis(self, found: Found, row: int, k: int, piece: Piece) -> Hypothesis:
+        ids, ended = found.text_ids(row, k)
+        text = one_line(self.target_vocabulary.decode(ids))
+        fault = fault_of(text, ids, ended, lambda: self.source_vocabulary.decode(piece.ids)
+                         ) if self.searches.watched else None
+        return Hypothesis(text, float(found.scores[row, k]),
+                          with_words(found.details(row, k, piece.ids), self.target_vocabulary), fault,
+                          len(ids) + ended)
 
 
 def _read(lines: Iterator[tuple[int, str, Asked]],

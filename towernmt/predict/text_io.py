@@ -6,6 +6,7 @@ Whatever a line holds (broken UTF-8, NUL, Unicode's other line separators), it s
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -57,6 +58,16 @@ def open_input(path: str | Path) -> BinaryIO:
         return open(path, "rb")
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror}).") from error
+
+
+def check_readable(path: str | Path) -> None:
+    """Refuse a file that cannot be read, before a model is loaded for it; a pipe is left as it is.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+        open_input(path).close()
 
 
 def write_lines(path: str | Path, lines: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,19 +17,24 @@ import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
 
-from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.held import HeldCheckpoint
+from towernmt.checkpoint.packaged.packaged_run import open_run
 from towernmt.checkpoint.provenance import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
-from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import BUILDING
+from towernmt.core.machine.forked import refuse_forked
 from towernmt.core.machine.gpus import why_missing
-from towernmt.core.session import SessionCreator, refuse_forked
+from towernmt.core.session import SessionCreator
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.terminal.terminal_log import mend_terminal
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.choices import PRECISIONS
 from towernmt.models.interface import NMTModel
+from towernmt.models.kernels.precision import set_precision
 
 
 class TrainedModel:
@@ -44,45 +48,54 @@ class TrainedModel:
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         averaged: whether the moving averages of the weights take their place, where the checkpoint has them.
         device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
+        precision: of predictors' matrix products.
         source_vocabulary, target_vocabulary: the run's vocabularies.
     """
 
-    def __init__(self, run: SavedRun | str | Path, checkpoint: str | None = None, *, device: str | None = None,
-                 averaged: bool = True, model: NMTModel | type | None = None) -> None:
+    def __init__(self, run: SavedRun | str | Path, checkpoint: str | HeldCheckpoint | None = None, *,
+                 device: str | None = None, averaged: bool = True, model: NMTModel | type | None = None,
+                 precision: str = PRECISIONS[0], trust_code: bool = False) -> None:
         """
         Args:
-            run: the training run, or its directory (its --logdir).
+            run: the training run, its directory (its --logdir), or a package.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-                BLEU, or the last of a run without validation.
+                BLEU, or the last of a run without validation. One that is held already is closed with this.
             device: "cpu", "gpu" or "gpu:N", where predictors compute; by default a GPU if there is one.
             averaged: with the moving averages of the weights, where the run keeps them.
             model: the `NMTModel` of the run, or its class, where the run does not hold its code.
+            precision: of predictors' matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
+            trust_code: whether the code of a model in a package may be executed.
         Raises:
             CheckpointError: there is no such checkpoint.
-            SettingsError: no run, a vocabulary that is not the run's, or a GPU that is not there.
+            SettingsError: no run, a vocabulary that is not the run's, a GPU or a precision that is not there.
         """
-        self.run = run if isinstance(run, SavedRun) else SavedRun(run)
+        if precision not in PRECISIONS:
+            raise SettingsError(f"precision={precision}: the graph here has {', '.join(PRECISIONS)}.")
+        self.precision = precision
+        self.run = open_run(run, trust_code)
+        self.run.check_weights(averaged)
         self.averaged = averaged
         self.model = self.run.load_model(model)
-        self._held = again_if_gone(lambda: HeldCheckpoint(_checkpoint_prefix(self.run, checkpoint)))
+        self._held = hold_checkpoint(self.run, checkpoint)
         self.checkpoint = self._held.original
         self.source_vocabulary, self.target_vocabulary = self.run.vocabularies()
         check_vocabulary_of(self._held, self.run.vocabulary)
         self.device = device_name(device)
 
     def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
-                  outputs: Sequence[str]) -> OfflinePredictor:
+                  outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
         """A function from arrays to arrays: a tower with the checkpoint's values, in a session of its own.
 
         Args:
             tower: builds its variables by `model`, from a tensor for each input.
             signature: the inputs.
             outputs: names of tensors that the tower makes.
+            threads: how many threads call it at the same time: they share the processors.
         Raises:
             CheckpointError: the checkpoint is damaged, or does not fit the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
-        return placed_predictor(tower, signature, outputs, self.initial_values(), self.device)
+        return placed_predictor(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
 
     def initial_values(self, scope: str = "") -> SessionInit:
         """Gives the variables of the graph the checkpoint's values.
@@ -112,20 +125,24 @@ class TrainedModel:
 
 
 def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
-                     values: SessionInit, device: str | None) -> OfflinePredictor:
+                     values: SessionInit, device: str | None, threads: int = 1,
+                     precision: str = PRECISIONS[0]) -> OfflinePredictor:
     """See `TrainedModel.predictor`.
 
     Args:
         values: gives the tower's variables their values.
         device: TensorFlow's name; None leaves it to TensorFlow.
+        threads: see there.
+        precision: of matrix products.
     """
     def placed(*inputs: Tensor) -> Any:
+        set_precision(precision)
         with tf1.device(device) if device else nullcontext():
             return tower(*inputs)
 
     return make_predictor(PredictConfig(
         tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
-        output_names=list(outputs), session_creator=SessionCreator(), session_init=values))
+        output_names=list(outputs), session_creator=SessionCreator(threads, runs_in_caller=True), session_init=values))
 
 
 class _Predictor(OfflinePredictor):
@@ -139,10 +156,6 @@ class _Predictor(OfflinePredictor):
         refuse_forked(self._process)
         outputs: list[np.ndarray] = super()._do_call(dp)
         return outputs
-
-
-BUILDING = threading.Lock()
-"""Held while towers are built: tensorpack has one tower context a process."""
 
 
 def make_predictor(config: PredictConfig) -> OfflinePredictor:
@@ -165,13 +178,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _checkpoint_prefix(run: SavedRun, which: str | None) -> str:
-    """The prefix of a checkpoint's files: `which` itself if it is one, else what the run calls so."""
-    if which is not None and Path(which + ".index").is_file():
-        return which
-    return run.checkpoint(which)
 
 
 def device_name(device: str | None) -> str | None:

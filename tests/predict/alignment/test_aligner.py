@@ -77,22 +77,27 @@ def copier(tmp_path_factory: pytest.TempPathFactory, model: Transformer) -> Path
     return write_run(tmp_path_factory.mktemp("copier"), model, 300)
 
 
+@pytest.fixture(scope="module")
+def aligner(copier: Path) -> Aligner:
+    return Aligner(copier, device="cpu", batch_tokens=4096, window=2)
+
+
 def diagonal(line: str) -> str:
     return " ".join(f"{i}-{i}" for i in range(len(line.split())))
 
 
-def test_a_model_that_has_learnt_to_copy_aligns_the_diagonal_whatever_the_batches(copier: Path) -> None:
-    for batch_tokens in (1, 4096):
-        aligner = Aligner(copier, device="cpu", batch_tokens=batch_tokens, window=2)
-        found = aligner.align(zip(LINES, LINES, strict=True))
+def test_a_model_that_has_learnt_to_copy_aligns_the_diagonal_whatever_the_batches(
+        copier: Path, aligner: Aligner) -> None:
+    for one in (Aligner(copier, device="cpu", batch_tokens=1, window=2), aligner):
+        found = one.align(zip(LINES, LINES, strict=True))
         assert [alignment.pharaoh() for alignment in found] == list(map(diagonal, LINES))
     assert aligner.align((LINES[0], "")).weights.shape == (0, 5) and aligner.align(("", "w1")).links() == []
 
 
-def test_its_translations_are_linked_as_they_are_aligned(copier: Path) -> None:
-    found = [best for best, *_ in Translator(copier, 3, attention=True, device="cpu").translate_nbest(LINES)]
+def test_its_translations_are_linked_as_they_are_aligned(copier: Path, aligner: Aligner) -> None:
+    found = [best for best, *_ in Translator(copier, 2, attention=True, device="cpu").translate_nbest(LINES)]
     assert [best.text for best in found] == LINES
-    for best, expected in zip(found, Aligner(copier).align(zip(LINES, LINES, strict=True)), strict=True):
+    for best, expected in zip(found, aligner.align(zip(LINES, LINES, strict=True)), strict=True):
         if best.alignment is not None:
             assert best.alignment.pharaoh() == expected.pharaoh()
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
@@ -110,9 +115,10 @@ def test_unknown_words_are_copied_or_translated_by_a_table_where_that_is_asked_f
         assert (tmp_path / "out").read_text() == f"w1 {expected} w2\n"
 
 
-def test_the_weights_are_the_attention_of_teacher_forcing_for_every_pair(copier: Path, model: Transformer) -> None:
+def test_the_weights_are_the_attention_of_teacher_forcing_for_every_pair(
+        copier: Path, aligner: Aligner, model: Transformer) -> None:
     pairs = [("w1 w2 w3", "w9 w3"), ("w7", "w1 w2 w3 w4 w5")]
-    found = Aligner(copier, device="cpu").align(pairs)
+    found = aligner.align(pairs)
     with tf1.Graph().as_default(), PredictTowerContext(""):
         source, length, target_in = (tf1.placeholder("int32", shape) for shape in ([None, None], [None], [None, None]))
         hidden, attention = model.decode_with_attention(model.encode(source, length), target_in)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorpack.tfutils.tower import TowerContext
-from towernmt_toy_model import EOS, PAD, Scored, ToyModel, length_limit, plain_beam_search, plain_score
+from towernmt_toy_model import EOS, PAD, Averaged, Scored, ToyModel, length_limit, plain_beam_search, plain_score
 
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.interface import NMTModel
 from towernmt.predict.decoding.length_limit import LengthLimit
 from towernmt.predict.decoding.loop import Decoding
 from towernmt.predict.decoding.processors.forbidden_tokens import ForbiddenTokens
@@ -22,11 +23,12 @@ from towernmt.predict.decoding.search import SearchSettings, build_predictor
 from towernmt.predict.decoding.strategies.allocation import allocated
 from towernmt.predict.decoding.strategies.constrained_beam import ConstrainedBeamSearch
 from towernmt.predict.decoding.strategies.phrases import Phrases
+from towernmt.predict.ensemble.ensemble_model import EnsembleModel
 
 Constraints = list[list[int]]
 
 
-def constrained_searcher(model: ToyModel, search: SearchSettings, forbidden: tuple[int, ...] = ()) -> Any:
+def constrained_searcher(model: NMTModel, search: SearchSettings, forbidden: tuple[int, ...] = ()) -> Any:
     """From sentences and the phrases of each to (score, tokens) of the n best."""
     strategy = ConstrainedBeamSearch(search.beam_size, search.n_best, LengthPenalty(search.length_penalty))
     decoding = Decoding(strategy, [ForbiddenTokens([PAD, 1, *forbidden])],
@@ -116,6 +118,15 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all_sequences_with_the_p
     found = constrained_searcher(model, search)(sources, PHRASES)
     for source, phrases, hypotheses in zip(sources, PHRASES, found, strict=True):
         assert_same(hypotheses, all_that_hold(model, source, phrases, search)[:6])
+
+
+def test_an_ensemble_finds_the_best_of_all_sequences_with_the_phrases_by_its_mean() -> None:
+    models = [ToyModel(vocabulary=6, seed=1), ToyModel(vocabulary=6, seed=2)]
+    search = SearchSettings(beam_size=90, n_best=4, length_penalty=1.0, max_length_factor=1, max_length_constant=1)
+    phrases, sources = [[[4, 5]], [[5], [3]], []], [[3, 5, EOS], [4, EOS], [5, 3, EOS]]
+    found = constrained_searcher(EnsembleModel(models), search)(sources, phrases)
+    for source, wanted, hypotheses in zip(sources, phrases, found, strict=True):
+        assert_same(hypotheses, all_that_hold(Averaged(models), source, wanted, search)[:4])
 
 
 @pytest.mark.parametrize("beam", [1, pytest.param(2, marks=pytest.mark.thorough), 5])

@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
-from towernmt_toy_model import BOS, EOS, PAD, Scored, ToyModel, length_limit, normalised
+from towernmt_toy_model import BOS, EOS, PAD, Averaged, Scored, ToyModel, length_limit, normalised
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.models.interface import NMTModel
 from towernmt.predict.decoding.assembly import decoding_for
 from towernmt.predict.decoding.inputs import decoding_signature
 from towernmt.predict.decoding.line_inputs import Plain, decoding_with
 from towernmt.predict.decoding.loop import decode
 from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.ensemble.ensemble_model import EnsembleModel
+from towernmt.predict.ensemble.settings import EnsembleSettings
 from towernmt.predict.lines.options import LineOptions
 from towernmt.predict.lines.surfaces import MARK, Surfaces
 from towernmt.predict.lines.target_text import TargetText, padded
@@ -62,7 +65,7 @@ class Pieces(Vocabulary):
 VOCABULARY = Pieces("▁a", "b", "▁ab", "▁")
 
 
-def search(model: ToyModel, settings: SearchSettings, vocabulary: Vocabulary, sentences: list[list[int]],
+def search(model: NMTModel, settings: SearchSettings, vocabulary: Vocabulary, sentences: list[list[int]],
            **further: Any) -> list[list[Scored]]:
     """The hypotheses of a search with further inputs, in one batch."""
     decoding = decoding_with(further.keys(), Plain(decoding_for(settings), settings, vocabulary))
@@ -109,6 +112,22 @@ def test_a_prefix_gives_the_best_of_all_hypotheses_that_begin_with_it_each_sente
         limit = max(length_limit(source, SETTINGS), len(prefix) + 1 if prefix else 0)
         assert_same(hypotheses, all_hypotheses(model, source, SETTINGS, limit,
                                                lambda tokens, prefix=prefix: tokens[:len(prefix)] == prefix))
+
+
+def test_an_ensemble_has_prefixes_and_avoids_phrases_as_one_model_does() -> None:
+    models = [ToyModel(vocabulary=7, seed=3, spread=1.5), ToyModel(vocabulary=7, seed=4, spread=1.5)]
+    prefixes, avoided = [[5, 3], []], [[[4, 6], [6, PAD]], [[4, 4], [6, 5]]]
+    found = search(EnsembleModel(models, EnsembleSettings("log-probabilities", (2, 1))), SETTINGS, VOCABULARY,
+                   SENTENCES[:2], prefix=padded(prefixes), avoid=avoided)
+    averaged = Averaged(models, (2, 1), "log-probabilities")
+    for source, prefix, phrases, hypotheses in zip(SENTENCES, prefixes, avoided, found, strict=False):
+        def allowed(tokens: list[int], prefix: list[int] = prefix, phrases: list[list[int]] = phrases) -> bool:
+            text = " " + " ".join(map(str, tokens)) + " "
+            return tokens[:len(prefix)] == prefix and not any(
+                " " + " ".join(str(token) for token in phrase if token) + " " in text for phrase in phrases)
+
+        limit = max(length_limit(source, SETTINGS), len(prefix) + 1 if prefix else 0)
+        assert_same(hypotheses, all_hypotheses(averaged, source, SETTINGS, limit, allowed))
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TowerContext
-from towernmt_toy_model import EOS, PAD, Scored, ToyModel, plain_beam_search
+from towernmt_toy_model import EOS, PAD, Averaged, Scored, ToyModel, plain_beam_search
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.models.interface import DecoderState
+from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.decoding.assembly import decoding_for
 from towernmt.predict.decoding.processors.processor import LogitsProcessor
 from towernmt.predict.decoding.sampling import SamplingSettings, sampling_for
 from towernmt.predict.decoding.search import SearchSettings, build_predictor
 from towernmt.predict.decoding.shortlist import Shortlist
+from towernmt.predict.ensemble.ensemble_model import EnsembleModel
 from towernmt.predict.lexical.lexicon import Entries, Lexicon
 
 SIZE = 12
@@ -73,9 +75,10 @@ def shortlist() -> Shortlist:
     return Shortlist(table, np.array(FREQUENT), SIZE)
 
 
-def finder(model: ToyModel, decoding: Any) -> Any:
+def finder(model: NMTModel, decoding: Any, precision: str = "float32") -> Any:
     """From sentences, and further inputs by name, to the arrays that a predictor gives."""
     with tf1.Graph().as_default():
+        graph_state().settings = GraphSettings(precision=precision)
         with TowerContext("", is_training=True):
             memory = model.encode(tf.constant([[EOS]]), tf.constant([1]))
             model.decode_step(tf.constant([1]), model.start_state(memory, 1))
@@ -125,6 +128,26 @@ def test_a_sentence_is_searched_with_its_own_words_alone_in_any_batch(
         for (_, ids), values in zip(found, row, strict=False):
             steps = [Reference(model).log_prob(source, ids[:place])[token] for place, token in enumerate(ids)]
             np.testing.assert_allclose(values[:len(ids)], steps, rtol=1e-4, atol=1e-5)
+
+
+def assert_as_the_reference(model: NMTModel, reference: ToyModel, precision: str = "float32") -> None:
+    search = SearchSettings(beam_size=3, n_best=3, max_length_constant=3)
+    find = finder(model, dataclasses.replace(decoding_for(search), shortlist=shortlist()), precision)
+    for source, found in zip(SENTENCES, scored(*find(SENTENCES)), strict=True):
+        expected = plain_beam_search(Reference(reference), source, search)  # type: ignore[arg-type]
+        assert_same(found, [item for item in expected if np.isfinite(item[0])])
+
+
+def test_an_ensemble_is_searched_with_a_sentences_own_words_by_the_mean_of_its_members() -> None:
+    models = [Projected(vocabulary=SIZE, seed=seed, spread=1.5) for seed in (5, 6)]
+    assert_as_the_reference(EnsembleModel(models), Averaged(models))
+
+
+def test_in_bfloat16_the_result_is_that_of_the_logits_in_bfloat16() -> None:
+    model = Projected(vocabulary=SIZE, seed=5, spread=1.5)
+    # The identity multiplies numbers of bfloat16 to themselves: so the products round nothing.
+    model.table = (model.table.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    assert_as_the_reference(model, model, "bfloat16")
 
 
 def test_samples_are_drawn_from_a_sentences_own_words_with_their_probabilities() -> None:

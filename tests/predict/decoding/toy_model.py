@@ -100,6 +100,23 @@ class LookingToyModel(ToyModel):
         return looks / looks.sum()
 
 
+class Averaged(ToyModel):
+    """What a search with lists asks of a model, for several: their mean, in float64."""
+
+    def __init__(self, models: Sequence[ToyModel], weights: Sequence[float] = (1, 1),
+                 mean: str = "probabilities") -> None:
+        self.target_vocab_size = models[0].target_vocab_size
+        self._models, self._mean = models, mean
+        self._weights = np.array(weights) / sum(weights)
+
+    def log_prob(self, source: list[int], prefix: list[int]) -> np.ndarray:
+        each = np.stack([model.log_prob(source, prefix) for model in self._models])
+        if self._mean == "probabilities":
+            return np.log(self._weights @ np.exp(each))
+        mean = self._weights @ each
+        return mean - np.log(np.exp(mean).sum())
+
+
 def length_limit(source: list[int], settings: SearchSettings) -> int:
     limit = max(1, math.floor(len(source) * settings.max_length_factor) + settings.max_length_constant)
     return min(limit, settings.max_tokens) if settings.max_tokens else limit

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from towernmt_toy_model import EOS, Scored, ToyModel, plain_beam_search, searcher
+from towernmt_toy_model import EOS, Averaged, Scored, ToyModel, plain_beam_search, searcher
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -21,22 +21,6 @@ SENTENCES = [[4, 5, 7, EOS], [3, 3, EOS], [5, EOS], [EOS], [6, 4, 3, 7, 5, EOS]]
 SETTINGS = SearchSettings(beam_size=3, n_best=3, length_penalty=0.6, max_length_factor=1, max_length_constant=3)
 
 
-class Averaged:
-    """What `plain_beam_search` asks of a model, for several."""
-
-    def __init__(self, models: Sequence[ToyModel], weights: Sequence[float], mean: str) -> None:
-        self.target_vocab_size = models[0].target_vocab_size
-        self._models, self._mean = models, mean
-        self._weights = np.array(weights) / sum(weights)
-
-    def log_prob(self, source: list[int], prefix: list[int]) -> np.ndarray:
-        each = np.stack([model.log_prob(source, prefix) for model in self._models])
-        if self._mean == "probabilities":
-            return np.log(self._weights @ np.exp(each))
-        mean = self._weights @ each
-        return mean - np.log(np.exp(mean).sum())
-
-
 def assert_same(found: Sequence[list[Scored]], expected: Sequence[list[Scored]]) -> None:
     assert [[tokens for _, tokens in row] for row in found] == [[tokens for _, tokens in row] for row in expected]
     np.testing.assert_allclose(np.concatenate([[score for score, _ in row] for row in found]),
@@ -48,11 +32,11 @@ def assert_same(found: Sequence[list[Scored]], expected: Sequence[list[Scored]])
 def test_two_models_are_searched_as_their_averaged_distribution(mean: str, weights: tuple[float, ...]) -> None:
     models = [ToyModel(vocabulary=9, seed=1), ToyModel(vocabulary=9, seed=2)]
     found = searcher(EnsembleModel(models, EnsembleSettings(mean, weights)), SETTINGS)(SENTENCES)
-    averaged: Any = Averaged(models, weights or (1, 1), mean)
+    averaged = Averaged(models, weights or (1, 1), mean)
     assert_same(found, [plain_beam_search(averaged, source, SETTINGS) for source in SENTENCES])
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+@pytest.mark.parametrize("mean", ["probabilities", pytest.param("log-probabilities", marks=pytest.mark.thorough)])
 def test_a_model_with_itself_translates_as_it_does_alone(mean: str) -> None:
     model = ToyModel(vocabulary=9, seed=1)
     together = searcher(EnsembleModel([model] * 3, EnsembleSettings(mean, (1, 2, 3))), SETTINGS)(SENTENCES)
@@ -63,7 +47,7 @@ def test_greedy_search_and_processors_take_an_ensemble_for_one_model() -> None:
     models = [ToyModel(vocabulary=9, seed=3), ToyModel(vocabulary=9, seed=4), ToyModel(vocabulary=9, seed=5)]
     settings = SearchSettings(beam_size=1, min_length=2, max_length_factor=1, max_length_constant=3)
     found = searcher(EnsembleModel(models), settings, [ForbiddenTokens([7])])(SENTENCES)
-    averaged: Any = Averaged(models, (1, 1, 1), "probabilities")
+    averaged = Averaged(models, (1, 1, 1), "probabilities")
     assert_same(found, [plain_beam_search(averaged, source, settings, lambda _, token: token != 7)
                         for source in SENTENCES])
 

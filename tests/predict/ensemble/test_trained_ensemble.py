@@ -21,6 +21,7 @@ from towernmt.models.transformer.model import Transformer, TransformerSettings
 from towernmt.optim.ema import SUFFIX
 from towernmt.predict.ensemble.settings import EnsembleSettings
 from towernmt.predict.ensemble.trained_ensemble import open_trained
+from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import settings_of_model
@@ -114,6 +115,23 @@ def test_members_of_different_architectures_give_something_of_both(runs: Path, a
     assert_same(nbest(both, ensemble=EnsembleSettings(weights=(1, 1e9))), other)
     assert_same(nbest([runs / "a"] * 2, averaged=False, ensemble=EnsembleSettings("log-probabilities")),
                 nbest(runs / "a", averaged=False))
+
+
+@pytest.mark.parametrize(("mean", "weights"), [
+    ("probabilities", (2.0, 1.0)), pytest.param("log-probabilities", (), marks=pytest.mark.thorough)])
+def test_given_translations_are_as_probable_as_the_search_found_them(
+        runs: Path, mean: str, weights: tuple[float, ...]) -> None:
+    both, ensemble = [runs / "a", runs / "b"], EnsembleSettings(mean, weights)
+    translator = Translator(both, beam_size=3, n_best=3, max_length_factor=1, device="cpu", ensemble=ensemble,
+                            log_probs=True)
+    hypotheses = [(line, found) for line, translation in zip(LINES, translator.translate_nbest(LINES), strict=True)
+                  for found in translation if line and "<unk>" not in found.text]
+    assert len(hypotheses) > 3
+    scores = Scorer(both, device="cpu", ensemble=ensemble).score(
+        [(line, found.text) for line, found in hypotheses], per_token=True)
+    for (_, found), score in zip(hypotheses, scores, strict=True):      # one that was cut has no EOS
+        assert found.details is not None and found.details.log_probs is not None and score.log_probs is not None
+        np.testing.assert_allclose(score.log_probs[:len(found.details.ids)], found.details.log_probs, atol=1e-4)
 
 
 def test_several_checkpoints_of_one_run_are_an_ensemble(runs: Path, alone: Any) -> None:

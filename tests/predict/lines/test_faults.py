@@ -17,7 +17,7 @@ from towernmt.dataflow.vocabulary.words import WordVocabulary
 from towernmt.predict.batch_inputs import Asked
 from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
 from towernmt.predict.hypotheses import Hypothesis, Translation
-from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, FaultCounts, fault_of, most_copies, retry_settings, worse
+from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, counted, fault_of, most_copies, retry_settings, worse
 from towernmt.predict.stream import Searches, translate_stream
 
 
@@ -74,43 +74,37 @@ def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.n
     return tokens, np.full([len(tokens), 1], -2.0 if settings else -1.0)
 
 
-def translate(retry: Mapping[str, Any] | None, faults: FaultCounts) -> list[Translation]:
-    searches = Searches(lambda settings: partial(predict, settings), faults, retry)
+def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
+    searches = Searches(lambda settings: partial(predict, settings), True, retry)
     asked = [Asked(), Asked(), Asked({"weight": 1.0}), Asked(), Asked(), Asked()]
-    return list(translate_stream(partial(predict, {}), WORDS, WORDS, ["a", "b", "a", "c", "f", ""], StreamSettings(),
-                                 "in", asked, searches))
+    return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, ["a", "b", "a", "c", "f", ""],
+                                         StreamSettings(), "in", asked, searches), "in"))
 
 
 def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    faults = FaultCounts("in")
-    found = translate(None, faults)
+    with caplog.at_level(logging.WARNING):
+        found = translate(None)
     assert [translation.fault for translation in found] == [LOOP, CUT, LOOP, EMPTY, None, None]
     assert not any(translation.retried for translation in found)
-    with caplog.at_level(logging.WARNING):
-        faults.warn()
     assert caplog.messages == [
         "in: 4 of 6 translations look wrong, 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
         "the length limit (the first: line 2); --retry searches for such ones again."]
 
 
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    faults = FaultCounts("in")
-    found = translate({"no_repeat_ngram": 3}, faults)
+    with caplog.at_level(logging.WARNING):
+        found = translate({"no_repeat_ngram": 3})
     # "b" stays: a loop is no better than a translation that was cut. "c" is no better the second time.
     assert found == [[Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
                      [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
     assert [translation.fault for translation in found] == [None, CUT, None, EMPTY, None, None]
     assert [translation.retried for translation in found] == [True, True, True, True, False, False]
-    with caplog.at_level(logging.WARNING):
-        faults.warn()
     assert caplog.messages == ["in: 4 of 6 translations looked wrong and were searched for again; left are 1 empty "
                                "(the first: line 4), 1 cut at the length limit (the first: line 2)."]
 
 
 def test_nothing_is_said_where_nothing_looks_wrong(caplog: pytest.LogCaptureFixture) -> None:
-    faults = FaultCounts("in")
-    faults.add(1, Translation([Hypothesis("a", 0.0)]))
-    faults.warn()
+    assert len(list(counted([Translation([Hypothesis("a", 0.0)])], "in"))) == 1
     assert caplog.messages == []
 
 

@@ -74,7 +74,8 @@ def test_an_answer_has_what_is_known_of_the_best_and_of_all() -> None:
     assert answer == {"sentence_id": 3, "id": 5, "translation": "good morning", "score": -0.1235,
                       "tokens": ["good", "morning", "</s>"], "log_probs": [-0.5, -0.25, -0.125],
                       "translations": ["good morning", ""], "scores": [-0.1235, -2.0]}
-    translation.fault, translation.retried, translation.terms = "loop", True, [Term("gut", "good")]
-    assert json.loads(written(3, request, translation, WORDS, 2, [(0, 1), (1, 0)])) == {
+    translation[0].fault, translation.retried, translation.terms = "loop", True, [Term("gut", "good")]
+    looks = {"source": ["guten"], "target": ["good", "morning"], "weights": [[1.0], [0.5]]}
+    assert json.loads(written(3, request, translation, WORDS, 2, [(0, 1), (1, 0)], looks)) == {
         **answer, "fault": "loop", "retried": True, "terms": [{"source": "gut", "target": "good"}],
-        "alignment": [[0, 1], [1, 0]]}
+        "alignment": [[0, 1], [1, 0]], "attention": looks}

@@ -35,7 +35,9 @@ def predict(source, source_length):
     if batches == int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
     tokens = np.stack([source, source[:, ::-1]], axis=1)
-    return tokens, np.stack([source.mean() + source.sum(1), source.mean() - source_length], axis=1) / -100
+    looks = np.eye(source.shape[1])
+    return (tokens, np.stack([source.mean() + source.sum(1), source.mean() - source_length], axis=1) / -100, None,
+            np.broadcast_to([looks, looks[::-1]], [len(source), 2, *looks.shape]))
 
 class Echo:
     checkpoint, search = "model", SearchSettings(n_best=2)
@@ -66,11 +68,14 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", [["--scores"], ["--n-best", "2"], ["--json"]], ids=lambda kind: kind[0])
+@pytest.mark.parametrize("kind", [["--scores"], ["--n-best", "2", "--alignments", "LINKS"], ["--json"]],
+                         ids=lambda kind: kind[0])
 def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(source: Path, kind: list[str]) -> None:
     given = [*kind, "--input", f"{source}.json" if kind == ["--json"] else str(source)]
-    whole, parts = source.with_name("whole"), source.with_name("parts")
+    whole, parts, links = source.with_name("whole"), source.with_name("parts"), source.with_name("links")
+    given = [str(links) if one == "LINKS" else one for one in given]
     assert run(0, *given, "--output", str(whole)).returncode == 0
+    expected = links.rename(f"{whole}.links").read_text() if str(links) in given else ""
     for batch in (4, 1, 3):     # in the second window; in the first batch after resuming; a window later
         killed = run(batch, *given, "--output", str(parts), "--resume")
         assert killed.returncode == -signal.SIGKILL and not parts.exists()
@@ -82,6 +87,9 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
     assert done.returncode == 0 and "going on behind line 14" in done.stderr
     assert parts.read_bytes() == whole.read_bytes() and whole.read_text().count("\n") >= 40
     assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
+    if expected:
+        assert links.read_text() == expected and len(expected.split()) == 80
+        assert [path.name for path in source.parent.glob("links*")] == ["links"]
 
 
 @pytest.mark.processes
@@ -126,7 +134,7 @@ def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) 
     journal.close()
     with open(journal.path, "a") as file:
         file.write('{"lines": 4')      # a record of which a part was written
-    assert read_journal(unfinished, task) == Mark(20, 20, "f", 20)
+    assert read_journal(unfinished, task) == [Mark(), Mark(10, 10, "f", 10), Mark(20, 20, "f", 20)]
     with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: take the same"):
         read_journal(unfinished, {**task, "beam": 5})
     assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
@@ -141,3 +149,31 @@ def test_what_fails_before_anything_is_written_leaves_nothing_and_what_ends_well
         output.write(1, ["a"])
         assert sorted(path.suffix for path in tmp_path.iterdir()) == [".journal", f".unfinished-{os.getpid()}"]
     assert [path.read_text() for path in tmp_path.iterdir()] == ["a\n"]
+
+
+def stopped(directory: Path, marks: dict[str, list[int]]) -> None:
+    """Outputs that were begun by a process that was killed: a byte for each line, behind marks after so many lines."""
+    for name, lines in marks.items():
+        unfinished = directory / f"{name}.unfinished-7"
+        unfinished.write_bytes(b"x" * (lines[-1] + 3))
+        journal = Journal(unfinished, {}, Mark())
+        for reached in lines:
+            journal.add(Mark(reached, 2 * reached, "f", reached))
+        journal.close()
+
+
+def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_have(tmp_path: Path) -> None:
+    names = [f"{tmp_path}/out", f"{tmp_path}/links"]
+    stopped(tmp_path, {"out": [10, 20], "links": [10, 20, 30]})     # killed before the second journal had its mark
+    with pytest.raises(KeyboardInterrupt), resumable_output(names[0], 5, {}, True, names[1:]) as output:
+        assert output.start == Mark(20, 40, "f", 20)
+        raise KeyboardInterrupt     # both can be gone on with again
+    with resumable_output(names[0], 5, {}, True, names[1:]) as output:
+        assert output.start.lines == 20
+        output.further[0].write(b"link\n")
+        output.write(21, ["text"])
+    assert [Path(name).read_text() for name in names] == ["x" * 20 + "text\n", "x" * 20 + "link\n"]
+    assert len(list(tmp_path.iterdir())) == 2
+    stopped(tmp_path, {"out": [10, 20]})
+    with resumable_output(names[0], 5, {}, True, names[1:]) as output:
+        assert output.start == Mark()       # of the other file nothing is there

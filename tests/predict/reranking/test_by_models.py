@@ -12,8 +12,9 @@ from sacrebleu.metrics import BLEU
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.hypotheses import Hypothesis, Translation
 from towernmt.predict.reranking.by_models import Judge, JudgedList, ModelReranker
+from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.reranking.nbest_file import read_nbest
-from towernmt.predict.reranking.reranker import Reranker, reranked
+from towernmt.predict.reranking.reranker import Reranker, reranked, rescored
 from towernmt.predict.reranking.tuning import STEPS, tune
 from towernmt.predict.scorer import PairScore
 
@@ -83,13 +84,14 @@ def test_a_stream_is_reranked_in_windows_with_the_source_of_each_line() -> None:
         list(reranked(lists, reranker, "abcd", name="test.de"))
 
 
-def test_what_is_known_of_a_line_stays_and_a_fault_with_the_best_translation() -> None:
-    first, second = (Translation([Hypothesis(text, 0.0), Hypothesis("a", 0.0)]) for text in "ba")
-    for translation in (first, second):
-        translation.fault, translation.retried = "loop", True
+def test_what_is_known_of_a_line_stays_and_its_fault_is_that_of_the_new_best_translation() -> None:
+    first, second = (Translation([Hypothesis("b", 0.0, fault=one), Hypothesis("a", -1.0, fault=other)])
+                     for one, other in (("loop", None), (None, "cut")))
+    first.retried = second.retried = True
     found = list(reranked([first, second], Backwards()))
-    assert [translation.fault for translation in found] == [None, "loop"] and all(t.retried for t in found)
+    assert [translation.fault for translation in found] == [None, "cut"] and all(t.retried for t in found)
     assert [h.text for h in found[0]] == ["a", "b"] and [h.text for h in first] == ["b", "a"]
+    assert rescored(second[1], 3.0).fault == "cut" and MinimumBayesRisk().ordered(first)[0].fault == "loop"
 
 
 def test_lists_before_one_that_cannot_be_read_come_before_the_error() -> None:

@@ -39,10 +39,10 @@ class Aligner:
 
     def __init__(self, run_dir: str | Path, checkpoint: str | None = None, *, device: str | None = None,
                  averaged: bool = True, batch_tokens: int = StreamSettings.batch_tokens,
-                 window: int = StreamSettings.window, model: Any = None) -> None:
+                 window: int = StreamSettings.window, model: Any = None, trust_code: bool = False) -> None:
         """
         Args:
-            run_dir: the training run's directory (its --logdir).
+            run_dir: the training run's directory (its --logdir), or a package.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
                 BLEU, or the last of a run without validation.
             device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
@@ -50,12 +50,14 @@ class Aligner:
             batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
             window: pairs that are read ahead and sorted by length.
             model: the `NMTModel` of the run, or its class, where the run does not hold its code.
+            trust_code: whether the code of a model in a package may be executed.
         Raises:
             CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
             SettingsError: a model without attention, a value that cannot work, no run, or a GPU that is not there.
         """
         self._settings = StreamSettings(batch_tokens=batch_tokens, window=window)
-        with TrainedModel(run_dir, checkpoint, device=device, averaged=averaged, model=model) as trained:
+        with TrainedModel(run_dir, checkpoint, device=device, averaged=averaged, model=model,
+                          trust_code=trust_code) as trained:
             if not trained.model.gives_attention:
                 raise SettingsError(f"{run_dir}: its model ({type(trained.model).__name__}) gives no attention, from "
                                     "which words could be aligned: align with a run of another model.")

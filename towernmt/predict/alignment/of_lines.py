@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.predict.alignment.word_alignment import SourceWords
+from towernmt.predict.alignment.word_alignment import SourceWords, WordAlignment
 from towernmt.predict.alignment.words import words_of_translation
 from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
 
@@ -17,6 +17,18 @@ def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDet
     if details is None or details.attention is None:
         return details
     return details._replace(words=words_of_translation(vocabulary, details.ids))
+
+
+def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabulary) -> WordAlignment | None:
+    """What the model saw, by tokens of the vocabularies in place of words, the ends of the sentences among them.
+
+    Returns:
+        None without attention.
+    """
+    if details.attention is None:
+        return None
+    return WordAlignment([source.id_to_piece(id) for id in details.source_ids],
+                         [target.id_to_piece(id) for id in details.ids], details.attention)
 
 
 def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
@@ -34,4 +46,4 @@ def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: in
         source = source or SourceWords.of(vocabulary, line, limit)
         alignment = source.aligned(hypothesis.text, details.words, details.attention)
         translation[place] = Hypothesis(*hypothesis, details._replace(
-            source_words=source.of_tokens, alignment=alignment))
+            source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)

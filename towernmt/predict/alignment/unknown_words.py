@@ -111,7 +111,8 @@ class UnknownWords:
         weights = word_weights(np.asarray(details.attention), details.source_words or (), of_target,
                                (len(alignment.source), len(texts)))
         return Hypothesis(" ".join(texts), hypothesis.score, details._replace(
-            words=of_target, alignment=WordAlignment(alignment.source, texts, weights)))
+            words=of_target, alignment=WordAlignment(alignment.source, texts, weights)), hypothesis.fault,
+                          hypothesis.tokens)
 
 
 def read_translations(path: str | Path) -> dict[str, str]:

@@ -129,6 +129,12 @@ class StreamSettings:
         2000, "Lines read before the first is written: they are sorted by length. 1 answers line by line.", at_least=1)
     max_source_length: int = setting(
         256, "Longer lines (tokens) are cut at punctuation or spaces and translated in pieces.", at_least=1)
+    threads: int = setting(
+        0, "Batches that are translated side by side, each in its own thread. 0 is one for each processor, but one "
+           "with a GPU.", at_least=0)
+    shares: int = setting(
+        0, "Batches that few sentences are divided into. 0 is one for each thread; a number gives the same batches "
+           "with any number of threads.", at_least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

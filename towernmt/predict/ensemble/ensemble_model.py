@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.layers.projections import Projection
 from towernmt.predict.ensemble.settings import EnsembleSettings
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class EnsembleModel(NMTModel):
     """Models of any architectures with one target vocabulary, decoded in step.
 
     Each member builds its variables under a scope of its own (see `scope`) and has a memory and a cache of its own, so
-    that search, sampling and every processor take the ensemble for one model. It is only decoded, not trained.
+    that search, sampling, every processor and scoring take the ensemble for one model. It is not trained.
 
     Attributes:
         members: the models.
@@ -104,11 +105,14 @@ class EnsembleModel(NMTModel):
             return logits, after
         return logits, after, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.shares)
 
-    def decode_hidden(self, memory: Any, target_in: Tensor) -> NoReturn:
-        raise self._only_decoded()
+    def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
+        """The members' last hidden layers side by side, as `output_projection` takes them."""
+        return tf.concat(self._each(lambda member, place: tf.cast(
+            member.decode_hidden(memory[place], target_in), tf.float32)), axis=-1)
 
-    def output_projection(self) -> NoReturn:
-        raise self._only_decoded()
+    def output_projection(self) -> Any:
+        """The members' maps, and their mean: logits that are the logarithm of the mean, as in `decode_step`."""
+        return _MeanProjection(self._each(lambda member, _: member.output_projection()), self._mean, self.shares)
 
     def _each(self, action: Callable[[NMTModel, int], T]) -> tuple[T, ...]:
         """What `action` returns for each member and its place, called in the member's variable scope."""
@@ -118,13 +122,36 @@ class EnsembleModel(NMTModel):
                 found.append(action(member, place))
         return tuple(found)
 
-    @staticmethod
-    def _only_decoded() -> SettingsError:
-        return SettingsError("An ensemble decodes step by step: train and score its members one by one.")
+
+class _MeanProjection(NamedTuple):
+    """What a `Projection` is to one model.
+
+    Attributes:
+        members: the maps of the members.
+        mean: of their logits.
+        shares: the weight of each.
+    """
+
+    members: Sequence[Projection]
+    mean: Callable[[Sequence[Tensor], Sequence[float]], Tensor]
+    shares: Sequence[float]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 `[..., target vocabulary]` of `hidden` `[..., depth of all members]`."""
+        return self._of_each(Projection.logits, hidden)
+
+    def flat_logits(self, tokens: Tensor) -> Tensor:
+        """float32 `[tokens, target vocabulary]` of `tokens` `[tokens, depth of all members]`."""
+        return self._of_each(Projection.flat_logits, tokens)
+
+    def _of_each(self, logits: Callable[[Projection, Tensor], Tensor], hidden: Tensor) -> Tensor:
+        parts = tf.split(hidden, [int(member.kernel.shape[1]) for member in self.members], axis=-1)
+        return self.mean([tf.cast(logits(member, part), tf.float32)
+                          for member, part in zip(self.members, parts, strict=True)], self.shares)
 
 
 def _mean_of_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """log(sum of share * probability), float32 `[rows, vocabulary]`: log-probabilities."""
+    """log(sum of share * probability), float32 `[..., vocabulary]`: log-probabilities."""
     log_probs = [tf.nn.log_softmax(member) + math.log(share) for member, share in zip(logits, shares, strict=True)]
     return tf.reduce_logsumexp(tf.stack(log_probs), axis=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
@@ -46,3 +47,8 @@ class EnsembleSettings:
     def shown_weights(self) -> str:
         """As the command line has them."""
         return ",".join(f"{weight:g}" for weight in self.weights)
+
+
+def several(value: Any) -> list[Any]:
+    """What is given for the members, as a list: of one value, one."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 from tensorpack.predict import OfflinePredictor
 from tensorpack.tfutils.sessinit import ChainInit
 
+from towernmt.checkpoint.held import HeldCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import TensorSpec
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.models.choices import PRECISIONS
 from towernmt.predict.ensemble.ensemble_model import EnsembleModel
 from towernmt.predict.ensemble.settings import EnsembleSettings
 from towernmt.predict.trained_model import TrainedModel, placed_predictor
@@ -54,10 +56,11 @@ class TrainedEnsemble:
         self.checkpoint = " + ".join(member.checkpoint for member in members)
 
     def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
-                  outputs: Sequence[str]) -> OfflinePredictor:
+                  outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
         """As that of `TrainedModel`, for a tower over `model`."""
         values = [member.initial_values(self.model.scope(place)) for place, member in enumerate(self.members)]
-        return placed_predictor(tower, signature, outputs, ChainInit(values), self.device)
+        return placed_predictor(tower, signature, outputs, ChainInit(values), self.device, threads,
+                                self.members[0].precision)
 
     def weights(self) -> NoReturn:
         """Refused: an ensemble has no weights that are one model's.
@@ -79,18 +82,20 @@ class TrainedEnsemble:
         self.close()
 
 
-def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[str | None] = (None,),
+def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[str | HeldCheckpoint | None] = (None,),
                  models: Sequence[Any] = (None,), *, ensemble: EnsembleSettings | None = None,
-                 device: str | None = None, averaged: bool = True) -> TrainedModel | TrainedEnsemble:
+                 device: str | None = None, averaged: bool = True,
+                 precision: str = PRECISIONS[0]) -> TrainedModel | TrainedEnsemble:
     """One trained model, or an ensemble: of several runs, or of several checkpoints of one run.
 
     Args:
-        runs: one for each member, or one for all.
+        runs: one for each member, or one for all; directories, packages, or runs that are open.
         checkpoints: one for each member, or one for all; see `TrainedModel`.
         models: one for each member, or one for all; see `TrainedModel`.
         ensemble: how members are joined.
         device: see `TrainedModel`.
         averaged: see `TrainedModel`.
+        precision: see `TrainedModel`.
     Raises:
         CheckpointError: there is no such checkpoint.
         SettingsError: the numbers of runs and checkpoints do not fit, or the models cannot be joined.
@@ -103,7 +108,8 @@ def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[st
                                 f"pair up: give one of the {name} to each member, or one to all.")
     ensemble.shares(members)        # a wrong number of weights is refused before anything is loaded
     with ExitStack() as stack:
-        found = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model))
+        found = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model,
+                                                  precision=precision))
                  for run, checkpoint, model in zip(*(_repeated(values, members) for values in (
                      runs, checkpoints, models)), strict=True)]
         trained = found[0] if members == 1 else TrainedEnsemble(found, ensemble)
@@ -123,8 +129,8 @@ def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
                                ("target", first.target_vocabulary, other.target_vocabulary)):
             if not _same(one, two):
                 raise SettingsError(
-                    f"The {side} vocabulary of {other.run.path} ({two.size} pieces, {two.kind}) is not that of "
-                    f"{first.run.path} ({one.size} pieces, {one.kind}): the members of an ensemble must have the same "
+                    f"The {side} vocabulary of {other.run.name} ({two.size} pieces, {two.kind}) is not that of "
+                    f"{first.run.name} ({one.size} pieces, {one.kind}): the members of an ensemble must have the same "
                     "vocabularies; train them on the same prepared data.")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from towernmt.predict.evaluation.comparison import LEVEL
 from towernmt.predict.evaluation.report import Report
+from towernmt.predict.evaluation.terms import TermAccuracy
 
 
 def score_table(report: Report) -> str:
@@ -67,6 +68,13 @@ def _examples(report: Report, title: str, numbers: Sequence[int], systems: Seque
                   report.systems[i].hypotheses[number]] for i in systems]
         lines += [f"line {number + 1}", *(f"  {line}" for line in _aligned(rows, numbers=False))]
     return "\n".join(lines)
+
+
+def term_table(names: Sequence[str], accuracies: Sequence[TermAccuracy]) -> str:
+    """How many of the terms and phrases that must be there each system has."""
+    return "\n".join(_aligned([["terms", "met", "of", "%"], *(
+        [name, f"{one.met:,}", f"{one.wanted:,}", f"{100 * one.share:.2f}"]
+        for name, one in zip(names, accuracies, strict=True))]))
 
 
 def _aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from towernmt.predict.decoding.settings import SearchSettings
@@ -71,10 +71,12 @@ class FaultCounts:
 
     Args:
         name: where the lines come from, for the warning.
+    Attributes:
+        tokens: of the best translations.
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._lines, self._retried = name, 0, 0
+        self._name, self._lines, self._retried, self.tokens = name, 0, 0, 0
         self._counts: Counter[str] = Counter()
         self._first: dict[str, int] = {}
 
@@ -86,9 +88,21 @@ class FaultCounts:
         """
         self._lines += 1
         self._retried += translation.retried
+        self.tokens += translation[0].tokens
         if translation.fault is not None:
             self._counts[translation.fault] += 1
             self._first.setdefault(translation.fault, number)
+
+    def as_json(self) -> dict[str, Any]:
+        """What was counted, as JSON has it."""
+        return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts), "first": self._first}
+
+    def merge(self, later: Mapping[str, Any]) -> None:
+        """Add what was counted of later lines, as `as_json` has it."""
+        self._lines += later["lines"]
+        self._retried += later["retried"]
+        self._counts.update(later["counts"])
+        self._first = {**later["first"], **self._first}
 
     def warn(self) -> None:
         """Say what was counted, if anything was."""
@@ -100,6 +114,23 @@ class FaultCounts:
         elif left:
             log.warning("%s: %d of %d translations look wrong, %s; --retry searches for such ones again.",
                         self._name, sum(self._counts.values()), self._lines, left)
+
+
+def counted(translations: Iterable[Translation], name: str, first: int = 1,
+            counts: FaultCounts | None = None) -> Iterator[Translation]:
+    """The translations of lines, as they are; at their end it is said how many have which fault.
+
+    Args:
+        name: where the lines come from.
+        first: the number of the first line.
+        counts: what counts them, and nothing is said; None: something new.
+    """
+    faults = FaultCounts(name) if counts is None else counts
+    for number, translation in enumerate(translations, start=first):
+        faults.add(number, translation)
+        yield translation
+    if counts is None:
+        faults.warn()
 
 
 def retry_settings(search: SearchSettings) -> dict[str, Any]:

@@ -140,8 +140,8 @@ def unfinished_output(target: Path) -> Path | None:
     return None if newest is None else newest.with_suffix("")
 
 
-def read_journal(unfinished: Path, task: Mapping[str, Any]) -> Mark:
-    """The last mark of an output that was begun.
+def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[Mark]:
+    """The marks of an output that was begun, as far as it is on the disk.
 
     Raises:
         DataError: it is being written to, the journal is damaged, or what was done then is another task.
@@ -155,15 +155,28 @@ def read_journal(unfinished: Path, task: Mapping[str, Any]) -> Mark:
         lines = file.read().split("\n")[:-1]    # a last line without its end was not written to its end
     try:
         begun, *marks = map(json.loads, lines)
-        reached = [mark for mark in (Mark(**mark) for mark in marks)
-                   if mark.output_bytes <= unfinished.stat().st_size]
+        size = unfinished.stat().st_size
+        reached = [mark for mark in (Mark(**mark) for mark in marks) if mark.output_bytes <= size]
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); translate without --resume.") from None
-    for name in sorted({*begun, *task}):
-        if begun.get(name) != task.get(name):
-            raise DataError(f"{unfinished} was begun with {name}: {_shown(begun.get(name))}, and not with "
-                            f"{_shown(task.get(name))}: take the same, or translate without --resume.")
-    return max(reached, default=Mark())
+    refuse_other_task(str(unfinished), begun, task, "translate without --resume")
+    return reached
+
+
+def refuse_other_task(name: str, begun: Mapping[str, Any], task: Mapping[str, Any], otherwise: str) -> None:
+    """Refuse to go on with what was begun as another task.
+
+    Args:
+        name: of what was begun.
+        begun, task: what was done then, and what is done now.
+        otherwise: what else can be done.
+    Raises:
+        DataError: they differ; it says in what.
+    """
+    for part in sorted({*begun, *task}):
+        if begun.get(part) != task.get(part):
+            raise DataError(f"{name} was begun with {part}: {_shown(begun.get(part))}, and not with "
+                            f"{_shown(task.get(part))}: take the same, or {otherwise}.")
 
 
 def _shown(value: Any) -> str:

@@ -54,7 +54,7 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
 
 
 def written(number: int, request: Request, translation: Translation, vocabulary: Vocabulary, count: int = 1,
-            links: Sequence[tuple[int, int]] | None = None) -> str:
+            links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
     """The answer to a request, as a line of JSON without its end.
 
     Args:
@@ -62,12 +62,15 @@ def written(number: int, request: Request, translation: Translation, vocabulary:
         vocabulary: of the target, for the pieces of tokens.
         count: how many of the translations are listed; one is not.
         links: of the words of the best one, (source word, target word); None: not asked for.
+        attention: of the best one, as `WordAlignment.as_json` has it; None: not asked for.
     """
     best = translation[0]
     answer: dict[str, Any] = {"sentence_id": number, **request.passed, "translation": best.text,
                               "score": _rounded(best.score), **_details(best, vocabulary)}
     if links is not None:
         answer["alignment"] = [list(link) for link in links]
+    if attention is not None:
+        answer["attention"] = attention
     if len(listed := translation[:count]) > 1:
         answer["translations"] = [hypothesis.text for hypothesis in listed]
         answer["scores"] = [_rounded(hypothesis.score) for hypothesis in listed]

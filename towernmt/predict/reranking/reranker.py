@@ -29,7 +29,8 @@ class Reranker(ABC):
 
 def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
     """The hypothesis with another score."""
-    return Hypothesis(hypothesis.text, float(score), hypothesis.details)
+    return Hypothesis(hypothesis.text, float(score), hypothesis.details, hypothesis.fault,
+                      hypothesis.tokens)
 
 
 def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
@@ -64,11 +65,9 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
 
 
 def _in_order(before: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
-    """The hypotheses, with what was known of the line; a fault is that of the former best one alone."""
+    """The hypotheses, with what was known of the line."""
     after = copy(before) if isinstance(before, Translation) else Translation()
     after[:] = hypotheses
-    if before[0].text != hypotheses[0].text:
-        after.fault = None
     return after
 
 

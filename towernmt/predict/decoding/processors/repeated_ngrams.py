@@ -28,4 +28,5 @@ class NoRepeatedNgrams(LogitsProcessor):
             same &= tf.equal(tokens[:, k:k + count], tokens[:, last:last + 1])
         ends = tokens[:, n - 1:n - 1 + count]                       # [rows, count], the last token of each
         row = tf.broadcast_to(tf.range(tf.shape(ends)[0])[:, None], tf.shape(ends))
-        return tf.tensor_scatter_nd_min(logits, tf.stack([row, ends], axis=2), tf.where(same, NEVER, float("inf")))
+        comes_again = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, tf.int32), tf.shape(logits)) > 0
+        return tf.where(comes_again, NEVER, logits)

@@ -26,5 +26,6 @@ class RepetitionPenalty(LogitsProcessor):
         log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
         tokens = context.tokens                                     # [rows, step]
         row = tf.broadcast_to(tf.range(tf.shape(tokens)[0])[:, None], tf.shape(tokens))
-        less = log_sum + (tf.gather(logits, tokens, batch_dims=1) - log_sum) * self._factor
-        return tf.tensor_scatter_nd_update(logits, tf.stack([row, tokens], axis=2), less)
+        # Added up and not updated in place, which not every engine does alike for a token that comes twice.
+        came = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens), tf.shape(logits)) > 0
+        return tf.where(came, log_sum + (logits - log_sum) * self._factor, logits)

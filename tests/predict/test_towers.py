@@ -1,0 +1,37 @@
+"""Searches that lines ask for: each is built once, and too many are told of."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.predict import towers as module
+from towernmt.predict.decoding.assembly import decoding_for
+from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.towers import MANY, Towers
+
+
+def test_a_search_is_built_once_and_many_different_ones_are_warned_of(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    built: list[int] = []
+
+    def tower(self: Towers, settings: SearchSettings, further: frozenset[str]) -> Any:
+        built.append(settings.min_length)
+        return lambda **inputs: (np.zeros([1, 1, 1]), np.zeros([1, 1]))
+
+    monkeypatch.setattr(module.Towers, "_tower", tower)
+    trained: Any = SimpleNamespace(model=SimpleNamespace(encoder_inputs=list), checkpoint="", device=None,
+                                   source_vocabulary=None, target_vocabulary=None)
+    towers = Towers(trained, trained, decoding_for, SearchSettings())
+    with caplog.at_level(logging.WARNING):
+        for length in [*range(1, MANY), *range(1, MANY)]:
+            towers.with_settings({"min_length": length})()
+        assert built == list(range(1, MANY)) and not caplog.messages
+        for length in (MANY, MANY + 1):
+            towers.with_settings({"min_length": length})()
+    message, = caplog.messages
+    assert message.startswith(f"Lines have asked for {MANY} different searches.")

@@ -1,0 +1,156 @@
+"""Sentence pairs to scores by any model: what a score is, and how pairs are read, encoded and batched."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, cast, overload
+
+import numpy as np
+
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
+from towernmt.dataflow.vocabulary.factored import FactorError
+
+WINDOW = 10_000
+"""Pairs that are read ahead and sorted by length."""
+
+
+class PairScore(NamedTuple):
+    """How probable a translation is.
+
+    Attributes:
+        log_prob: log p(target | source), in nats, EOS included.
+        tokens: target tokens, EOS counted.
+        characters: of the target, its end counted as one.
+        pieces: the target tokens, EOS last; None where they were not asked for.
+        log_probs: of each of `pieces`: log p(token | source, tokens before it), in nats; None where they were not
+            asked for.
+    """
+
+    log_prob: float
+    tokens: int
+    characters: int
+    pieces: tuple[str, ...] | None = None
+    log_probs: tuple[float, ...] | None = None
+
+    @property
+    def mean(self) -> float:
+        """Log-probability of a token, in nats."""
+        return self.log_prob / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Of a token: e to the power of `-mean`."""
+        return perplexity(self.log_prob, self.tokens)
+
+    @property
+    def bits_per_character(self) -> float:
+        """What a character of the target takes to be told, in bits; comparable between vocabularies."""
+        return bits_per_character(self.log_prob, self.characters)
+
+
+def perplexity(log_prob: float, tokens: int) -> float:
+    """Of a token, from the log-probability of all, in nats."""
+    return math.exp(min(700.0, -log_prob / tokens))
+
+
+def bits_per_character(log_prob: float, characters: int) -> float:
+    """The information of a character, from the log-probability of all, in nats."""
+    return -log_prob / math.log(2) / characters
+
+
+class PairScorer(ABC):
+    """Scores sentence pairs.
+
+    Args:
+        source_vocabulary, target_vocabulary: the model's.
+        checkpoint: of the model.
+        batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
+    Raises:
+        SettingsError: a value that cannot work.
+    """
+
+    def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, checkpoint: str,
+                 batch_tokens: int) -> None:
+        if batch_tokens < 1:
+            raise SettingsError(f"batch_tokens={batch_tokens}: choose 1 or more.")
+        self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
+        self.checkpoint, self._batch_tokens = checkpoint, batch_tokens
+
+    @abstractmethod
+    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
+        """Of each pair, the log-probability of the target, and of its tokens: float32 `[tokens, EOS counted]`.
+
+        Args:
+            sources, targets: ids without EOS.
+        """
+
+    @overload
+    def score(self, pairs: tuple[str, str], per_token: bool = False) -> PairScore: ...
+
+    @overload
+    def score(self, pairs: Iterable[tuple[str, str]], per_token: bool = False) -> list[PairScore]: ...
+
+    def score(self, pairs: tuple[str, str] | Iterable[tuple[str, str]],
+              per_token: bool = False) -> PairScore | list[PairScore]:
+        """The score of each (source, target), or of one: `score(("Hallo!", "Hello!"))`.
+
+        Args:
+            per_token: with `pieces` and `log_probs`.
+        """
+        if isinstance(pairs, tuple) and len(pairs) == 2 and all(isinstance(side, str) for side in pairs):
+            return next(self.score_stream([cast("tuple[str, str]", pairs)], per_token=per_token))
+        return list(self.score_stream(cast("Iterable[tuple[str, str]]", pairs), per_token=per_token))
+
+    def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input",
+                     per_token: bool = False) -> Iterator[PairScore]:
+        """As `score`, for any number of pairs: 10,000 at most are read ahead.
+
+        Args:
+            name: where the source comes from, for errors.
+            per_token: with `pieces` and `log_probs`.
+        Raises:
+            DataError: a source word lacks its factors.
+            DivergenceError: the model's output is not a number.
+            SettingsError: something else than pairs, or the process was forked from that of the scorer.
+        """
+        rest, first = iter(pairs), 1
+        while window := list(islice(rest, WINDOW)):
+            _check_pairs(window)
+            sources, targets = zip(*window, strict=True)
+            try:
+                encoded = self.source_vocabulary.encode_batch(list(sources))
+            except FactorError as error:
+                raise error.at(name, first + error.index) from None
+            wanted = self.target_vocabulary.encode_batch(list(targets))
+            found = self.score_ids(encoded, wanted)
+            if not all(math.isfinite(log_prob) for log_prob, _ in found):
+                raise DivergenceError(
+                    f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be scored: training "
+                    "has diverged; take an earlier checkpoint.")
+            for text, ids, (log_prob, log_probs) in zip(targets, wanted, found, strict=True):
+                yield PairScore(log_prob, len(ids) + 1, len(text) + 1, *(
+                    (tuple(map(self.target_vocabulary.id_to_piece, [*ids, EOS])), tuple(map(float, log_probs)))
+                    if per_token else ()))
+            first += len(window)
+
+
+def _check_pairs(pairs: Sequence[Any]) -> None:
+    for pair in pairs:
+        if isinstance(pair, str) or len(pair) != 2:
+            raise SettingsError(f"{pair!r} is no pair: score takes pairs (source, target).")
+
+
+def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """The indices of all lengths, similar ones together, each batch as large as `batch_tokens` allows."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
