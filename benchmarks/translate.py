@@ -2,7 +2,7 @@
 
     python benchmarks/translate.py --config tiny --beam 4 --batch-sentences 32
     python benchmarks/translate.py --config base --beam 1 --precision bfloat16 --source test_batches_32.npz
-    python benchmarks/translate.py --batch-sentences 1 --sentences 50 --workers 1
+    python benchmarks/translate.py --batch-sentences 1 --sentences 50 --threads 1
 
 The work is a Transformer with random weights (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of
 8,000; base: 512, 2048, 8, 6+6, 32,000; or another --preset with that vocabulary) on 500 sentences in batches sorted by
@@ -66,9 +66,9 @@ def main(arguments: list[str] | None = None) -> None:
     predictor = predictor_of(options)
     chosen = every(rows, options.sentences)
     warm = every(rows, 64 if options.batch_sentences > 1 else 4)
-    translate(predictor, batches_of(warm, options.batch_sentences), options.workers)
+    translate(predictor, batches_of(warm, options.batch_sentences), options.threads)
     load_before = Load()
-    tokens = translate(predictor, batches_of(chosen, options.batch_sentences), options.workers)
+    tokens = translate(predictor, batches_of(chosen, options.batch_sentences), options.threads)
     print(record(options, len(chosen), tokens, load_before.figures()), flush=True)
 
 
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--source", metavar="FILE", help="take the sentences from this .npz file")
     parser.add_argument("--sentences", type=int, default=500, help="so many of them, of every length")
-    parser.add_argument("--workers", type=int, default=1, help="batches side by side")
+    parser.add_argument("--threads", type=int, default=1, help="batches side by side")
     return parser
 
 
@@ -100,21 +100,22 @@ def predictor_of(options: argparse.Namespace) -> Any:
 
     with without_noise():
         return make_predictor(PredictConfig(
-            tower_func=tower, output_names=["tokens"], session_creator=SessionCreator(),
+            tower_func=tower, output_names=["tokens"],
+            session_creator=SessionCreator(options.threads, runs_in_caller=True),
             input_signature=[tf.TensorSpec([None, None], tf.int32, "source"),
                              tf.TensorSpec([None], tf.int32, "source_length")], session_init=JustCurrentSession()))
 
 
-def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], workers: int) -> int:
+def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], threads: int) -> int:
     """The output tokens of all batches, so many of them side by side."""
     def one(batch: tuple[np.ndarray, np.ndarray]) -> int:
         (tokens,) = predictor(*batch)
         return int((tokens[:, 0] != PAD).sum())
 
-    if workers == 1:
+    if threads == 1:
         return sum(map(one, batches))
-    with ThreadPoolExecutor(workers) as pool:
-        return sum(pool.map(one, batches))
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(one, reversed(batches)))     # what takes longest first, as `Translator` does
 
 
 def load(path: str) -> Rows:
@@ -154,7 +155,7 @@ def record(options: argparse.Namespace, sentences: int, tokens: int, used: dict[
     wall, cpu = used["wall_s"], used["cpu_s"]
     line = {"peer": "towernmt", "mode": "decode", "config": options.config, "preset": options.preset or options.config,
             "beam": options.beam, "batch_sents": options.batch_sentences, "dtype": options.precision,
-            "workers": options.workers, "sents": sentences, "out_tokens": tokens, "out_tok_s": tokens / wall,
+            "threads": options.threads, "sents": sentences, "out_tokens": tokens, "out_tok_s": tokens / wall,
             "out_tok_cpu_s": tokens / cpu, "sents_s": sentences / wall, "ms_per_sent": 1000 * wall / sentences,
             "cpu_ms_per_sent": 1000 * cpu / sentences, **used,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

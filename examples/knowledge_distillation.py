@@ -3,7 +3,7 @@
 
     python examples/knowledge_distillation.py word --teacher runs/big --data data/de-en --preset tiny \
         --logdir runs/small
-    python examples/knowledge_distillation.py sequence --teacher runs/big --source train.de --preset tiny \
+    python examples/knowledge_distillation.py sequence --teacher runs/big --source train.de --preset student \
         --logdir runs/small
 
 word: beside the reference, the student learns the whole distribution that the teacher has at each place of it. The
@@ -12,7 +12,7 @@ no part of the student's checkpoints.
 sequence: the teacher translates the training text by beam search (as `towernmt translate` does), into
 LOGDIR/distilled.source and .target, and the student is trained on that.
 
-Both have the teacher's vocabulary.
+Both have the teacher's vocabulary. The preset `student` fits Marian and browsers: `towernmt export --format marian`.
 """
 
 from __future__ import annotations

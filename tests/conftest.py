@@ -5,6 +5,7 @@ A server is started once a session, when a test first asks for it.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -30,6 +31,8 @@ for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+gc.disable()    # while modules are imported, which makes hardly any garbage; `pytest_collection_finish` ends this
+
 SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 """Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
 
@@ -41,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
         if named & SERVERS:
             item.add_marker(pytest.mark.servers)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: the garbage collector need not look at it with every test's graphs."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

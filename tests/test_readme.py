@@ -7,16 +7,20 @@ import ast
 import importlib.util
 import re
 import shlex
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from towernmt.cli.commands import COMMANDS
+from towernmt.cli.main import make_parser
 from towernmt.cli.training.train import settings_of
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
+from towernmt.package.card_text import card_text
 from towernmt.run import default_settings
+from towernmt.tune.space import read_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -29,13 +33,17 @@ def snippets(language: str) -> list[tuple[str, str]]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """(page, words) of every command in the shell snippets, without the redirections."""
+    """(page, words) of every command in the shell snippets, without redirections, variables and SLURM's `srun`."""
     found = []
     for page, text in snippets("sh"):
         for line in text.replace("\\\n", " ").splitlines():
             for part in re.split(r"&&| \| ", line):
-                words = shlex.split(re.split(" [<>] ", part)[0])
-                found.append((page, words))
+                words = shlex.split(re.split(" [<>] ", part)[0], comments=True)
+                words = list(dropwhile(lambda word: re.match("[A-Z_]+=", word), words))
+                if words:
+                    if words[0] == "srun":
+                        words = list(dropwhile(lambda word: word.startswith("-"), words[1:]))
+                    found.append((page, words))
     return found
 
 
@@ -52,7 +60,8 @@ def test_every_python_snippet_compiles_and_what_it_imports_is_there() -> None:
 
 def test_every_shell_command_is_one_that_exists() -> None:
     names = {words[0] for _, words in commands()}
-    assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt", "echo"}
+    assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt", "echo", "export", "marian-decoder",
+                     "cd", "nft", "npm", "ray", "(umask", "examples/student.sh"}
     asked = [words for _, words in commands() if words[0] == "towernmt"]
     assert {words[1] for words in asked} == set(COMMANDS)
 
@@ -81,15 +90,24 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 settings_of(options)                # an unknown setting would be refused
 
 
-def test_the_shown_yaml_holds_settings_or_a_corpus(tmp_path: Path) -> None:
+def test_the_shown_yaml_holds_settings_a_corpus_a_space_or_a_card(tmp_path: Path) -> None:
     keys = all_keys(default_settings())
+    spaces = [text for page, text in snippets("yaml") if page == "tuning.md"]
+    cards = [text for page, text in snippets("yaml") if page == "packages.md"]
     blocks = [text for _, text in snippets("yaml")]
+    assert spaces and cards
     corpora = [text for text in blocks if text.startswith("sources:")]
     assert corpora and len(corpora) < len(blocks)
     for text in blocks:
         (tmp_path / "shown.yaml").write_text(text)
-        if text in corpora:
+        if text.startswith("apiVersion:"):      # of Kubernetes
+            assert all(document["kind"] for document in yaml.safe_load_all(text))
+        elif text in corpora:
             assert read_corpora(tmp_path / "shown.yaml").sources
+        elif text in cards:
+            assert card_text(tmp_path / "shown.yaml", {}).licence
+        elif text in spaces:
+            assert read_space(tmp_path / "shown.yaml", default_settings("transformer", "tiny"))
         else:
             yaml.safe_load(text)
             assert set(load_yaml(tmp_path / "shown.yaml")) <= set(keys)
@@ -114,10 +132,20 @@ def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
             assert (ROOT / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_page_of_settings_is_what_the_dataclasses_say() -> None:
-    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs" / "make_settings.py")
+@pytest.mark.parametrize("name", ["settings", "commands"])
+def test_the_pages_that_are_made_are_what_the_dataclasses_and_the_parsers_of_commands_say(name: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / "docs" / f"make_{name}.py")
     assert spec is not None and spec.loader is not None
-    make_settings = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_settings)
-    shown = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    assert shown == make_settings.page(), "run: python docs/make_settings.py"
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    shown = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    assert shown == maker.page(), f"run: python docs/make_{name}.py"
+
+
+def test_every_option_of_every_command_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    for name, parser in make_parser(COMMANDS)[1].items():
+        shown = set(re.findall(r"`(--[\w-]+)`", sections[name]))
+        options = {option for option in parser._option_string_actions if option.startswith("--")}
+        assert options - {"--help"} == shown, name

@@ -7,9 +7,12 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 from towernmt.core.default_optimizer import set_default_optimizer
+from towernmt.core.machine.tf_environment import set_environment
 from towernmt.core.tensors import Optimizer
 
 __version__ = "0.1.0"
+
+set_environment()   # here, since any module of the package may be the first to import tensorpack or TensorFlow
 
 
 class _FormerNames(MetaPathFinder):

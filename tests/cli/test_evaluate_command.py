@@ -130,7 +130,7 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
         def __init__(self, checkpoint: str) -> None:
             self.checkpoint = checkpoint
 
-        def translate_stream(self, lines, name):
+        def translate_stream(self, lines, name, options=None):
             return ([Hypothesis(line, 0.0)] for line in lines)
 
     asked = []
@@ -161,3 +161,35 @@ def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(s
         assert f"--html {file} is the same file as" in capsys.readouterr().err
     assert main(["evaluate", "--reference", "ref", "--hypothesis-file", "worse", "--html", "one.html", *QUICK]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 and Path("one.html").stat().st_size > 10000
+
+
+def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(tmp_path, monkeypatch, capsys) -> None:
+    from towernmt.cli.translation import evaluate
+    from towernmt.predict.stream import Hypothesis
+
+    monkeypatch.chdir(tmp_path)
+    for name, lines in {"src": ["Der Hund", "Das Haus"], "ref": ["The hound", "The red house"],
+                        "dog": ["The dog", "The red house"], "terms": ["Hund\thound"], "phrases": ["", "red"],
+                        "short": ["a"]}.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+
+    class Obedient:
+        checkpoint = "x"
+
+        def translate_stream(self, lines, name, options):
+            return ([Hypothesis(" ".join([*asked.constraints, "hound"]), 0.0)] for asked in options)
+
+    asked = []
+    monkeypatch.setattr(evaluate, "make_translator", lambda args, options, **_: asked.append(options) or Obedient())
+    arguments = ["evaluate", "--reference", "ref", "--terminology", "terms", "--constraints", "phrases"]
+    assert main([*arguments, "--source", "src", "--system", "file=dog", "--system", "model=.", *QUICK]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if line[:1] == ["terms"] or line[-1:] in (["50.00"], ["100.00"])] == [
+        ["terms", "met", "of", "%"], ["file", "1", "2", "50.00"], ["model", "2", "2", "100.00"]]
+    assert asked[0].terminology.terms[0].target == "hound"
+    assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["terms"] == {"dog": {"wanted": 2, "met": 1}}
+    assert main([*arguments, "--hypothesis-file", "dog"]) == 1
+    assert "--terminology is looked for in the source" in capsys.readouterr().err
+    assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--constraints", "short"]) == 1
+    assert "short has 1 lines, and the test set has 2" in capsys.readouterr().err

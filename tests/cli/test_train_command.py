@@ -180,6 +180,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
 
 
+@pytest.mark.thorough
 def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
     assert train(*SMALL, "train.minutes=0.02", "train.steps=100000")[0] == 0
     first = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from towernmt.core.machine.processor import processor_flags
+from towernmt.core.tf_compat import tf1
 
 # TensorFlow's own word on whether it rewrites graphs for oneDNN stands behind the variable.
 PROGRAM = """
 import os, sys
-from towernmt.core.tf_compat import tf1
+import towernmt
+import tensorpack       # which imports TensorFlow
 print(os.environ.get("TF_ENABLE_ONEDNN_OPTS"))
 from tensorflow.python.framework import test_util
 print(test_util.IsMklEnabled())
@@ -35,3 +38,16 @@ def test_onednn_is_on_wherever_there_is_avx2():
 @pytest.mark.thorough
 def test_a_users_own_choice_stays():
     assert started(TF_ENABLE_ONEDNN_OPTS="0") == ["0", "False"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not list threads")
+def test_a_session_has_the_threads_that_it_asks_for_whatever_an_earlier_one_had():
+    def begun(threads: int) -> int:
+        """How many threads a session brings that runs in its caller's thread: those for parts of operations."""
+        before = set(os.listdir("/proc/self/task"))     # those of an earlier session may still be ending
+        config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=-1)
+        with tf1.Graph().as_default(), tf1.Session(config=config):
+            return len({*os.listdir("/proc/self/task")} - before)
+
+    begun(1)
+    assert [begun(5), begun(2), begun(5)] == [5, 2, 5]

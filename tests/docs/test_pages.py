@@ -73,14 +73,15 @@ def test_every_command_that_a_page_names_exists() -> None:
 def test_every_setting_that_a_page_names_exists() -> None:
     known = {key for name in ARCHITECTURES for key in all_keys(default_settings(name))}
     known |= {"model.gate", "model.groups"}         # of the tutorials' models
-    known |= {"model.index", "model.data", "train.de", "train.en", "train.pos", "train.lemma", "train.py", "log.log",
-              "data.fingerprint", "data.last_position", "model.make_optimizer"}       # files, and attributes in Python
+    known |= {"model.index", "model.data", "model.bin", "model.npz", "model.tflite", "model.yml", "log.log", "train.py",
+              "train.de", "train.en", "train.pos", "train.lemma",                     # files
+              "data.fingerprint", "data.last_position", "model.make_optimizer"}       # attributes in Python
     wrong = []
     for page in PAGES:
         if page.name == "settings.md":      # made from the settings; it lists their former names, too
             continue
         for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
-            for key in re.findall(rf"(?<![\w./])((?:{'|'.join(GROUPS)})\.[a-z_]+)(?![\w.(/])", code):
+            for key in re.findall(rf"(?<![\w./])((?:{'|'.join(GROUPS)})\.(?!yml\b|yaml\b)[a-z_]+)(?![\w.(/])", code):
                 if key not in known:
                     wrong.append(f"{page.relative_to(DOCS)}: {key}")
     assert not wrong, wrong

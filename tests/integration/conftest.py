@@ -17,7 +17,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,10 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         self.popen.send_signal(number)
 
+    def take_minutes(self) -> None:
+        """It is not taken to hang, however long it takes."""
+        self._watchdog.cancel()
+
     def wait(self) -> Result:
         """Read on to the end."""
         self._lines += [raw.decode() for raw in self.popen.stdout]
@@ -130,6 +136,24 @@ def _starter(directory: Path) -> Iterator[Callable[..., Process]]:
         if process.popen.poll() is None:
             process.popen.kill()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
+    """`here("train", ...)` is `start("train", ...).wait()` without a process and its start of TensorFlow: for what
+    does not depend on one. What is logged stands in the run's `log.log` alone.
+    """
+    from towernmt.cli.main import main
+
+    place = tmp_path_factory.mktemp("here")
+
+    def run(*arguments: str | Path) -> Result:
+        output, errors = StringIO(), StringIO()
+        with chdir(place), redirect_stdout(output), redirect_stderr(errors):
+            status = main([*map(str, arguments)])
+        return Result(status, output.getvalue(), errors.getvalue())
+
+    return run
 
 
 @dataclass
@@ -221,7 +245,7 @@ def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> R
     process = Process([RECORDED, directory / "steps", "--",
                        *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory)
     result = process.wait()
-    assert result.status == 0, result.text
+    assert (result.status, result.errors) == (0, ""), result.text
     return Run(directory / "run", read_steps(directory / "steps"))
 
 

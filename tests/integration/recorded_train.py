@@ -20,6 +20,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, as in all of towernmt's programs
+
+# isort: split
 from tensorpack.callbacks import Callback
 
 from towernmt.cli.main import main

@@ -61,14 +61,14 @@ def test_a_line_without_factors_is_one_sentence_with_its_place(run, annotated, s
     assert f"{annotated / 'plain'} line 2: 'ba' has not the form word|factor1" in result.the_error()
 
 
-def test_guided_alignment_without_alignments_is_refused(annotated, corpus, start, arguments, tiny, tmp_path) -> None:
-    result = start(*arguments(corpus.prepared, tmp_path / "run", *tiny, "model.guided_alignment_weight=0.3")).wait()
+def test_guided_alignment_without_alignments_is_refused(annotated, corpus, here, arguments, tiny, tmp_path) -> None:
+    result = here(*arguments(corpus.prepared, tmp_path / "run", *tiny, "model.guided_alignment_weight=0.3"))
     assert result.status != 0
     assert "has no alignments" in result.the_error() and "towernmt prepare --alignments" in result.the_error()
 
 
-def test_a_run_with_factors_does_not_go_on_with_data_without(run, annotated, corpus, start, arguments, tiny) -> None:
-    result = start(*arguments(corpus.prepared, run, *tiny, "model.decoder_layers=2",
-                              "model.guided_alignment_weight=0.3")).wait()
+def test_a_run_with_factors_does_not_go_on_with_data_without(run, annotated, corpus, here, arguments, tiny) -> None:
+    result = here(*arguments(corpus.prepared, run, *tiny, "model.decoder_layers=2",
+                             "model.guided_alignment_weight=0.3"))
     assert result.status != 0
     assert "pass another --logdir" in result.the_error()

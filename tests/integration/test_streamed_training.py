@@ -101,34 +101,34 @@ def test_each_epoch_is_exactly_the_corpus(sources, corpus) -> None:
     assert found[0] == found[1] == Counter(zip(*sides, strict=True))
 
 
-def test_the_end_of_the_epochs_ends_training(command, start, tmp_path) -> None:
-    result = start(*command(tmp_path / "run", "train.epochs=1", "train.steps=0")).wait()
+def test_the_end_of_the_epochs_ends_training(command, here, tmp_path) -> None:
+    result = here(*command(tmp_path / "run", "train.epochs=1", "train.steps=0"))
     assert result.status == 0, result.text
     state = json.loads(next((tmp_path / "run/checkpoints").glob("step-[1-9]*/state.json")).read_text())
     assert json.loads(state["position"])["epoch"] in (0, 1)
-    assert "Trained" in result.text
+    assert "Trained" in (tmp_path / "run/log/log.log").read_text()
 
 
-def test_other_sources_are_refused_on_resuming(sources, command, start, never_stopped, tmp_path) -> None:
+def test_other_sources_are_refused_on_resuming(sources, command, here, never_stopped, tmp_path) -> None:
     shutil.copytree(never_stopped[0], tmp_path / "run")
     other = yaml.safe_load((sources / "corpora.yaml").read_text())
     other["sources"] = other["sources"][::-1]
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
     arguments = [tmp_path / "other.yaml" if part == sources / "corpora.yaml" else part
                  for part in command(tmp_path / "run", "train.steps=70")]
-    result = start(*arguments).wait()
+    result = here(*arguments)
     assert result.status == 1
     assert "was trained on other data than" in result.the_error()
 
 
-def test_a_source_that_breaks_ends_training_with_its_name_and_a_checkpoint(sources, command, start, tmp_path) -> None:
+def test_a_source_that_breaks_ends_training_with_its_name_and_a_checkpoint(sources, command, here, tmp_path) -> None:
     broken = tmp_path / "broken.tsv"
     broken.write_text((sources / "table.tsv").read_text() + "a line without a second column\n")
     (tmp_path / "corpora.yaml").write_text(yaml.safe_dump({
         **yaml.safe_load((sources / "corpora.yaml").read_text()), "sources": [str(broken)]}))
     arguments = [tmp_path / "corpora.yaml" if part == sources / "corpora.yaml" else part
                  for part in command(tmp_path / "run", "train.steps=0", "data.window=20")]
-    result = start(*arguments).wait()
+    result = here(*arguments)
     assert result.status == 1
     assert f"{broken} line 101" in result.the_error()
     last = max((tmp_path / "run/checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))

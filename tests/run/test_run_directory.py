@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.world import World, in_world
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import default_settings
 
@@ -77,3 +79,14 @@ def test_settings_that_this_version_does_not_know_are_refused_with_their_file(ru
 def test_an_unknown_architecture_or_preset_is_refused_with_those_that_exist(name, preset, message):
     with pytest.raises(SettingsError, match=message):
         default_settings(name, preset)
+
+
+def test_only_the_chief_looks_at_the_vocabulary_that_it_is_writing(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    run.vocabulary.mkdir(parents=True)
+    (run.vocabulary / "source.words").write_text("half of")
+    data = SimpleNamespace(copy_vocabularies=lambda place: (Path(place) / "source.words").write_text("half of it"))
+    with in_world(World(1, 2)):
+        run.begin(default_settings(), data)
+    with in_world(World(0, 2)), pytest.raises(SettingsError, match="holds a vocabulary of something else"):
+        run.begin(default_settings(), data)

@@ -43,7 +43,8 @@ class SeaweedFS:
         self._process = subprocess.Popen(
             [weed, "mini", f"-dir={directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
              "-master.telemetry=false", "-admin.ui=false", "-webdav=false", f"-s3.config={config}", "-s3.iam=false",
-             "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
+             # Each bucket takes a volume of its own; left to itself the server allows one for each GiB that is free.
+             "-volume.max=10000", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
              # Paths of sockets have at most 107 bytes.
              f"-s3.localSocket=/tmp/weed-s3-{ports[0]}.sock", f"-filer.localSocket=/tmp/weed-filer-{ports[0]}.sock",
              *parts],

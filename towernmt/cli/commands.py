@@ -38,11 +38,17 @@ towernmt lexicon --model runs/de-en --source train.de --target train.en --output
     "train": Command(
         "towernmt.cli.training.train", "train a model, or go on with a run",
         """towernmt train --data data/de-en --preset tiny --logdir runs/de-en --set train.minutes=30
+towernmt train --data data/de-en --logdir runs/de-en --workers 4
 towernmt train --help-settings schedule"""),
+    "tune": Command(
+        "towernmt.cli.training.tune", "search for settings by many runs, of which the best go on",
+        """towernmt tune --data data/de-en --preset tiny --space space.yaml --output search \\
+    --set train.steps=3000 validation.steps=300 --trials 20"""),
     "translate": Command(
         "towernmt.cli.translation.translate", "translate lines from standard input",
         """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp
-towernmt translate --model runs/de-en --input test.de --n-best 3"""),
+towernmt translate --model runs/de-en --input test.de --n-best 3
+towernmt translate --model runs/en-de --input 'mono/*.en.gz' --output back/ --workers 4"""),
     "evaluate": Command(
         "towernmt.cli.translation.evaluate", "score translations of a test set (BLEU, chrF, TER), compare systems",
         """towernmt evaluate --model runs/de-en --source test.de --reference test.en
@@ -59,6 +65,24 @@ towernmt rerank --mbr chrf --input test.nbest --output test.hyp"""),
         "towernmt.cli.translation.align", "link the words of sentence pairs, and rate alignments",
         """towernmt align --model runs/de-en --source train.de --target train.en --output train.links
 towernmt align --links train.links --gold gold.links"""),
+    "export": Command(
+        "towernmt.cli.translation.export", "write a trained model for other programs",
+        "towernmt export --model runs/de-en --format FORMAT --output de-en"),
+    "package": Command(
+        "towernmt.cli.shipping.package", "put a trained model into one file, with its model card, for others",
+        """towernmt package --model runs/de-en --output de-en.towernmt.zip --languages de-en \\
+    --licence CC-BY-4.0 --test test.de test.en
+towernmt package --model runs/de-en --output de-en.towernmt.zip --card card.yaml --precision int8 \\
+    --include ctranslate2:int8"""),
+    "serve": Command(
+        "towernmt.cli.serving.serve", "serve trained models over HTTP, as LibreTranslate and DeepL do",
+        """towernmt serve --model de-en=runs/de-en
+towernmt serve --model de-en=runs/de-en --model en-de=runs/en-de --engine ctranslate2 --precision int8 \\
+    --host 0.0.0.0 --keys keys.jsonl"""),
+    "serve-keys": Command(
+        "towernmt.cli.serving.serve_keys", "make, list and remove the keys of a server's callers",
+        """towernmt serve-keys add anna --keys keys.jsonl --rate 60
+towernmt serve-keys remove anna --keys keys.jsonl"""),
     "check": Command(
         "towernmt.cli.training.check", "check a model against the rules of tower functions",
         "towernmt check my_model.py:MyModel"),
@@ -68,6 +92,9 @@ towernmt align --links train.links --gold gold.links"""),
     "grow": Command(
         "towernmt.cli.training.grow", "give a trained run the vocabulary of other data",
         "towernmt grow --model runs/de-en --vocabulary data/more --output runs/grown"),
+    "import": Command(
+        "towernmt.cli.training.import_model", "make a run of a model that another system trained",
+        "towernmt import opus-mt-de-en --from marian --output runs/opus-de-en"),
     "completion": Command(
         "towernmt.cli.completion", "print the completion of commands and options for a shell",
         "towernmt completion bash > ~/.local/share/bash-completion/completions/towernmt"),

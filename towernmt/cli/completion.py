@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     parser, commands = make_parser(COMMANDS)
     for command in commands.values():
         for action in command._actions:
-            if action.metavar in ("FILE", "PATH", "DATA", "URI"):
+            if action.metavar in ("FILE", "PATH", "DATA", "URI", "MODEL"):
                 action.complete = shtab.FILE    # type: ignore[attr-defined]
             elif action.metavar in ("DIR", "DIRECTORY", "RUN") or action.dest == "logdir":
                 action.complete = shtab.DIRECTORY   # type: ignore[attr-defined]

@@ -64,7 +64,7 @@ def run_command(command: Callable[[], int]) -> int:
         print(f"towernmt: {_sentence(error)}", file=sys.stderr)
         if os.environ.get("TOWERNMT_DEBUG"):
             raise
-        return 1
+        return error.exit_status if isinstance(error, TowerNMTError) else 1
     except KeyboardInterrupt:
         print("towernmt: interrupted", file=sys.stderr)
         return 130

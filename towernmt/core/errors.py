@@ -6,8 +6,10 @@ from __future__ import annotations
 class TowerNMTError(Exception):
     """Base of every error whose message is meant for the user.
 
-    Command-line programs print the message alone (no stack) and exit with status 1.
+    Command-line programs print the message alone (no stack) and exit with `exit_status`.
     """
+
+    exit_status = 1
 
 
 class SettingsError(TowerNMTError):
@@ -36,3 +38,16 @@ class TowerRuleError(TowerNMTError):
 
 class DirectoryInUseError(TowerNMTError):
     """Another process writes into this directory; the message says which."""
+
+
+class UnfinishedError(TowerNMTError):
+    """Work ended early, through no fault of what it read; what is done is kept, and the same command goes on."""
+
+
+class WorkerLostError(TowerNMTError):
+    """A process of several that train together is gone or does not answer; the others cannot go on without it.
+
+    Nothing is to be mended: when all are started again, they go on. Hence a status of its own, sysexits' EX_TEMPFAIL.
+    """
+
+    exit_status = 75

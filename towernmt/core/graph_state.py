@@ -8,6 +8,7 @@ tensorpack look for themselves, such as UPDATE_OPS, is in the graph's collection
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from towernmt.core.errors import SettingsError
@@ -16,6 +17,8 @@ from towernmt.core.tf_compat import tf, tf1
 
 LARGEST_LOSS_SCALE = 2.0 ** 60
 _ATTRIBUTE = "_towernmt_state"
+BUILDING = threading.RLock()
+"""Held while towers are built where several threads may do so: tensorpack has one tower context a process."""
 
 
 @dataclass(frozen=True)

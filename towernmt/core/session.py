@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.machine.forked import refuse_second_process
+from towernmt.core.machine.processor import has_share, processors
 from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf1
 from towernmt.core.world import present_world
 
 
-def session_config(cpu_towers: int = 1) -> Any:
+def session_config(cpu_towers: int = 1, runs_in_caller: bool = False) -> Any:
     """A `ConfigProto`: all processors, memory of a GPU as it is needed.
 
     Several towers on the CPU share its processors: each operation gets a tower's share of them as threads, so that
@@ -19,9 +19,13 @@ def session_config(cpu_towers: int = 1) -> Any:
 
     Args:
         cpu_towers: towers on the CPU.
+        runs_in_caller: each run stays in the thread that asks for it (where it has one device): small operations, one
+            after the other, are not handed from thread to thread.
     """
     config = tf1.ConfigProto(allow_soft_placement=True)
-    if cpu_towers > 1:
+    if runs_in_caller:
+        config.inter_op_parallelism_threads = -1
+    if cpu_towers > 1 or has_share():
         config.intra_op_parallelism_threads = max(1, processors() // cpu_towers)
     config.gpu_options.allow_growth = True
     return config
@@ -34,9 +38,11 @@ class SessionCreator(tf1.train.SessionCreator):
 
     Attributes:
         cpu_towers: see `session_config`; a trainer of several towers sets it.
+        runs_in_caller: see `session_config`.
     """
 
-    cpu_towers = 1
+    def __init__(self, cpu_towers: int = 1, runs_in_caller: bool = False) -> None:
+        self.cpu_towers, self.runs_in_caller = cpu_towers, runs_in_caller
 
     def create_session(self) -> Session:
         """The session.
@@ -44,34 +50,8 @@ class SessionCreator(tf1.train.SessionCreator):
         Raises:
             SettingsError: the process was forked from one that had a session.
         """
-        global _first_process
-        _first_process = _first_process or os.getpid()
-        refuse_forked(_first_process)
-        config = session_config(self.cpu_towers)
+        refuse_second_process()
+        config = session_config(self.cpu_towers, self.runs_in_caller)
         session = tf1.Session(present_world().session_target(config), config=config)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
         return session
-
-
-_first_process: int | None = None
-"""The process that made the first session, here or in a process that this one was forked from."""
-
-
-def refuse_forked(process: int) -> None:
-    """Refuse to use TensorFlow in a process that was forked from one that had used it: it would wait for ever.
-
-    The child process does not have TensorFlow's threads.
-
-    Args:
-        process: the one in which TensorFlow was used.
-    Raises:
-        SettingsError: this is another process.
-    """
-    if os.getpid() != process:
-        raise SettingsError("TensorFlow was used before this process was forked, and cannot be used in it: use it in "
-                            'one of the two only, or start processes by multiprocessing.get_context("spawn").')
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

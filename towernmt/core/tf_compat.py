@@ -6,17 +6,8 @@ switched off before the first graph is built.
 
 from __future__ import annotations
 
-import os
-
-from towernmt.core.machine.processor import processor_flags
 from towernmt.core.terminal.stderr_noise import without_noise
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# TensorFlow takes oneDNN's operations by itself on newer processors only; where there is no AVX-512 they pay as well.
-if "avx2" in processor_flags():
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-# oneDNN compiles a kernel for each new shape and keeps 1,024 of them; the batches of a corpus need some thousands.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 with without_noise():
     import tensorflow as tf
 

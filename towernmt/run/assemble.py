@@ -17,6 +17,7 @@ from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.dataflow.vocabulary.factored import factors_of
+from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
 from towernmt.models.interface import ALIGNMENT, NMTModel
 from towernmt.run.assemble_callbacks import make_callbacks
 from towernmt.run.components import Components
@@ -71,7 +72,8 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
         raise SettingsError(f"{data.directory} has {len(factors)} source factors, but architecture="
                             f"{settings.architecture} has no setting model.source_factor_vocab_sizes: prepare the data "
                             "without --source-factors.")
-    if not data.shared_vocabulary and getattr(model, "tie_embeddings", None) == "all":
+    one = data.shared_vocabulary or same_pieces(data.source_vocabulary, data.target_vocabulary)
+    if not one and getattr(model, "tie_embeddings", None) == "all":
         logger.info("Source and target have vocabularies of their own: model.tie_embeddings=target.")
         model = dataclasses.replace(model, tie_embeddings="target")
     return dataclasses.replace(settings, model=model)

@@ -42,9 +42,9 @@ class RunDirectory(SavedRun):
         from towernmt.run.run_log import begin_log  # with tensorpack, which imports TensorFlow
 
         self.check_place()
-        self._refuse_other_vocabulary(data)
         if not present_world().is_chief:
-            return
+            return      # without a look at what the chief is writing meanwhile
+        self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
         self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place)}))

@@ -11,12 +11,17 @@ from typing import Any
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.provenance import versions
+from towernmt.checkpoint.files import latest_checkpoint
+from towernmt.checkpoint.provenance import fingerprints, versions
+from towernmt.cluster.all_reduce import AllReduce
+from towernmt.cluster.code import code_fingerprint
+from towernmt.cluster.joined import joined_world, refuse_differences
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import configure_graph
-from towernmt.core.settings import check_ranges
+from towernmt.core.settings import check_ranges, flatten
 from towernmt.core.terminal.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
+from towernmt.core.world import present_world
 from towernmt.dataflow.order.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import is_slow_on_cpu
@@ -29,7 +34,7 @@ from towernmt.run.resume import check_data, check_resumable, check_vocabularies,
 from towernmt.run.rollback import with_rollbacks
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_model import model_from_settings, settings_as_made, why_lost
-from towernmt.run.settings import Settings
+from towernmt.run.settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -63,7 +68,8 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     run = RunDirectory(logdir)
     run.check_place()
     components = parts or Components(model, trainer, source, callbacks_before, callbacks_after)
-    with one_training(), run.writing("towernmt train"):
+    world = joined_world(settings.train.worker_timeout, cpu_towers=towers or 1)
+    with one_training(), world, run.writing("towernmt train"):
         return _train_alone(with_vocabulary_sizes(settings, data), data, run, gpus, towers, components)
 
 
@@ -88,6 +94,8 @@ def one_training() -> Iterator[None]:
 
 def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
                  towers: int | None, components: Components) -> int:
+    if present_world().processes > 1:
+        refuse_differences(_facts(settings, data, run, len(gpus) if gpus is not None else towers or 1))
     check_resumable(run, _settings_to_record(settings, components))
     check_vocabularies(run, data)
     check_data(run, data)
@@ -95,6 +103,9 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
         logger.info(done)
         return 0
     if wants_search(settings, run):
+        if present_world().processes > 1:
+            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} measures in one process: find the batch "
+                                "with one worker first, or set data.batch_tokens, and data.memory_gb=0.")
         if (components.model, components.trainer) != (model_from_settings, SyncMultiGPUTrainer):
             raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} cannot measure a model or trainer of "
                                 "one's own: set data.batch_tokens, and data.memory_gb=0.")
@@ -111,11 +122,13 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
     s = settings.train
     trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
                                  trained=TrainedVariables(s.only, s.freeze),
-                                 skip_out_of_memory=settings.recovery.skip_out_of_memory)
+                                 skip_out_of_memory=settings.recovery.skip_out_of_memory,
+                                 **_over_processes(s))
     with tf.Graph().as_default():
         configure_graph(graph_settings(settings))
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
+        present_world().agree(True)     # by now all have read what the chief writes from here on
         # Only now: settings that cannot work must not be the saved ones of the next start.
         recorded = settings if components.model is model_from_settings else settings_as_made(settings, config.model)
         run.begin(recorded, data)
@@ -127,6 +140,18 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
             logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
         launch_train_with_config(config, trainer)
     return 128 + stop.received if stop.received else 0
+
+
+def _over_processes(settings: TrainSettings) -> dict[str, Any]:
+    """What a trainer needs in a world of several processes."""
+    return {"reducer": AllReduce(settings.wire, settings.transport)} if present_world().processes > 1 else {}
+
+
+def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: int) -> dict[str, Any]:
+    """What must be the same in every process, else they would train models that differ."""
+    last = latest_checkpoint(run.checkpoints)
+    return {**flatten(settings), **fingerprints(data), **versions(), "the code of towernmt": code_fingerprint(),
+            "the number of towers": towers, "the checkpoint": "(none)" if last is None else last.name}
 
 
 def _settings_to_record(settings: Settings, components: Components) -> Settings:

@@ -54,6 +54,15 @@ class TrainSettings:
         False, "compute each layer again in the backward pass instead of keeping what it computed: less memory, more "
                "time")
     deterministic: bool = setting(True, "use only kernels that add in a fixed order")
+    worker_timeout: float = setting(
+        600.0, "several processes: seconds to wait until the others begin, and for what they save and validate; one "
+               "that stands still is found sooner", above=0)
+    transport: str = setting(
+        "ring", "several processes: how gradients are added, in a ring over the network, or by NCCL between GPUs (not "
+                "tried on any yet)", choices=("ring", "nccl"))
+    wire: str = setting(
+        "float32", "several processes: how gradients travel; bfloat16 halves the bytes, and adds with 8 bits",
+        choices=("float32", "bfloat16"))
     only: list[str] = setting([], "regular expressions on names: train only the variables that one of them matches")
     freeze: list[str] = setting([], "regular expressions on names: variables that are not trained")
 
@@ -62,7 +71,8 @@ class TrainSettings:
 class InitSettings:
     """What a new run begins with, instead of random values."""
 
-    checkpoint: str = setting("", "begin with the parameters of another run: its directory, or one of its checkpoints")
+    checkpoint: str = setting(
+        "", "begin with the parameters of another run: its directory, one of its checkpoints, or a package")
     new: list[str] = setting(
         ["/lhuc$"], "regular expressions on names: variables that init.checkpoint may lack, and that begin anew")
     left_out: list[str] = setting(

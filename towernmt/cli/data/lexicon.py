@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.packaged.packaged_run import open_run
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.prepared.prepared_data import PreparedData, open_prepared
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     data = open_prepared(args.data) if args.data else None
     vocabularies = ((data.source_vocabulary, data.target_vocabulary) if data is not None
-                    else SavedRun(args.model).vocabularies())
+                    else open_run(args.model).vocabularies())
     lexicon = Lexicon.of(_entries(args, data, *vocabularies), *vocabularies, keep=args.keep)
     lexicon.save(args.output)
     translated = (lexicon.starts[1:] > lexicon.starts[:-1]).sum()

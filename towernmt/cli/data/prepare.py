@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar = "NAME" if field.name == "valid_name" else "FILE"
             parser.add_argument(option, nargs="+", action="extend", default=default, metavar=metavar, help=text)
             continue
+        if field.name == "ray":
+            parser.add_argument(option, nargs="?", const="", metavar="ADDRESS", help=text)
+            continue
         required = field.name in ("source", "output")
         if not required and field.default not in (None, ""):
             text += f" Default: {field.default}."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.training.help_settings import settings_text
+from towernmt.cli.training.workers import add_workers_options, train_with_workers, wants_workers
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import all_keys, apply_overrides, former_settings, load_yaml, parse_assignments
 from towernmt.models import ARCHITECTURES
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: what corpora.yaml says, or the run's)")
     add_run_arguments(parser)
+    add_workers_options(parser)
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
     settings = settings_of(options)
+    if wants_workers(options):
+        return train_with_workers(options, settings, training_data(options), gpu_numbers(options.gpu))
     status = train_prepared(options, training_data(options), settings)
     if status == 0:
         print(next_command(options.logdir))

@@ -11,16 +11,17 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from towernmt.cli.translation.ensemble_options import add_trust_option
 from towernmt.cli.translation.score import read_pairs
-from towernmt.cli.translation.translate import log_to_stderr
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.terminal.log_stream import log_to_stderr
 from towernmt.dataflow.text.alignment import Link
 from towernmt.predict.alignment.error_rate import ErrorRate, parse_gold
 from towernmt.predict.alignment.links import pharaoh, swapped
 from towernmt.predict.alignment.symmetrise import METHODS, symmetrised
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.output_file import check_apart, output_file
-from towernmt.predict.text_io import clean_lines, open_input
+from towernmt.predict.text_io import check_readable, clean_lines, open_input
 
 if TYPE_CHECKING:
     from towernmt.predict.alignment.aligner import Aligner
@@ -30,14 +31,15 @@ _METHOD = "grow-diag-final-and"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `towernmt align`."""
-    parser.add_argument("--model", metavar="DIRECTORY", help="the --logdir of a training run, whose attention aligns")
+    parser.add_argument("--model", metavar="MODEL",
+                        help="the --logdir of a training run, or a package, whose attention aligns")
     parser.add_argument("--source", metavar="FILE", help="text, one sentence a line")
     parser.add_argument("--target", metavar="FILE", help="its translation, line by line")
     parser.add_argument("--output", metavar="FILE",
                         help="where the links go, `0-0 1-2`: source word-target word from 0, a line for each pair "
                              "(default: stdout)")
-    parser.add_argument("--reverse-model", metavar="DIRECTORY",
-                        help="a run from target to source; links of both directions become one alignment")
+    parser.add_argument("--reverse-model", metavar="MODEL",
+                        help="a run or package from target to source; links of both directions become one alignment")
     parser.add_argument("--symmetrise", metavar="METHOD", choices=list(METHODS),
                         help=f"how: {', '.join(METHODS)} (default: {_METHOD})")
     parser.add_argument("--links", metavar="FILE", help="in place of --model: links that are there already")
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the number of the first word in --gold (default: %(default)s)")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="of --model: best, last, step-N or a checkpoint's prefix (default: best if there is one)")
+    add_trust_option(parser)
     parser.add_argument("--last-weights", action="store_true",
                         help="align with the weights of the last update, not with their moving average")
     parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
@@ -106,7 +109,10 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError(f"--threshold {args.threshold}: choose a number above 0, and at most 1.")
     read = {"--source": args.source, "--target": args.target, "--links": args.links,
             "--reverse-links": args.reverse_links, "--gold": args.gold}
-    check_apart(("--output", args.output), {name: file for name, file in read.items() if file}, args.model)
+    given = {name: file for name, file in read.items() if file}
+    for file in given.values():
+        check_readable(file)
+    check_apart(("--output", args.output), given, args.model)
 
 
 def _aligned(args: argparse.Namespace) -> Iterator[tuple[list[Link], str]]:
@@ -142,7 +148,8 @@ def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Al
     from towernmt.predict.alignment.aligner import Aligner  # imports TensorFlow
 
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
-    return Aligner(model, checkpoint, device=device, averaged=not args.last_weights, batch_tokens=args.batch_tokens)
+    return Aligner(model, checkpoint, device=device, averaged=not args.last_weights, batch_tokens=args.batch_tokens,
+                   trust_code=args.trust_code)
 
 
 def _joined(forward: Iterator[list[Link]], backward: Iterator[list[Link]], method: str) -> Iterator[list[Link]]:

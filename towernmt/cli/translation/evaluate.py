@@ -9,6 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from towernmt.cli.translation.engine_options import engine_of
+from towernmt.cli.translation.line_options import (
+    add_line_options,
+    constraints_of_each_line,
+    files_of_each_line,
+    files_of_lines,
+    options_of_all_lines,
+    options_of_each_line,
+)
 from towernmt.cli.translation.systems import SystemArgument, parse_systems, read_systems
 from towernmt.cli.translation.translate import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
@@ -18,9 +27,11 @@ from towernmt.predict.evaluation.comparison import SignificanceSettings, System,
 from towernmt.predict.evaluation.metrics import METRICS, TOKENIZERS, MetricSettings, make_metrics, score_corpus
 from towernmt.predict.evaluation.page import html_page
 from towernmt.predict.evaluation.report import Report, ReportSettings, as_json
-from towernmt.predict.evaluation.tables import bucket_tables, example_list, score_table
+from towernmt.predict.evaluation.tables import bucket_tables, example_list, score_table, term_table
+from towernmt.predict.evaluation.terms import TermAccuracy, term_accuracy, wanted_phrases
+from towernmt.predict.lexical.terminology import Terminology
 from towernmt.predict.output_file import check_apart
-from towernmt.predict.text_io import clean_lines, open_input, read_text, write_lines
+from towernmt.predict.text_io import check_readable, clean_lines, open_input, read_text, write_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hypothesis-file", metavar="FILE",
                         help="score these translations; no model and no source needed")
     parser.add_argument("--system", metavar="[NAME=]RUN_OR_FILE", action="append", default=[],
-                        help="a run, a checkpoint's directory, several of these joined by + as an ensemble, or a file "
-                             "of translations, to be compared with others: give several, the first is the baseline")
+                        help="a run, a package, a checkpoint's directory, several of these joined by + as an "
+                             "ensemble, or a file of translations, to be compared with others: give several, the "
+                             "first is the baseline")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE",
                         help="write a page with all of it: scores, charts, and the sentences side by side")
     _add_metric_arguments(parser)
     _add_report_arguments(parser)
+    add_line_options(parser)
     add_model_arguments(parser, required=False)
 
 
@@ -90,17 +103,19 @@ def run(args: argparse.Namespace) -> int:
     if args.hypothesis:
         write_lines(args.hypothesis, list(systems[0].hypotheses))
     check_sentences(systems, references)
+    terms = _terms(args, systems, source)
     report = Report(systems, references, source, settings, *frequencies)
     if args.html:
         write_lines(args.html, [html_page(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
     if args.system:
-        print(json.dumps(as_json(report)) if args.json else _tables(args, report))
+        print(json.dumps({**as_json(report), **_terms_as_json(systems, terms)}) if args.json
+              else "\n\n".join([score_table(report), *_more(args, report, terms)]))
     else:
-        found = _plain(systems[0], references, settings.metrics)
+        found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
         if args.json:
             print(json.dumps({**found, **(as_json(report) if _asks_for_more(args) else {})}))
         else:
-            print("\n\n".join([_readable(found), *_more(args, report)]))
+            print("\n\n".join([_readable(found), *_more(args, report, terms)]))
     return 0
 
 
@@ -130,9 +145,11 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
         if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text that it is to translate "
                                 "as --source.")
+    for file in files_of_each_line(args).values():
+        check_readable(file)
     inputs = {option: file for option, file in (
         ("--source", args.source), ("--hypothesis-file", args.hypothesis_file),
-        ("--frequency-text", args.frequency_text)) if file}
+        ("--frequency-text", args.frequency_text), *files_of_lines(args).items()) if file}
     read = {**inputs, "--reference": args.reference, "--system": [system.path for system in systems]}
     runs = [*(args.model or []), *(run for system in systems for run in system.runs)]
     for option, file in (("--hypothesis", args.hypothesis), ("--html", args.html)):
@@ -149,10 +166,11 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
                                 "translations of each other, line by line.")
 
     def translate(one: argparse.Namespace, name: str) -> System:
-        attends = bool(args.html) and _gives_attention(one.model)
-        translator, start = make_translator(one, attention=attends), time.perf_counter()
+        attends = bool(args.html) and engine_of(one) is None and _gives_attention(one.model, one.trust_code)
+        translator = make_translator(one, attention=attends, options=options_of_all_lines(one))
+        start, options = time.perf_counter(), options_of_each_line(one)
         hypotheses, attention = [], []
-        for best, *_ in translator.translate_stream(source or [], args.source):
+        for best, *_ in translator.translate_stream(source or [], args.source, options=options):
             hypotheses.append(best.text)
             if attends:
                 attention.append(sentence_attention(best.details, translator.source_vocabulary,
@@ -168,11 +186,11 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
     return [translate(args, " + ".join(args.model))]
 
 
-def _gives_attention(runs: Sequence[str]) -> bool:
+def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
     """Whether the models of all runs say what they look at; one of one's own need not."""
-    from towernmt.checkpoint.saved_run import SavedRun
+    from towernmt.checkpoint.packaged.packaged_run import open_run
 
-    return all(SavedRun(run).load_model().gives_step_attention for run in runs)
+    return all(open_run(run, trust_code).load_model().gives_step_attention for run in runs)
 
 
 def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:
@@ -187,12 +205,29 @@ def _asks_for_more(args: argparse.Namespace) -> bool:
     return bool(args.buckets or args.examples)
 
 
-def _tables(args: argparse.Namespace, report: Report) -> str:
-    return "\n\n".join([score_table(report), *_more(args, report)])
+def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None) -> list[TermAccuracy]:
+    """How many of the terms and phrases that are asked for each system has; none where nothing is asked for."""
+    if not (args.terminology or args.constraints):
+        return []
+    terminology = Terminology.read(args.terminology) if args.terminology else None
+    if terminology is not None and source is None:
+        raise SettingsError("--terminology is looked for in the source: pass --source, too.")
+    lines = len(systems[0].hypotheses)
+    wanted = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
+        source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
+    return [term_accuracy(wanted, system.hypotheses) for system in systems]
 
 
-def _more(args: argparse.Namespace, report: Report) -> list[str]:
-    return [*([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
+def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> dict[str, Any]:
+    if not terms:
+        return {}
+    return {"terms": {system.name: {"wanted": one.wanted, "met": one.met}
+                      for system, one in zip(systems, terms, strict=True)}}
+
+
+def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:
+    return [*([term_table([system.name for system in report.systems], terms)] if terms else []),
+            *([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
 
 
 def _plain(system: System, references: list[list[str]], metrics: MetricSettings) -> dict[str, Any]:

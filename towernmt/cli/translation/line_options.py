@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from pathlib import Path
 
+from towernmt.core.errors import DataError
 from towernmt.dataflow.text.chunks import read_lines
 from towernmt.predict.lexical.terminology import Terminology
 from towernmt.predict.lines.options import LineOptions
@@ -48,17 +49,46 @@ def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[L
     Raises:
         DataError: a file cannot be read.
     """
-    by_prefix = args.prefix is not None and _file(args.prefix)
-    if not by_prefix and not args.constraints:
+    files = files_of_each_line(args)
+    prefixes, phrases = files.get("--prefix"), files.get("--constraints")
+    return options_by_lines(
+        islice(clean_lines(open_input(prefixes), prefixes), first - 1, None) if prefixes else None,
+        islice(read_lines(phrases), first - 1, None) if phrases else None)
+
+
+def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | None) -> Iterator[LineOptions] | None:
+    """What each line asks for, by lines of the files that say it; None: nothing but what all ask for.
+
+    Args:
+        prefixes, phrases: of `--prefix` and `--constraints`; None: there is no such file.
+    """
+    if prefixes is None and phrases is None:
         return None
-    prefixes: Iterator[str] = repeat("")
-    phrases: Iterator[list[str]] = repeat([])
-    if by_prefix:
-        prefixes = islice(clean_lines(open_input(args.prefix), args.prefix), first - 1, None)
-    if args.constraints:
-        phrases = islice(map(_phrases, read_lines(args.constraints)), first - 1, None)
+    begun: Iterable[str] = repeat("") if prefixes is None else prefixes
+    wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
     return (LineOptions(prefix=prefix, constraints=constraints)
-            for prefix, constraints in zip(prefixes, phrases, strict=False))
+            for prefix, constraints in zip(begun, wanted, strict=False))
+
+
+def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
+    """The files that have a line for each line, by their options."""
+    return {name: file for name, file in (("--prefix", args.prefix), ("--constraints", args.constraints))
+            if file is not None and (name != "--prefix" or _file(file))}
+
+
+def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
+    """The phrases that `--constraints` wants of each of so many lines.
+
+    Raises:
+        DataError: the file cannot be read, or has another number of lines.
+    """
+    if not args.constraints:
+        return [[] for _ in range(lines)]
+    phrases = [_phrases(line) for line in read_lines(args.constraints)]
+    if len(phrases) != lines:
+        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write a line for "
+                        "each sentence, an empty one for no phrases.")
+    return phrases
 
 
 def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from towernmt.cli.translation.answers import as_text
+from towernmt.cli.translation.ensemble_options import add_trust_option
 from towernmt.cli.translation.rerank_options import add_mbr_options, mbr_reranker, run_and_weight
-from towernmt.cli.translation.translate import log_to_stderr
 from towernmt.core.errors import SettingsError
+from towernmt.core.terminal.log_stream import log_to_stderr
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.output_file import check_apart, output_file
 from towernmt.predict.reranking.nbest_file import read_nbest
@@ -40,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                             ("right-to-left", "was trained on targets with their words in reverse order"),
                             ("forward", "scores the translation, given the source")):
         parser.add_argument(_OPTIONS[direction], metavar="RUN[:WEIGHT]", action="append", default=[],
-                            help=f"a run that {what}; may be given several times (WEIGHT: 1; the search's score has 1)")
+                            help=f"a run or package that {what}; may be given several times (WEIGHT: 1; the search's "
+                                 "score has 1)")
     parser.add_argument("--length-penalty", type=float, default=0.6, metavar="ALPHA",
                         help="log-probabilities of these models are divided by ((5 + tokens) / 6) ** ALPHA "
                              "(default: %(default)s)")
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="find the models' weights that give the best BLEU against this text, print them, and "
                              "rerank with them")
     add_mbr_options(parser)
+    add_trust_option(parser)
     parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
                         help="tokens of the longer side in a batch, padding included, at most (default: %(default)s)")
     device = parser.add_mutually_exclusive_group()
@@ -91,7 +94,8 @@ def _judges(args: argparse.Namespace) -> ModelReranker:
     log_to_stderr()
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     return ModelReranker([
-        Judge(Scorer(place, device=device, batch_tokens=args.batch_tokens), direction, weight)
+        Judge(Scorer(place, device=device, batch_tokens=args.batch_tokens, trust_code=args.trust_code), direction,
+              weight)
         for direction, place, weight in _named_models(args)], args.length_penalty)
 
 

@@ -88,7 +88,7 @@ def translation_reranker(args: argparse.Namespace, device: str | None) -> Rerank
     from towernmt.predict.scorer import Scorer
 
     place, weight = run_and_weight(args.rerank_by, "--rerank-by")
-    return ModelReranker([Judge(Scorer(place, device=device), "reverse", weight)])
+    return ModelReranker([Judge(Scorer(place, device=device, trust_code=args.trust_code), "reverse", weight)])
 
 
 def run_and_weight(text: str, option: str) -> tuple[str, float]:
@@ -98,7 +98,7 @@ def run_and_weight(text: str, option: str) -> tuple[str, float]:
         SettingsError: the weight is no number.
     """
     place, colon, weight = text.rpartition(":")
-    if not colon or Path(text).is_dir():
+    if not colon or Path(text).exists():
         return text, 1.0
     try:
         value = float(weight)

@@ -85,4 +85,4 @@ def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
 def _of_a_sentence(text: str) -> str:
     """The text without its full stop, in lower case as argparse's own."""
     text = text.removesuffix(".")
-    return text if text[:2].isupper() else text[0].lower() + text[1:]
+    return text if text[:2].isupper() and text[1:2] != " " else text[0].lower() + text[1:]

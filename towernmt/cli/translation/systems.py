@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from towernmt.checkpoint.packaged.packaged_run import is_package
 from towernmt.core.errors import SettingsError
 from towernmt.predict.evaluation.comparison import System
 from towernmt.predict.text_io import read_text
@@ -17,7 +18,8 @@ class SystemArgument(NamedTuple):
 
     Attributes:
         name: tells the system from the others.
-        path: a run, one checkpoint of a run, several of these joined by `+` as an ensemble, or a file of translations.
+        path: a run, a package, one checkpoint of a run, several of these joined by `+` as an ensemble, or a file of
+            translations.
     """
 
     name: str
@@ -25,7 +27,7 @@ class SystemArgument(NamedTuple):
 
     @property
     def runs(self) -> list[str]:
-        """The runs' directories; none: it is a file."""
+        """The runs and packages; none: it is a file of translations."""
         return [str(place.parents[1] if _is_checkpoint(place) else place) for place in self._places()]
 
     def checkpoints(self, default: str | None) -> list[str | None]:
@@ -34,7 +36,7 @@ class SystemArgument(NamedTuple):
 
     def _places(self) -> list[Path]:
         places = [Path(self.path)] if Path(self.path).exists() else [Path(part) for part in self.path.split("+")]
-        return places if all(place.is_dir() for place in places) else []
+        return places if all(place.is_dir() or is_package(place) for place in places) else []
 
 
 def _is_checkpoint(place: Path) -> bool:

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translation.alignment_output import BEHIND, add_alignment_options, alignment_output
-from towernmt.cli.translation.answers import json_answers, task_of, text_answers
+from towernmt.cli.parts.options import add_parts_options, wants_parts
+from towernmt.cli.translation.alignment_output import add_alignment_options, alignment_output
+from towernmt.cli.translation.answers import InputLines, json_answers, task_of, text_answers
+from towernmt.cli.translation.engine_options import add_engine_options, engine_of
 from towernmt.cli.translation.ensemble_options import add_model_options, chosen_models
-from towernmt.cli.translation.line_options import add_line_options, files_of_lines, options_of_all_lines
+from towernmt.cli.translation.line_options import (
+    add_line_options,
+    files_of_each_line,
+    files_of_lines,
+    options_of_all_lines,
+    options_of_each_line,
+)
 from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
 from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
 from towernmt.core.errors import SettingsError
+from towernmt.core.terminal.log_stream import log_to_stderr
+from towernmt.models.choices import PRECISIONS
 from towernmt.predict.decoding.settings import StreamSettings
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.predict.lines.resumable import LineOutput, resumable_output
 from towernmt.predict.output_file import check_apart
-from towernmt.predict.text_io import open_input
+from towernmt.predict.text_io import check_readable, open_input
 
 if TYPE_CHECKING:
-    from towernmt.predict.translator import Translator
+    from towernmt.predict.line_translator import LineTranslator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `towernmt translate`."""
-    parser.add_argument("--input", metavar="FILE", help="text, one sentence a line (default: stdin)")
-    parser.add_argument("--output", metavar="FILE", help="where translations go (default: stdout)")
+    parser.add_argument("--input", metavar="FILE", nargs="+",
+                        help="text, one sentence a line (default: stdin); several files, wildcards, s3://bucket/key "
+                             "and tables of databases are translated in parts")
+    parser.add_argument("--output", metavar="FILE",
+                        help="where translations go (default: stdout); of several texts all to one file, or each to a "
+                             "file in a folder (`out/`) or with a name like theirs (`out/{name}.en`)")
     parser.add_argument("--n-best", type=int, metavar="N",
                         help="write the N best translations of each line, one a line: "
                              "`line number from 0 ||| text ||| score`")
@@ -41,10 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="search again, without repetitions, for translations that are empty, in a loop or cut at "
                              "the length limit, and keep the better one")
     parser.add_argument("--resume", action="store_true",
-                        help="go on with an output that was begun and not finished, if there is one")
+                        help="go on with an output that was begun and not finished, if there is one (in parts, that is "
+                             "always so)")
     parser.add_argument("--window", type=int, metavar="LINES",
                         help="lines read before the first translation is written, to sort them by length; 1 "
                              f"answers line by line (default: {StreamSettings.window}; 1 on a terminal)")
+    add_parts_options(parser)
     add_line_options(parser)
     add_alignment_options(parser)
     add_model_arguments(parser)
@@ -52,42 +69,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate; returns the exit status."""
-    _check(args)
+    check_output_options(args)
+    if wants_parts(args):
+        from towernmt.cli.parts.translate_parts import translate_parts
+
+        return translate_parts(args)
+    _check_files(args)
     if args.window is None and args.input is None and sys.stdin.isatty():
         args.window = 1
     window = StreamSettings.window if args.window is None else args.window
-    name = args.input or "stdin"
+    name = args.input[0] if args.input else "stdin"
     with ExitStack() as files:
-        source = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
+        source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
                                      options=options_of_all_lines(args), retry=args.retry)
         output = LineOutput(sys.stdout.buffer, window)
         if args.output:
-            output = files.enter_context(
-                resumable_output(args.output, window, task_of(args, translator), args.resume))
+            output = files.enter_context(resumable_output(
+                args.output, window, task_of(args, translator), args.resume, alignments.paths))
+            alignments.write_to(output.further)
         lines, first = output.lines_of(source, name), output.start.lines + 1
         if first > 1:
             print(f"{args.output}: going on behind line {first - 1}.", file=sys.stderr)
         answers = json_answers if args.json else text_answers
-        for number, answer in enumerate(answers(args, translator, lines, name, first, alignments), start=first):
+        given = InputLines(lines, name, first, options_of_each_line(args, first))
+        for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
             output.write(number, answer)
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def check_output_options(args: argparse.Namespace) -> None:
+    """Refuse what does not fit together in what is written for a line.
+
+    Raises:
+        SettingsError: two options of one output.
+    """
     if args.n_best and args.scores:
         raise SettingsError("--n-best writes scores already: leave out --scores.")
     if args.json and args.scores:
         raise SettingsError("--json writes scores already: leave out --scores.")
     if args.token_scores and not args.json:
         raise SettingsError("--token-scores needs --json, which has a place for them.")
+
+
+def _check_files(args: argparse.Namespace) -> None:
     if args.resume:
         if not (args.input and args.output):
             raise SettingsError("--resume needs --input and --output: what goes through a pipe is not there twice.")
-        if args.plot or args.alignments not in (None, BEHIND):
-            raise SettingsError("--resume goes on with --output alone: leave out --plot, and write alignments into the "
-                                "output (--alignments -).")
+        if args.plot:
+            raise SettingsError("--resume goes on with lines, and --plot draws pictures: leave one of them out.")
+    for file in files_of_each_line(args).values():
+        check_readable(file)
     check_apart(("--output", args.output), {"--input": args.input, **files_of_lines(args)}, args.model)
 
 
@@ -101,11 +134,18 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
                         help="source tokens in a batch, padding included, at most (default: %(default)s)")
     parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
                         help="sentences in a batch, at most (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
+                        help="batches translated side by side, each in a thread of its own (default: one for each "
+                             "processor; one with a GPU, or with a window of one line)")
+    add_engine_options(parser)
     add_search_options(parser, without=["n_best"])
     add_reranking_options(parser)
     parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
                         help="in place of an unknown word, write the source word that the model looked at, or its "
                              "translation by a table, `source target probability` a line")
+    parser.add_argument("--no-cache", action="store_true",
+                        help="build the graph of the search anew, and keep none in the run's directory graphs/ "
+                             "(TOWERNMT_KEEP_GRAPHS=0 does the same)")
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", type=int, metavar="N",
                         help="translate on GPU N (default: the first one, or the CPU where there is none)")
@@ -113,7 +153,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN, retry: bool = False) -> Translator:
+                    options: LineOptions = PLAIN, retry: bool = False) -> LineTranslator:
     """The translator that the arguments ask for.
 
     Args:
@@ -133,10 +173,19 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     window = getattr(args, "window", None)
     stream = StreamSettings(
         batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
-        window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length)
+        window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
+        threads=args.threads, shares=getattr(args, "shares", 0))
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
 
-    from towernmt.predict.translator import Translator  # imports TensorFlow
+    if engine_of(args) is not None:
+        from towernmt.engines.translator import CTranslate2Translator
+
+        log_without_tensorpack()
+        return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
+                                     precision=args.precision, device=device, stream=stream, options=options,
+                                     retry=retry, reranker=translation_reranker(args, device), log_probs=log_probs,
+                                     trust_code=args.trust_code, **search)
+    from towernmt.predict.translator import Translator
 
     log_to_stderr()
     unknown = args.replace_unknown
@@ -146,14 +195,18 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         unknown = read_translations(unknown)
     return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
-                      replace_unknown=unknown, **search)
+                      replace_unknown=unknown, keep_graph=_keeps_graphs(args),
+                      precision=args.precision or PRECISIONS[0], **search)
 
 
-def log_to_stderr() -> None:
-    """tensorpack logs to stdout, which is where the translations go."""
-    from towernmt.core.terminal.terminal_log import mend_terminal, terminal_handlers
+def _keeps_graphs(args: argparse.Namespace) -> bool:
+    return not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0"
 
-    mend_terminal()
-    for handler in terminal_handlers():
-        if handler.stream is sys.stdout:
-            handler.setStream(sys.stderr)
+
+def log_without_tensorpack() -> None:
+    """For an engine that does not load it: our messages alone, on stderr."""
+    log = logging.getLogger("towernmt")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler(sys.stderr))
+        log.setLevel(logging.INFO)
+        log.propagate = False

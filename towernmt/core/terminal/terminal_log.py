@@ -13,8 +13,12 @@ import textwrap
 from functools import partial
 from typing import Any
 
+import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which imports TensorFlow with all its noise
+
+# isort: split
 from tensorpack.utils import logger
 
+from towernmt.core.terminal.log_stream import asked_for_stderr
 from towernmt.core.terminal.lost_reader import lead_nowhere
 
 DETAIL = {"detail": True}
@@ -48,6 +52,14 @@ def mend_terminal(verbose: bool | None = None) -> None:
 def terminal_handlers() -> list[Any]:
     """tensorpack's handlers that write to standard output or standard error, not to a file."""
     return [handler for handler in logger._logger.handlers if type(handler) is logging.StreamHandler]
+
+
+def move_to_stderr() -> None:
+    """Let these handlers, mended, leave stdout; see `log_to_stderr`."""
+    mend_terminal()
+    for handler in terminal_handlers():
+        if handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
 
 
 def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
@@ -107,3 +119,7 @@ def _wrapped(line: str, width: int) -> list[str]:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + (2 if line.startswith(" ") else 0))
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+if asked_for_stderr():
+    move_to_stderr()
