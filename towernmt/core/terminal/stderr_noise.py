@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from typing import TextIO
 
 NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before"
-                   rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator)"
+                   rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator"
+                   rb"|ring_alg|collective_executor)"
+                   rb"|Additional GRPC error information|:UNKNOWN:Error received from peer"
                    rb"|\t ?\[\[\{\{node )", re.IGNORECASE)
 _active = threading.Lock()
 
@@ -45,12 +47,15 @@ def _filtered() -> Iterator[None]:
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
-    thread = threading.Thread(target=_forward, args=(reader, real), name="stderr filter", daemon=True)
+    pipe = os.fstat(2)
+    thread = threading.Thread(target=_forward, args=(reader, os.dup(real)), name="stderr filter", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        os.dup2(real, 2)        # closes the last writing end of the pipe: the thread reads on to its end
+        if os.path.samestat(pipe, os.fstat(2)):     # whoever has led the descriptor elsewhere since keeps it
+            os.dup2(real, 2)    # closes the last writing end of the pipe: the thread reads on to its end
+        os.close(real)
         thread.join(timeout=2)
         if sys.stderr is not python_stderr:
             sys.stderr.close()
