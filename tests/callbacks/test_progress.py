@@ -299,3 +299,35 @@ def test_perplexity_overflows_to_infinity():
 def test_an_interval_of_no_steps_is_refused():
     with pytest.raises(SettingsError, match="log.steps=0"):
         Progress(0)
+
+
+def totals(recorder, name):
+    return [value for _, value in recorder.of(name)]
+
+
+def test_target_tokens_and_minutes_are_those_of_the_whole_run_over_a_resume(recorder, do):
+    clock = Clock()
+
+    def tick(_):
+        clock.now += 60.0       # another callback's time counts
+
+    first = Progress(2, clock)
+    run([do(tick), first, StopAtStep(3)], recorder, 10, BATCHES)
+    assert totals(recorder, "target_tokens_trained") == [40.0, 44.0]        # of step 2, and at the end
+    assert totals(recorder, "minutes_trained") == pytest.approx([1.0, 3.0])   # another acts after it
+    assert first.state() == {"target_tokens": 44.0, "seconds": 180.0}
+    resumed, after = Progress(2, clock), type(recorder)()
+    resumed.restore_state({"target_tokens": 40.0, "seconds": 120.0})        # of a checkpoint of step 2
+    run([do(tick), resumed, StopAtStep(2)], after, 10, BATCHES)
+    assert totals(after, "target_tokens_trained")[0] == 80.0
+    assert totals(after, "minutes_trained")[0] == pytest.approx(3.0)
+
+
+def test_a_run_from_a_checkpoint_without_totals_tells_none(train):
+    progress = Progress(2, Clock())
+    _, recorder = train([progress], steps=4, start=100)
+    assert recorder.of("steps_per_second") and progress.state() == {}
+    assert not recorder.of("minutes_trained") and not recorder.of("target_tokens_trained")
+    again = Progress(2, Clock())
+    again.restore_state({})
+    assert again.state() == {"target_tokens": 0.0, "seconds": 0.0}

@@ -1,16 +1,18 @@
-"""What a run was made from and with: fingerprints of vocabulary and data, and versions.
+"""What a run was made from and with: fingerprints of vocabulary, data and validation text, and versions.
 
-`settings.yaml` has them under `made_from` and `made_with`, each checkpoint's `state.json` the fingerprints under
-`made_from`. Older runs have neither.
+`settings.yaml` has them under `made_from` and `made_with`, each checkpoint's `state.json` those of vocabulary and data
+under `made_from`. Older runs have neither.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import platform
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from towernmt.core.errors import SettingsError
 if TYPE_CHECKING:
     from towernmt.checkpoint.held import HeldCheckpoint
     from towernmt.dataflow.order.training_data import TrainingData
+    from towernmt.dataflow.text.validation_set import ValidationSet
 
 MADE_FROM, MADE_WITH = "made_from", "made_with"
 """The keys of `settings.yaml` that are no settings."""
@@ -42,6 +45,12 @@ def fingerprints(data: TrainingData) -> dict[str, str]:
         data.copy_vocabularies(place)
         known = {"vocabulary": vocabulary_fingerprint(Path(place)), "data": getattr(data, "fingerprint", None)}
     return {name: value for name, value in known.items() if value}
+
+
+def validation_fingerprint(sets: Iterable[ValidationSet]) -> str:
+    """32 hexadecimal digits of names and texts of validation sets; "" for none."""
+    told = [(one.name, list(one.source), [list(lines) for lines in one.references]) for one in sets]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32] if told else ""
 
 
 def provenance(made_from: dict[str, str]) -> dict[str, dict[str, str]]:

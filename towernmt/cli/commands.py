@@ -44,6 +44,11 @@ towernmt train --help-settings schedule"""),
         "towernmt.cli.training.tune", "search for settings by many runs, of which the best go on",
         """towernmt tune --data data/de-en --preset tiny --space space.yaml --output search \\
     --set train.steps=3000 validation.steps=300 --trials 20"""),
+    "plot": Command(
+        "towernmt.cli.training.plot", "draw loss, scores, rate and speed of runs, and what differs between them",
+        """towernmt plot runs/de-en --output curves.png
+towernmt plot base=runs/a new=runs/b --x minutes --output curves.html
+towernmt plot 'runs/*' --output curves.svg --panels loss validation-bleu"""),
     "translate": Command(
         "towernmt.cli.translation.translate", "translate lines from standard input",
         """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.checkpoint.files import checkpoint_steps, latest_checkpoint
-from towernmt.checkpoint.provenance import fingerprints, provenance, without_provenance
+from towernmt.checkpoint.provenance import fingerprints, provenance, validation_fingerprint, without_provenance
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.state import read_state
 from towernmt.core.errors import SettingsError
@@ -47,7 +47,9 @@ class RunDirectory(SavedRun):
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
-        self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place)}))
+        validated = validation_fingerprint(data.validation_sets)
+        self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place),
+                                                 **({"validation": validated} if validated else {})}))
         begin_log(self.log)
 
     @contextmanager

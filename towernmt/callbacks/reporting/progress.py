@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
 from towernmt.callbacks.lookup import find_callbacks, training_towers
 from towernmt.callbacks.reporting.figures import Bar, Figures, duration
 from towernmt.callbacks.reporting.status_line import StatusLine
+from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.validation.metrics import perplexity
 from towernmt.core.errors import SettingsError
@@ -22,7 +22,7 @@ from towernmt.core.tensors import Graph, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
 
-class Progress(Callback):
+class Progress(StatefulCallback):
     """Logs a line every `log_steps` updates, and puts the same figures as scalars; replaces tensorpack's `ProgressBar`.
 
     On a terminal there is also a bar below these lines, which changes a few times a second. The figures are means over
@@ -41,8 +41,12 @@ class Progress(Callback):
 
     Scalars: `loss` (what is optimised), `nll` (mean negative log-likelihood of a target token, in nats), `perplexity`
     (exp of it), `learning_rate`, `gradient_norm`, `target_tokens_per_second`, `tokens_per_second` (source and target),
-    `steps_per_second`.
+    `steps_per_second`; and of the whole run, the time before a resume included: `target_tokens_trained`, and
+    `minutes_trained` with validation and saving. What a killed run did after its last checkpoint does not count, as
+    the resumed run does it again. A run that goes on from a checkpoint without these totals does not have them.
     """
+
+    state_key = "progress"
 
     def __init__(self, log_steps: int = 50, clock: Callable[[], float] = time.monotonic,
                  status: StatusLine | None = None) -> None:
@@ -58,6 +62,21 @@ class Progress(Callback):
             raise SettingsError(f"log.steps={log_steps} must be at least 1.")
         self._log_steps, self._clock = log_steps, clock
         self._status = status if status is not None else StatusLine()
+        self._began: float | None = None
+        self._tokens_before = self._seconds_before = self._target_total = 0.0
+        self._restored = False
+        self._knows_totals = True
+
+    def state(self) -> dict[str, Any]:
+        if not self._knows_totals:
+            return {}
+        return {"target_tokens": self._tokens_before + self._target_total,
+                "seconds": self._seconds_before + self._elapsed}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        if state:
+            self._tokens_before, self._seconds_before = float(state["target_tokens"]), float(state["seconds"])
+            self._restored = True
 
     def _setup_graph(self) -> None:
         self._fetches = _find_tensors(self.trainer, self.graph)
@@ -67,7 +86,8 @@ class Progress(Callback):
         self._limits = find_callbacks(self.trainer, StopAtStep)
         self._clocks = find_callbacks(self.trainer, StopAfterMinutes)
         self._first_step = self.global_step
-        self._target_total = self._run_seconds = 0.0
+        self._knows_totals = self._restored or self._first_step == 0
+        self._run_seconds = 0.0
         self._interval = _Interval()
         self._last: _Interval | None = None
         self._began = self._resumed = self._clock()
@@ -99,31 +119,43 @@ class Progress(Callback):
         self._resumed = self._clock()
 
     def _report(self) -> None:
-        for name, value in self._interval.scalars().items():
-            self.trainer.monitors.put_scalar(name, value)
+        self._put(self._interval.scalars())
         figures = self._figures(self._interval)
         self._last, self._interval = self._interval, _Interval()
         logger.info(figures.line(), extra={"short": figures.line})
         self._status.show(Bar(figures))
 
+    def _put(self, scalars: dict[str, float]) -> None:
+        totals = self.state()
+        if totals.get("target_tokens"):
+            scalars = {**scalars, "target_tokens_trained": totals["target_tokens"]}
+        if totals:
+            scalars = {**scalars, "minutes_trained": totals["seconds"] / 60}
+        for name, value in scalars.items():
+            self.trainer.monitors.put_scalar(name, value)
+
+    @property
+    def _elapsed(self) -> float:
+        """Seconds since training began, or went on."""
+        return 0.0 if self._began is None else self._clock() - self._began
+
     def _figures(self, interval: _Interval) -> Figures:
         left, limit = self._nearest_limit()
         done = None if left is None else self._spent / max(self._spent + left, 1e-9)
-        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), left, done,
-                       self._clock() - self._began)
+        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), left, done, self._elapsed)
 
     @property
     def _spent(self) -> float:
         """Seconds of training; steps before a resume count as long as those after it."""
         done = self.global_step - self._first_step
-        return (self._clock() - self._began) * self.global_step / done if done > 0 else 0.0
+        return self._elapsed * self.global_step / done if done > 0 else 0.0
 
     def _nearest_limit(self) -> tuple[float | None, int | None]:
         """Seconds until the nearest limit, with the callbacks' time; and the limit itself if it is one of updates."""
         done = self.global_step - self._first_step
         if done <= 0:
             return None, None
-        a_step = (self._clock() - self._began) / done
+        a_step = self._elapsed / done
         ends: list[int] = [limit.steps for limit in self._limits]
         epochs_left = self.trainer.max_epoch - self.epoch_num
         if epochs_left < _NO_LIMIT_EPOCHS:
@@ -138,7 +170,7 @@ class Progress(Callback):
     def _after_train(self) -> None:
         self._status.close()
         steps = self.global_step - self._first_step
-        total = self._clock() - self._began
+        total = self._elapsed
         text = f"Trained {steps} steps in {duration(total)}"
         if self._target_total and self._run_seconds:
             text += (f": {self._target_total:,.0f} target tokens, "
@@ -147,6 +179,10 @@ class Progress(Callback):
         if memory:
             text += f"; at most {memory / 1e9:.1f} GB of memory"
         logger.info(f"{text}; the last step is {self.global_step}.")
+        self._put({})       # beside the last validation, which came before this
+        if self._knows_totals:
+            self.restore_state(self.state())    # one callback may be trained with again
+        self._target_total, self._began = 0.0, None
 
 
 _NO_LIMIT_EPOCHS = 9999

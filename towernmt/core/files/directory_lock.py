@@ -116,6 +116,23 @@ class DirectoryLock:
                 raise OSError(error.errno, error.strerror, str(self._path)) from error
 
 
+def is_written(directory: str | Path) -> bool:
+    """Whether a living process of this machine says that it writes into a directory.
+
+    It is not asked of the lock itself, which would be held for a moment, and a writer that begins would be refused.
+    """
+    try:
+        holder = json.loads((Path(directory) / LOCK_FILE).read_bytes())
+        if holder["host"] != socket.gethostname() or sys.platform == "win32":   # there os.kill would end it
+            return False
+        os.kill(int(holder["process"]), 0)
+    except PermissionError:     # it lives, and is another user's
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
 def lock_descriptor(descriptor: int) -> None:
     """Lock an open file for this process alone, until it is closed.
 

@@ -1,0 +1,63 @@
+"""The page of curves: its data, that nothing becomes markup, and that it asks no other host."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+from towernmt.curves.page import html_page
+from towernmt.curves.recorded_run import read_run
+
+EVIL = "</script><script>alert(1)</script> <!-- <img src=x onerror=alert(2)> &amp; \"'"
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[list] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append([tag, dict(attrs), ""])
+
+    def handle_data(self, data):
+        if self.found:
+            self.found[-1][2] += data
+
+    def texts(self, tag: str) -> list[str]:
+        return [text for name, _, text in self.found if name == tag]
+
+
+def test_the_page_has_curves_over_all_axes_and_tables(make_run, rows) -> None:
+    runs = [read_run(make_run("a", rows, {"model": {"size": 1}}), "a"),
+            read_run(make_run("b", settings={"model": {"size": 2}}), "b")]
+    page = Elements(html_page(runs, "minutes", 5))
+    data = json.loads(page.texts("script")[0])
+    assert (data["axis"], data["window"]) == ("minutes", 5)
+    assert [run["name"] for run in data["runs"]] == ["a", "b"]
+    bleu = next(panel for panel in data["panels"] if panel["title"] == "BLEU of validation")
+    assert bleu["mode"] == "max" and bleu["curves"] == [
+        {"updates": [300, 600], "tokens": [300_000, 600_000], "minutes": [5, 11], "y": [10, 20]},
+        {"updates": [], "tokens": [], "minutes": [], "y": []}]
+    assert {"20.00", "600k", "11.0"} <= set(page.texts("td")) and "model.size" in page.texts("th")
+    assert [text.strip() for text in page.texts("li")] == ["b: nothing is recorded yet."]
+
+
+def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
+    settings = {"model": {"size": EVIL}}
+    runs = [read_run(make_run("a", rows, settings), EVIL), read_run(make_run("b", rows), "b")]
+    text = html_page(runs)
+    page = Elements(text)
+    assert len(page.texts("script")) == 2 and not page.texts("img") and "default-src 'none'" in text
+    assert json.loads(page.texts("script")[0])["runs"][0]["name"] == EVIL
+    linked = [attribute for _, attributes, _ in page.found for attribute in attributes
+              if attribute in ("src", "href", "srcset", "data")]
+    assert linked == [] and not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|//[a-z]+\.", text.replace(
+        "http://www.w3.org/2000/svg", ""))
+
+
+def test_one_run_differs_from_nothing(make_run, rows) -> None:
+    assert "There is one run, so nothing differs." in html_page([read_run(make_run("a", rows), "a")])

@@ -1,0 +1,88 @@
+"""What differs between runs: settings, data, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from towernmt.checkpoint.provenance import MADE_FROM, MADE_WITH
+from towernmt.curves.recorded_run import RecordedRun
+
+NOT_RECORDED = "–"
+_PLACES = (f"{MADE_FROM}.data_path",)
+"""Where something lies says nothing of what it is."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something in which runs differ.
+
+    Attributes:
+        key: of `settings.yaml`, with dots.
+        values: of each run, as text.
+    """
+
+    key: str
+    values: list[str]
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it is a setting, and not what the run was made from or with."""
+        return self.key.split(".")[0] not in (MADE_FROM, MADE_WITH)
+
+
+def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
+    """All in which the runs differ, in the order of the settings; runs without settings differ in nothing."""
+    told = [run for run in runs if run.settings]
+    keys = dict.fromkeys(key for run in told for key in run.settings if key not in _PLACES)
+    found = []
+    for key in keys:
+        values = [shown(run.settings.get(key, _Missing)) for run in told]
+        if len(set(values)) > 1:
+            texts = iter(values)
+            found.append(Difference(key, [next(texts) if run.settings else NOT_RECORDED for run in runs]))
+    return found
+
+
+class _Missing:
+    """Stands for what a run does not record."""
+
+
+def shown(value: Any) -> str:
+    """A setting's value as text."""
+    if value is _Missing:
+        return NOT_RECORDED
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value)) or "none"
+    return str(value)
+
+
+def comparability(runs: Sequence[RecordedRun]) -> list[str]:
+    """Sentences on scores that cannot be compared, since they are not of the same sentences or searches."""
+    found = []
+    told = [run for run in runs if run.settings]
+    texts = {_validated_on(run, told) for run in told}
+    if len(texts) > 1:
+        found.append("The runs were validated on different sentences, so their scores are not of the same text.")
+    searches = {tuple(sorted((key, shown(value)) for key, value in run.settings.items() if key.startswith("search.")))
+                for run in told}
+    if len(searches) > 1:
+        found.append("Their searches differ (search.*), and so may the scores of equal models.")
+    vocabularies = {run.settings.get(f"{MADE_FROM}.vocabulary") for run in told}
+    if len(vocabularies) > 1:
+        found.append("Their vocabularies differ: losses, perplexities and speeds are of different tokens.")
+    return found
+
+
+def _validated_on(run: RecordedRun, others: Sequence[RecordedRun]) -> tuple[str, str]:
+    """What tells one validation text from another: that of the data, where a run does not record that of the text."""
+    keys = [f"{MADE_FROM}.validation", f"{MADE_FROM}.data"]
+    key = next((key for key in keys if all(key in other.settings for other in others)), "")
+    return str(run.settings.get(key)), shown(run.settings.get("validation.sentences"))
