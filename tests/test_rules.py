@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "towernmt"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 420
-PACKAGES = ("callbacks", "check", "cluster", "curves", "dataflow", "input_source", "models", "models.convs2s", "models.layers",
-            "models.recurrent", "models.transformer", "optim", "predict", "predict.evaluation", "run", "train")
+PACKAGES = ("callbacks", "check", "cluster", "curves", "dataflow", "input_source", "models", "models.convs2s",
+            "models.layers", "models.recurrent", "models.transformer", "optim", "predict", "predict.evaluation", "run",
+            "train")
 """Those that export names."""
 
 
@@ -129,7 +130,8 @@ def test_a_folder_holds_about_a_dozen_modules() -> None:
     "towernmt", "towernmt.core.settings", "towernmt.dataflow.prepare.preparation", "towernmt.dataflow.order.batches",
     "towernmt.cli.main", "towernmt.cli.translation.translate", "towernmt.cli.training.train", "towernmt.run.settings",
     "towernmt.run.directory", "towernmt.checkpoint.saved_run", "towernmt.engines.translator",
-    "towernmt.engines.scorer", "towernmt.curves.page", "towernmt.curves.picture", "towernmt.serve.app", "towernmt.cli.serving.serve"])
+    "towernmt.engines.scorer", "towernmt.curves.page", "towernmt.curves.picture", "towernmt.serve.app",
+    "towernmt.cli.serving.serve"])
 def test_what_needs_no_tensorflow_does_not_import_it(module: str) -> None:
     program = f"import sys, {module}; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

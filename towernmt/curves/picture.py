@@ -168,4 +168,5 @@ def _mark_best(axes: Any, panel: Panel, curve: Curve, color: str, tell: bool) ->
     if tell:
         above = panel.mode == "max"
         axes.annotate(f"{place[1]:.2f}", place, xytext=(0, -9 if above else 9), color=color, size=8.5,
-                      textcoords="offset points", ha="right", va="top" if above else "bottom")
+                      textcoords="offset points", ha="right", va="top" if above else "bottom", zorder=6,
+                      bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75})
