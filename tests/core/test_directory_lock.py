@@ -87,7 +87,10 @@ def test_two_objects_of_one_process_exclude_each_other(tmp_path: Path) -> None:
 def test_another_writers_lock_in_a_directory_made_anew_is_left_alone(tmp_path: Path) -> None:
     first = DirectoryLock(tmp_path / "run", "towernmt train")
     first.acquire()
+    assert first.in_place
     (tmp_path / "run").rename(tmp_path / "away")
-    with DirectoryLock(tmp_path / "run", "towernmt train"):
+    assert first.held and not first.in_place
+    with DirectoryLock(tmp_path / "run", "towernmt train") as second:
+        assert second.in_place and not first.in_place
         first.release()
         assert (tmp_path / "run" / LOCK_FILE).exists()

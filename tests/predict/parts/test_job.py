@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files import atomic_files
+from towernmt.core.files.directory_lock import LOCK_FILE
 from towernmt.predict.parts import work_directory
 from towernmt.predict.parts.job import PartJob, first_task
-from towernmt.predict.parts.plan import PartReader, make_plan
+from towernmt.predict.parts.plan import Part, PartReader, make_plan
 from towernmt.predict.parts.texts import open_texts
-from towernmt.predict.parts.work_directory import WorkDirectory
+from towernmt.predict.parts.work_directory import Done, WorkDirectory
 from towernmt.predict.parts.workers import Event, Failed, PartResult, PartWork
 
 TASK = {"model": "a"}
@@ -52,7 +54,7 @@ class Setting:
                     for path in self.paths]
         expected = [b"".join(expected)] if self.together else expected
         assert [path.read_bytes() for path in self.outputs] == expected
-        assert not self.directory.exists()
+        assert not self.directory.exists(), sorted(self.directory.rglob("*"))
         assert {path.name for path in self.directory.parent.iterdir()} == {
             path.name for path in (*self.paths, *self.outputs)}
 
@@ -110,6 +112,21 @@ def test_commands_in_one_directory_share_the_parts(setting: Setting, fake_worker
     if (setting.directory / "plan.json").exists():      # all were stopped, or the last one began anew and was stopped
         setting.command(fake_workers(1))
     setting.check()
+
+
+def test_a_part_that_is_claimed_while_another_command_removes_all_is_not_done(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = WorkDirectory.done
+
+    def done(directory: WorkDirectory, part: Part) -> Done | None:
+        if (directory._place(part) / LOCK_FILE).exists():       # asked by a claim
+            shutil.rmtree(directory.path.rename(directory.path.with_name("removed")))
+        return real(directory, part)
+
+    monkeypatch.setattr(WorkDirectory, "done", done)
+    workers = fake_workers(2)
+    setting.command(workers)
+    assert workers.asked == [] and not setting.directory.exists()
 
 
 def test_a_part_is_whole_or_not_there_whenever_writing_ends(

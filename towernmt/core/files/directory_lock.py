@@ -51,6 +51,11 @@ class DirectoryLock:
         """Whether this object holds the lock."""
         return self._descriptor is not None
 
+    @property
+    def in_place(self) -> bool:
+        """Whether it is held, and in the directory that has its name now: that one was not moved away or removed."""
+        return self._descriptor is not None and _same_file(self._descriptor, self._path)
+
     def acquire(self) -> None:
         """Take the lock, or be refused at once.
 

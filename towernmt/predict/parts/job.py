@@ -162,6 +162,9 @@ class PartJob:
             elif self._directory.is_joined(part.output, self._outputs[part.output]):
                 lock.release()
                 self._finish(part.output)
+            elif not lock.in_place:     # all was written and removed while we asked
+                lock.release()
+                self._waiting.append(part)
             else:
                 return part, lock
         return None

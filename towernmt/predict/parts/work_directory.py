@@ -243,6 +243,7 @@ class WorkDirectory:
         try:
             lock.acquire()
         except (DirectoryInUseError, FileNotFoundError, FileExistsError):   # or it was removed while the lock was made
+            self._sweep()       # which may have made some of its folders
             return None
         return lock
 
