@@ -145,3 +145,20 @@ def test_the_pages_colours_are_those_of_the_pictures() -> None:
     of_page = re.findall(r"\.s(\d) \{ stroke: var\((--c\d)\)",
                          files("towernmt.curves").joinpath("assets/curves.css").read_text())
     assert [light[name] for _, name in sorted(of_page)] == list(COLORS)
+
+
+def test_the_size_of_a_run_is_that_of_its_weights(tmp_path: Path) -> None:
+    from towernmt.checkpoint.files import checkpoint_path, write_checkpoint
+    from towernmt.core.tf_compat import tf, tf1
+    from towernmt.curves.sizes import parameters
+
+    assert parameters(tmp_path) is None
+    with tf.Graph().as_default(), tf1.Session() as session:
+        for name, shape in (("a", [3, 5]), ("b", [7]), ("a/Adam", [3, 5]), ("global_step", [])):
+            tf1.get_variable(name, shape)
+        session.run(tf1.global_variables_initializer())
+        state = {"format": 1, "step": 4, "position": None, "callbacks": {}, "weights": ["a", "b"]}
+        (tmp_path / "checkpoints").mkdir()
+        write_checkpoint(tf1.train.Saver(), session, checkpoint_path(tmp_path / "checkpoints", 4).parent, 4, state)
+    (tmp_path / "settings.yaml").write_text("architecture: transformer\n")
+    assert parameters(tmp_path) == 22

@@ -45,10 +45,14 @@ towernmt train --help-settings schedule"""),
         """towernmt tune --data data/de-en --preset tiny --space space.yaml --output search \\
     --set train.steps=3000 validation.steps=300 --trials 20"""),
     "plot": Command(
-        "towernmt.cli.training.plot", "draw loss, scores, rate and speed of runs, and what differs between them",
+        "towernmt.cli.runs.plot", "draw loss, scores, rate and speed of runs, and what differs between them",
         """towernmt plot runs/de-en --output curves.png
 towernmt plot base=runs/a new=runs/b --x minutes --output curves.html
 towernmt plot 'runs/*' --output curves.svg --panels loss validation-bleu"""),
+    "compare": Command(
+        "towernmt.cli.runs.compare", "tell how runs differ and how they went; with a test set, which is better",
+        """towernmt compare runs/a runs/b
+towernmt compare base=runs/a new=runs/b --source test.de --reference test.en --html page.html"""),
     "translate": Command(
         "towernmt.cli.translation.translate", "translate lines from standard input",
         """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp

@@ -69,7 +69,7 @@ class PictureTable:
             self._draw_block(axes, block, number * height)
         if self._left_out:
             axes.text(_SAMPLE, len(self._blocks) * height + 0.4 * _ROW, f"{self._left_out} more settings differ, for "
-                      "which there is no room: an .html page has all.", size=TEXT_SIZE - 0.5,
+                      "which there is no room: an .html page, and `towernmt compare`, have all.", size=TEXT_SIZE - 0.5,
                       color=_QUIET, va="center")
 
     def _draw_block(self, axes: Any, columns: Sequence[_Column], top: float) -> None:

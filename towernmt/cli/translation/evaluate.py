@@ -36,9 +36,6 @@ from towernmt.predict.text_io import check_readable, clean_lines, open_input, re
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `towernmt evaluate`."""
-    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
-    parser.add_argument("--reference", metavar="FILE", required=True, action="append",
-                        help="its translations by people, plain (detokenised) text; may be given several times")
     parser.add_argument("--hypothesis", metavar="FILE", help="write the model's translations here")
     parser.add_argument("--hypothesis-file", metavar="FILE",
                         help="score these translations; no model and no source needed")
@@ -46,13 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a run, a package, a checkpoint's directory, several of these joined by + as an "
                              "ensemble, or a file of translations, to be compared with others: give several, the "
                              "first is the baseline")
+    add_test_arguments(parser)
+    add_model_arguments(parser, required=False)
+
+
+def add_test_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """The arguments that `towernmt evaluate` and `towernmt compare` share: a test set, and what is told of it.
+
+    Args:
+        required: whether there must be one.
+    """
+    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
+    parser.add_argument("--reference", metavar="FILE", required=required, action="append",
+                        help="its translations by people, plain (detokenised) text; may be given several times")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE",
                         help="write a page with all of it: scores, charts, and the sentences side by side")
     _add_metric_arguments(parser)
     _add_report_arguments(parser)
     add_line_options(parser)
-    add_model_arguments(parser, required=False)
 
 
 def _add_metric_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +101,13 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
+    found = evaluated(args)
+    print(found if isinstance(found, str) else json.dumps(found))
+    return 0
+
+
+def evaluated(args: argparse.Namespace) -> str | dict[str, Any]:
+    """Evaluate, and write the page that is asked for; gives what is to be printed: with --json an object, else text."""
     settings = _settings(args)
     make_metrics(settings.metrics)      # what is missing is told before anything is translated
     arguments = parse_systems(args.system)
@@ -108,15 +124,12 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         write_lines(args.html, [html_page(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
     if args.system:
-        print(json.dumps({**as_json(report), **_terms_as_json(systems, terms)}) if args.json
-              else "\n\n".join([score_table(report), *_more(args, report, terms)]))
-    else:
-        found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
-        if args.json:
-            print(json.dumps({**found, **(as_json(report) if _asks_for_more(args) else {})}))
-        else:
-            print("\n\n".join([_readable(found), *_more(args, report, terms)]))
-    return 0
+        return ({**as_json(report), **_terms_as_json(systems, terms)} if args.json
+                else "\n\n".join([score_table(report), *_more(args, report, terms)]))
+    found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
+    if args.json:
+        return {**found, **(as_json(report) if _asks_for_more(args) else {})}
+    return "\n\n".join([_readable(found), *_more(args, report, terms)])
 
 
 def _settings(args: argparse.Namespace) -> ReportSettings:

@@ -127,6 +127,11 @@ def _check_files(args: argparse.Namespace) -> None:
 def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """The arguments that `towernmt translate` and `towernmt evaluate` share."""
     add_model_options(parser, required)
+    add_translation_arguments(parser)
+
+
+def add_translation_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of them that say how, and not by which models."""
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are cut at punctuation or spaces, translated in "
                                                "pieces and joined (default: %(default)s)")

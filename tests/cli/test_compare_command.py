@@ -1,0 +1,80 @@
+"""`towernmt compare`: figures, differences and scores of runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from towernmt.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a reaches 1, 2, 3 ... BLEU each 10 updates, b twice that, at half the updates a minute."""
+    monkeypatch.chdir(tmp_path)
+    for name, gain, pace in (("a", 1.0, 10), ("b", 2.0, 5)):
+        (tmp_path / name / "log").mkdir(parents=True)
+        (tmp_path / name / "settings.yaml").write_text(
+            f"architecture: transformer\nmodel: {{size: {gain}, same: 1}}\nmade_from: {{data: d{name}}}\n")
+        (tmp_path / name / "log" / "stats.jsonl").write_text("".join(json.dumps(
+            {"validation_bleu": gain * i, "minutes_trained": 10 * i / pace, "target_tokens_trained": 1000 * i,
+             "global_step": 10 * i}) + "\n" for i in range(1, 5 if name == "a" else 4)))
+
+
+def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
+    assert main(["compare", "a", "new=b"]) == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert table[0] == ["a", "new"]
+    assert ["best", "BLEU", "4.00", "6.00"] in table and ["at", "update", "40", "30"] in table
+    assert ["best", "BLEU", "by", "30", "updates", "3.00", "6.00"] in table
+    assert ["best", "BLEU", "by", "15", "updates", "1.00", "2.00"] in table
+    assert ["best", "BLEU", "by", "4", "minutes", "4.00", "4.00"] in table
+    assert ["best", "BLEU", "by", "3k", "target", "tokens", "3.00", "6.00"] in table
+    assert ["model.size", "1", "2"] in table and ["made_from.data", "da", "db"] in table
+    assert not any(line[:1] == ["model.same"] for line in table)
+    assert table[-1][:7] == "The runs were validated on different sentences,".split()
+
+
+def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:
+    Path("b/log/stats.jsonl").unlink()
+    assert main(["compare", "a", "b", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(run["name"], run["best"], run["best_step"], run["parameters"]) for run in found["runs"]] == [
+        ("a", 4.0, 40, None), ("b", None, None, None)]
+    assert found["differences"]["model.size"] == {"a": "1", "b": "2"} and "evaluation" not in found
+    assert found["runs"][1]["notes"] == ["nothing is recorded yet"] and found["best_so_far"] == []
+
+
+def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation(capsys, monkeypatch) -> None:
+    lines = [f"the {one} {two} sleeps here" for one in ("red", "old", "big") for two in ("dog", "cat", "cow", "hen")]
+    Path("src").write_text("".join(f"{line}\n" for line in lines))
+    asked = []
+
+    def make_translator(args, **_):
+        asked.append((args.model, args.checkpoint, args.beam_size))
+        made = lines if args.model == ["b"] else [line.replace("sleeps", "slept") for line in lines]
+        return SimpleNamespace(checkpoint="c", translate_stream=lambda *_, **__: (
+            [SimpleNamespace(text=line)] for line in made))
+
+    monkeypatch.setattr("towernmt.cli.translation.evaluate.make_translator", make_translator)
+    more = ["--source", "src", "--reference", "src", "--checkpoint", "last", "--beam", "7", "--metrics", "bleu",
+            "--bootstrap-samples", "50", "--randomization-trials", "100"]
+    assert main(["compare", "a", "new=b", *more]) == 0
+    out = capsys.readouterr().out
+    assert asked == [(["a"], ["last"], 7), (["b"], ["last"], 7)]
+    assert "12 sentences; ± is the 95 % confidence interval; p against a" in out and "100.00 ± 0.00" in out
+    assert "best BLEU" in out
+    assert main(["compare", "a", "b", "--json", *more]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["evaluation"]["systems"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["a", "b", "--source", "a/settings.yaml"], "--source and --reference go together"),
+    (["a", "b", "--html", "x.html"], "towernmt plot RUN ... --output FILE.html"),
+    (["a", "c"], "c: there is no such directory")])
+def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:
+    assert main(["compare", *arguments]) == 1
+    assert message in capsys.readouterr().err

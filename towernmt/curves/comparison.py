@@ -1,0 +1,86 @@
+"""Runs side by side as text for a terminal, or as JSON: how they went, who was ahead when, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from towernmt.callbacks.validation.metrics import mode_of
+from towernmt.curves.differences import differences
+from towernmt.curves.final_figures import NOTHING, final_figures, short_number
+from towernmt.curves.notes import notes_on
+from towernmt.curves.outcome import outcome
+from towernmt.curves.panels import AXES
+from towernmt.curves.recorded_run import RecordedRun
+
+_SHARES = (0.5, 1.0)        # of what the shortest run took
+
+
+def as_text(runs: Sequence[RecordedRun], sizes: Sequence[int | None]) -> str:
+    """Tables with a column for each run.
+
+    Args:
+        sizes: the parameters of each run, where they are known.
+    """
+    figures = [[figure.head, *figure.cells] for figure in final_figures(runs)]
+    figures.append(["parameters", *(NOTHING if size is None else f"{size:,}" for size in sizes)])
+    ahead = [[f"best {label} by {short_number(place)} {unit}", *(_score(value) for value in values)]
+             for label, unit, place, values in _ahead(runs)]
+    differing = [[one.key, *one.values] for one in differences(runs)]
+    head = ["", *(run.name for run in runs)]
+    parts = [_aligned([head, *figures, *ahead])]
+    if len(runs) > 1:
+        parts.append(_aligned([["what differs", *head[1:]], *differing]) if differing
+                     else "Settings, data and versions are the same.")
+    return "\n\n".join([*parts, *(["\n".join(notes_on(runs))] if notes_on(runs) else [])])
+
+
+def as_json(runs: Sequence[RecordedRun], sizes: Sequence[int | None]) -> dict[str, Any]:
+    """The same as what JSON can hold; values that are not known are null."""
+    return {
+        "runs": [{"name": run.name, "path": str(run.path), "parameters": size, **asdict(outcome(run)),
+                  "notes": run.notes} for run, size in zip(runs, sizes, strict=True)],
+        "best_so_far": [{"score": label, "by": place, "unit": unit, "values": _by_name(runs, values)}
+                        for label, unit, place, values in _ahead(runs)],
+        "differences": {one.key: _by_name(runs, one.values) for one in differences(runs)},
+        "notes": notes_on(runs)}
+
+
+def _by_name(runs: Sequence[RecordedRun], values: Sequence[Any]) -> dict[str, Any]:
+    return {run.name: value for run, value in zip(runs, values, strict=True)}
+
+
+def _ahead(runs: Sequence[RecordedRun]) -> Iterator[tuple[str, str, float, list[float | None]]]:
+    """The best score of each run until some places on each axis, up to the end of the shortest run.
+
+    Gives the metric in words, the unit, the place and the scores. Runs without a validation are none; runs that go by
+    different metrics have nothing in common.
+    """
+    metrics = {outcome(run).metric for run in runs if outcome(run).best is not None}
+    if len(runs) < 2 or len(metrics) != 1:
+        return
+    metric, label = metrics.pop(), next(one.label for one in map(outcome, runs) if one.best is not None)
+    for place, unit in AXES.values():
+        ends = [row[place] for run in runs for row in run.rows[-1:] if place in row]
+        for share in _SHARES if len(ends) == len(runs) else ():
+            until = float(f"{share * min(ends):.3g}")
+            found = [_best(run, metric, place, until) for run in runs]
+            if any(value is not None for value in found):
+                yield label, unit, until, found
+
+
+def _best(run: RecordedRun, metric: str, place: str, until: float) -> float | None:
+    scores = [row[metric] for row in run.rows if metric in row and row.get(place, until + 1) <= until * 1.005]
+    return (max if mode_of(metric) == "max" else min)(scores) if scores else None
+
+
+def _score(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join([f"{first:<{widths[0]}}", *(
+        f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))]).rstrip()
+        for first, *others in rows)
