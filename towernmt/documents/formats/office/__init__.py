@@ -1,0 +1,1 @@
+"""Documents of word processors: archives with XML in them."""

@@ -1,0 +1,1 @@
+"""Subtitles: their cues, the sentences in them, and their lines."""
