@@ -1,0 +1,218 @@
+"""Word's documents (`.docx`): the text, tables, headers and footers, notes and text boxes.
+
+Runs of the same look are one, whatever their numbers of revisions and marks of spelling. Links are marks. Fields keep their
+results, but for links; what was deleted stays deleted. Comments, charts and drawn diagrams stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from lxml import etree
+
+from towernmt.core.errors import DataError
+from towernmt.documents.formats.office.archive import Archive
+from towernmt.documents.formats.office.inline import Item, Path
+from towernmt.documents.formats.office.nesting import Field, Shell, nest
+from towernmt.documents.formats.office.package import OfficeDocument
+
+_KINDS = ("document.main", "header", "footer", "footnotes", "endnotes")
+"""Kinds of members with text that readers see."""
+_TYPE = re.compile(rf"application/vnd\.openxmlformats-officedocument\.wordprocessingml\.({'|'.join(_KINDS)})\+xml")
+_XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+_AROUND = {"hyperlink": (), "ins": (), "moveTo": (), "smartTag": ("smartTagPr",), "customXml": ("customXmlPr",),
+           "dir": (), "bdo": ()}
+"""Elements around runs, and which of their children are no text."""
+_DIVIDES = ("tab", "br", "cr", "ptab")
+_LEFT_OUT = ("proofErr", "lastRenderedPageBreak", "softHyphen")
+"""What programs make anew: marks of spelling, former ends of pages, places for hyphens."""
+_NO_LOOK = ("lang", "noProof")
+"""Properties of a run that nobody sees."""
+
+
+class Look:
+    """The properties of runs that look the same."""
+
+    def __init__(self, properties: etree._Element | None) -> None:
+        self.properties = properties
+        self._key = b"" if properties is None else b"".join(
+            etree.tostring(child, method="c14n") for child in properties if _name(child) not in _NO_LOOK)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Look) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class _OfRun(NamedTuple):
+    """What a run has other than text."""
+
+    element: etree._Element
+    look: Look
+
+
+class _Whole(NamedTuple):
+    """A field as one thing.
+
+    Attributes:
+        depth: of what is around it.
+    """
+
+    items: Sequence[Item]
+    depth: int
+
+
+class WordParagraphs:
+    """The paragraphs of a tree; see `Paragraphs`."""
+
+    def __init__(self, tree: etree._ElementTree) -> None:
+        self._root = tree.getroot()
+        self._w = f"{{{etree.QName(self._root).namespace}}}"
+
+    def elements(self) -> Iterator[etree._Element]:
+        """Paragraphs: those inside another, in a text box, too."""
+        yield from self._root.iter(f"{self._w}p")
+
+    def items(self, paragraph: etree._Element) -> list[Item]:
+        """Text and things of a paragraph."""
+        return _with_fields(list(self._items(paragraph, ())))
+
+    def write(self, paragraph: etree._Element, items: Sequence[Item]) -> None:
+        """Exchange all but the paragraph's own properties."""
+        for child in list(paragraph):
+            if child.tag != f"{self._w}pPr":
+                paragraph.remove(child)
+        nest(paragraph, items, self._add)
+
+    def _items(self, parent: etree._Element, path: Path) -> Iterator[Item]:
+        for child in parent:
+            name = _name(child)
+            if name == "r":
+                yield from self._items_of_run(child, path)
+            elif name in _AROUND:
+                kept = [one for one in child if _name(one) in _AROUND[name]]
+                yield from self._items(child, (*path, Shell(child, kept)))
+            elif name == "sdt" and (content := child.find(f"{self._w}sdtContent")) is not None:
+                kept = [one for one in child if one is not content]
+                yield from self._items(content, (*path, Shell(child, kept, content.tag)))
+            elif name not in ("pPr", "smartTagPr", "customXmlPr", *_LEFT_OUT):
+                yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True)
+
+    def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
+        properties = run.find(f"{self._w}rPr")
+        look = Look(properties)
+        is_hidden = properties is not None and properties.find(f"{self._w}vanish") is not None
+        for child in run:
+            name = _name(child)
+            if name == "t" and not is_hidden:
+                yield Item(child.text or "", (*path, look))
+            elif name == "noBreakHyphen":
+                yield Item("-", (*path, look))
+            elif name != "rPr" and name not in _LEFT_OUT:
+                yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True)
+
+    def _text(self, element: etree._Element) -> str:
+        return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
+
+    def _add(self, parent: etree._Element, items: Sequence[Item]) -> None:
+        """Write runs and things."""
+        for content, look, same in _same_look(items):
+            if isinstance(content, str):
+                self._add_text(parent, look, "".join(item.text for item in same))
+            elif isinstance(content, _OfRun):
+                self._run(parent, content.look).append(content.element)
+            elif isinstance(content, _Whole):
+                nest(parent, content.items, self._add, content.depth)
+            else:
+                parent.append(content)
+
+    def _add_text(self, parent: etree._Element, look: object, text: str) -> None:
+        element = etree.SubElement(self._run(parent, look), f"{self._w}t")
+        element.text = text
+        if text != text.strip():
+            element.set(_XML_SPACE, "preserve")
+
+    def _run(self, parent: etree._Element, look: object) -> etree._Element:
+        run = etree.SubElement(parent, f"{self._w}r")
+        if isinstance(look, Look) and look.properties is not None:
+            run.append(copy.deepcopy(look.properties))
+        return run
+
+
+def open_docx(content: bytes) -> OfficeDocument:
+    """A document of Word.
+
+    Raises:
+        DataError: it is none, is damaged, or too large.
+    """
+    archive = Archive(content, ".docx")
+    types = archive.xml("[Content_Types].xml")
+    there = set(archive.names)
+    members = [name for kind in types.getroot() if isinstance(kind.tag, str)
+               and _TYPE.fullmatch(kind.get("ContentType", "")) and (name := kind.get("PartName", "").lstrip("/")) in there]
+    if not members:
+        raise DataError("The file is no .docx: it has no text of Word.")
+    return OfficeDocument(archive, members, WordParagraphs)
+
+
+def _with_fields(items: list[Item]) -> list[Item]:
+    """Items, each field of which begin and end are here as one thing; of a link, its text inside of it."""
+    made: list[Item] = []
+    begins: list[int] = []
+    for item in items:
+        made.append(item)
+        kind = _field_char(item)
+        if kind == "begin":
+            begins.append(len(made) - 1)
+        elif kind == "end" and begins:
+            begin = begins.pop()
+            field, made = made[begin:], made[:begin]
+            made += _field(field)
+    return [item._replace(divides=True) if _field_char(item) else item for item in made]
+
+
+def _field(items: list[Item]) -> list[Item]:
+    """A field, from its begin to its end."""
+    path, depth = items[0].path, len(items[0].path)
+    if any(item.path[:depth] != path for item in items):
+        return items                            # it begins and ends in different elements
+    separate = next((place for place, item in enumerate(items) if _field_char(item) == "separate"), len(items) - 1)
+    codes, result = items[:separate + 1], items[separate + 1:-1]
+    if _instruction(codes).split()[:1] == ["HYPERLINK"] and result:
+        field = Field(codes, items[-1:], depth)
+        return [item._replace(path=(*path, field, *item.path[depth:])) for item in result]
+    return [Item(_Whole(items, depth), path, "".join(item.text or item.shown for item in result), is_loose=True)]
+
+
+def _instruction(items: Sequence[Item]) -> str:
+    return "".join(item.content.element.text or "" for item in items
+                   if isinstance(item.content, _OfRun) and _name(item.content.element) == "instrText")
+
+
+def _field_char(item: Item) -> str | None:
+    """Whether something is the begin, separate or end of a field."""
+    if not isinstance(item.content, _OfRun) or _name(element := item.content.element) != "fldChar":
+        return None
+    return element.get(f"{{{etree.QName(element).namespace}}}fldCharType")
+
+
+def _same_look(items: Sequence[Item]) -> Iterator[tuple[Any, object, list[Item]]]:
+    """Items, texts of one look together: the first's content, the look, and all of them."""
+    for (is_text, look), group in groupby(items, lambda item: (isinstance(item.content, str), next(
+            iter(item.path[-1:]), None))):
+        same = list(group)
+        if is_text:
+            yield "", look, same
+        else:
+            for item in same:
+                yield item.content, look, [item]
+
+
+def _name(element: etree._Element) -> str:
+    """A tag without its namespace; nothing of comments."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
