@@ -54,6 +54,25 @@ def test_sentences_are_translated_one_by_one_and_the_space_between_them_stays(cl
     assert rounds[-3:] == ["Hier wohnt Dr. Müller.", "Kommt er?", "Ja, um 3.5 Uhr."]
 
 
+def test_a_file_is_translated_and_fetched(client):
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n<i>guten morgen,\nhaus</i>\n"
+    answer = client.post("/translate_file", data={"source": "auto", "target": "en"}, files={"file": ("a.srt", cue)})
+    assert answer.status_code == 200
+    assert client.get(answer.json()["translatedFileUrl"]).text == (
+        "1\n00:00:01,000 --> 00:00:02,000\n<i>GUTEN MORGEN,\nHAUS</i>\n")
+    assert {".srt", ".docx"} < set(client.get("/frontend/settings").json()["supportedFilesFormat"])
+
+
+@pytest.mark.parametrize(("name", "content", "status", "sentence"), [
+    ("a.pdf", b"x", 400, "'.pdf' are not translated"), ("a", b"x", 400, "without a suffix"),
+    ("a.txt", b"\x00\x01", 400, "no text"), ("a.docx", b"PK\x03\x04", 400, "no .docx, or a damaged one"),
+    ("a.txt", b"a" * 2000, 413, "2000 characters")])
+def test_a_file_that_cannot_be_read_is_one_sentence(make_client, name, content, status, sentence):
+    client = make_client(limits={"max_document_characters": 1000})
+    answer = client.post("/translate_file", data={"source": "de", "target": "en"}, files={"file": (name, content)})
+    assert answer.status_code == status and sentence in answer.json()["error"]
+
+
 def test_languages_are_those_that_are_served(client):
     assert client.get("/languages").json() == [
         {"code": "de", "name": "German", "targets": ["en"]}, {"code": "en", "name": "English", "targets": []}]

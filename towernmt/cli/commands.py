@@ -57,7 +57,8 @@ towernmt compare base=runs/a new=runs/b --source test.de --reference test.en --h
         "towernmt.cli.translation.translate", "translate lines from standard input",
         """towernmt translate --model runs/de-en --beam 5 < test.de > test.hyp
 towernmt translate --model runs/de-en --input test.de --n-best 3
-towernmt translate --model runs/en-de --input 'mono/*.en.gz' --output back/ --workers 4"""),
+towernmt translate --model runs/en-de --input 'mono/*.en.gz' --output back/ --workers 4
+towernmt translate --model de-en.towernmt.zip --document brief.docx --output letter.docx"""),
     "evaluate": Command(
         "towernmt.cli.translation.evaluate", "score translations of a test set (BLEU, chrF, TER), compare systems",
         """towernmt evaluate --model runs/de-en --source test.de --reference test.en

@@ -1,45 +1,65 @@
-"""The files that are translated as documents: read, translated, written again in the same format."""
+"""Files translated: taken apart by their format, translated as segments, and written again in the same format."""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, takewhile
 
+from towernmt.documents.formats.registry import opener_of
+from towernmt.documents.segments import Document, plain_text
+from towernmt.documents.translation import translate_segments
+from towernmt.predict.hypotheses import Hypothesis
 from towernmt.predict.lexical.terminology import Terminology
 from towernmt.serve.engine.served_model import ServedModel
 from towernmt.serve.engine.work import Ticket
+from towernmt.serve.languages import base_code
 from towernmt.serve.limits import Limits
-from towernmt.serve.refusal import Refusal, bad
-from towernmt.serve.text import TextAsked, translate_texts
+from towernmt.serve.refusal import Refusal
+from towernmt.serve.text import TextAsked, check_model, translate_sentences
 from towernmt.serve.web.parameters import UploadedFile
 
-FORMATS = (".txt",)
+_SAMPLE = 4_000
 
 
-def format_of(file: UploadedFile) -> str:
-    """The format of a file by its name.
+class OpenedFile:
+    """A file, taken apart.
 
-    Raises:
-        Refusal: it is none of those that are translated.
+    Attributes:
+        characters: that are translated.
+        sample: the beginning of the text, by which its language is told.
     """
-    suffix = PurePath(file.name).suffix.lower()
-    if suffix not in FORMATS:
-        raise bad(f"Files of the kind '{suffix[:20]}' are not translated here: there are {', '.join(FORMATS)}.")
-    return suffix
 
+    def __init__(self, file: UploadedFile, limits: Limits) -> None:
+        """
+        Raises:
+            DataError: it is of no format that is translated, or is broken.
+            Refusal: it has too much text.
+        """
+        self._document: Document = opener_of(file.name)(file.content)
+        texts = list(map(plain_text, self._document.segments))
+        self.characters = sum(map(len, texts))
+        if self.characters > limits.max_document_characters:
+            raise Refusal(413, f"The file has {self.characters} characters: send at most "
+                               f"{limits.max_document_characters}.")
+        first = sum(1 for _ in takewhile(lambda length: length < _SAMPLE, accumulate(map(len, texts))))
+        self.sample = "\n".join(texts[:first + 1])[:_SAMPLE]
 
-def translate_file(model: ServedModel, file: UploadedFile, glossary: Terminology | None, limits: Limits,
-                   ticket: Ticket) -> tuple[bytes, int]:
-    """The translated file, and the number of its characters; waits for it.
+    def translated(self, model: ServedModel, glossary: Terminology | None, ticket: Ticket) -> bytes:
+        """The file in the other language; waits for it.
 
-    Raises:
-        Refusal: it cannot be read, or is too long.
-    """
-    format_of(file)
-    try:
-        text = file.content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise bad("The file is not encoded as UTF-8.") from None
-    if len(text) > limits.max_document_characters:
-        raise Refusal(413, f"The file has {len(text)} characters: send at most {limits.max_document_characters}.")
-    [answer] = translate_texts(model, [text], TextAsked(glossary, is_document=True), limits, ticket)
-    return answer.text.encode("utf-8"), len(text)
+        Raises:
+            Refusal: the model cannot do what is asked for.
+        """
+        options = check_model(model, TextAsked(glossary))
+
+        def translate(sentences: Sequence[str]) -> list[Hypothesis]:
+            return [found[0] for found in translate_sentences(model, sentences, [options] * len(sentences), ticket)]
+
+        def forced(sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
+            wanted = [replace(options, constraints=list(of_one)) for of_one in words]
+            return [found[0] for found in translate_sentences(model, sentences, wanted, ticket)]
+
+        return self._document.written(translate_segments(
+            self._document.segments, translate, base_code(model.direction.source),
+            forced if model.model.constrains else None))

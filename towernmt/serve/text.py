@@ -40,7 +40,6 @@ class TextAsked:
         options: what each sentence asks for.
         alternatives: so many further translations of each text.
         split: whether lines are split into sentences; else each is taken for one.
-        is_document: whether there may be any number of sentences, which wait for room in the queue.
     """
 
     glossary: Terminology | None = None
@@ -48,7 +47,6 @@ class TextAsked:
     options: LineOptions = PLAIN
     alternatives: int = 0
     split: bool = True
-    is_document: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextAsked, 
     language = base_code(model.direction.source) if asked.split else None
     split = [_Text.of(text, language) for text in texts]
     places = [(number, place) for number, text in enumerate(split) for place in range(len(text.sentences))]
-    if len(places) > limits.max_segments and not asked.is_document:
+    if len(places) > limits.max_segments:
         raise Refusal(413, f"The request has {len(places)} sentences: send at most {limits.max_segments} at once.")
     sentences = [sentence for text in split for sentence in text.sentences]
 
@@ -91,7 +89,7 @@ def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextAsked, 
         if done is not None:
             done(*places[place], Sentence(sentences[place], translation))
 
-    found = _translated(model, sentences, options, ticket, tell, asked.is_document)
+    found = translate_sentences(model, sentences, [options] * len(sentences), ticket, tell, patient=False)
     answers = []
     for text in split:
         own, found = found[:len(text.sentences)], found[len(text.sentences):]
@@ -145,13 +143,21 @@ class _Text(NamedTuple):
         return TextAnswer(texts[0], others, list(map(Sentence, self.sentences, found)))
 
 
-def _translated(model: ServedModel, sentences: Sequence[str], options: LineOptions, ticket: Ticket,
-                tell: Callable[[int, Translation], None], patient: bool) -> list[Translation]:
-    """Translate sentences, a chunk of them at a time, so that the queue has room for others."""
+def translate_sentences(model: ServedModel, sentences: Sequence[str], options: Sequence[LineOptions], ticket: Ticket,
+                        tell: Callable[[int, Translation], None] = lambda *_: None,
+                        patient: bool = True) -> list[Translation]:
+    """Translate sentences, a chunk of them at a time, so that the queue has room for others; waits for them.
+
+    Args:
+        options: what each asks for.
+        tell: is told of each.
+        patient: whether the first wait for room in the queue, too.
+    Raises:
+        Refusal: there is too much to do, or the time is over.
+    """
     found: list[Translation] = []
     for first in range(0, len(sentences), CHUNK):
-        chunk = sentences[first:first + CHUNK]
-        work = Work(chunk, [options] * len(chunk), ticket,
+        work = Work(sentences[first:first + CHUNK], options[first:first + CHUNK], ticket,
                     lambda place, translation, first=first: tell(first + place, translation))   # type: ignore[misc]
         model.batcher.submit(work, patient=patient or first > 0)
         found += work.wait()

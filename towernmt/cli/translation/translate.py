@@ -1,4 +1,4 @@
-"""`towernmt translate`: lines from a file or a pipe to lines."""
+"""`towernmt translate`: lines from a file or a pipe to lines; of documents see `translate_documents`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from towernmt.cli.translation.line_options import (
 )
 from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
 from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
+from towernmt.cli.translation.translate_documents import add_document_options, translate_documents
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal.log_stream import log_to_stderr
 from towernmt.models.choices import PRECISIONS
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="lines read before the first translation is written, to sort them by length; 1 "
                              f"answers line by line (default: {StreamSettings.window}; 1 on a terminal)")
     add_parts_options(parser)
+    add_document_options(parser)
     add_line_options(parser)
     add_alignment_options(parser)
     add_model_arguments(parser)
@@ -70,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Translate; returns the exit status."""
     check_output_options(args)
+    if args.document:
+        return translate_documents(args, lambda links: make_translator(
+            args, attention=links, options=options_of_all_lines(args), retry=args.retry))
+    if args.language is not None:
+        raise SettingsError("--language is for a --document: leave it out, a line is a sentence.")
     if wants_parts(args):
         from towernmt.cli.parts.translate_parts import translate_parts
 

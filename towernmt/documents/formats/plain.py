@@ -1,7 +1,7 @@
 """Plain text (`.txt`): each line is a segment, and so are the lines of a paragraph that was wrapped.
 
-A text counts as wrapped at the width of its longest line if nearly all its lines end where the first word of the next one
-had no more room. The translation of such a paragraph is wrapped at the same width. Other line ends stay, and so do
+A text counts as wrapped at the width of its longest line if nearly all its lines end where the first word of the next
+one had no more room. The translation of such a paragraph is wrapped at the same width. Other line ends stay, and so do
 indents, bullets, white space and lines without a letter.
 """
 

@@ -32,8 +32,8 @@ def decoded(content: bytes, encoding: str | None = None) -> tuple[str, Encode]:
         text = content[len(mark):].decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example by "
-                        "`iconv -f WINDOWS-1252 -t UTF-8`.") from None
+        raise DataError(f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example "
+                        "by `iconv -f WINDOWS-1252 -t UTF-8`.") from None
     if found := _BINARY.search(text):
         raise DataError(f"The file is no text: line {text.count(chr(10), 0, found.start()) + 1} has the character "
                         f"U+{ord(found[0]):04X}.")

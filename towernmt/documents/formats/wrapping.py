@@ -55,8 +55,9 @@ def filled(text: str, width: int, may_begin: Callable[[str], bool] = bool) -> li
     """
     lines: list[str] = []
     begin = 0
-    spaces = [(found.start(), found.end()) for found in _SPACE.finditer(text) if may_begin(text[found.end():found.end() + _BEGINNING])]
-    for here, following in zip(spaces, [*spaces[1:], (len(text), len(text))], strict=True):
+    spaces = [(found.start(), found.end()) for found in _SPACE.finditer(text)
+              if may_begin(text[found.end():found.end() + _BEGINNING])]
+    for here, following in pairwise([*spaces, (len(text), len(text))]):
         if following[0] - begin > width:
             lines.append(text[begin:here[0]])
             begin = here[1]
@@ -91,7 +92,8 @@ def divided(text: str, source: Joined, may_begin: Callable[[str], bool] = bool) 
 
 def _places(text: str) -> list[tuple[int, int]]:
     """Where a line may end, and where the next one then begins."""
-    found = [(space.start(), space.end()) for space in _SPACE.finditer(text) if space.start() and space.end() < len(text)]
+    found = [(space.start(), space.end()) for space in _SPACE.finditer(text) if 0 < space.start() and
+             space.end() < len(text)]
     found += [(place, place) for place in range(1, len(text)) if _is_wide(text[place - 1]) and _is_wide(text[place])
               and not unicodedata.category(text[place]).startswith("P")]
     return sorted(found)

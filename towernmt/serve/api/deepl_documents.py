@@ -12,23 +12,20 @@ from towernmt.serve.api.deepl_text import chosen, written
 from towernmt.serve.documents import Document
 from towernmt.serve.engine.served_model import ServedModel
 from towernmt.serve.engine.work import Ticket
-from towernmt.serve.files import format_of, translate_file
+from towernmt.serve.files import OpenedFile
 from towernmt.serve.refusal import Refusal, bad
 from towernmt.serve.web.call import Call, endpoint
 from towernmt.serve.web.parameters import UploadedFile
 
-SAMPLE = 4_000
-
 
 async def send(call: Call) -> Response:
     """`POST /v2/document`: `file`, `target_lang`, `source_lang`, `glossary_id`."""
-    file = uploaded(call)
-    suffix = format_of(file)
-    if (wanted := call.parameters.text("output_format")) and f".{wanted.lower().lstrip('.')}" != suffix:
+    name, file = await opened(call)
+    wanted = call.parameters.text("output_format")
+    if wanted and not name.lower().endswith(f".{wanted.lower().lstrip('.')}"):
         raise bad("'output_format': a document keeps its format here.")
-    model, _, glossary = chosen(call, file.content[:SAMPLE].decode("utf-8", "ignore"))
-    document = call.service.documents.add(call.parameters.text("filename") or file.name, lambda: translated(
-        call, model, file, glossary))
+    model, _, glossary = chosen(call, file.sample)
+    document = call.service.documents.add(name, lambda: translated(call, model, file, glossary))
     return JSONResponse({"document_id": document.number, "document_key": document.key})
 
 
@@ -54,24 +51,26 @@ async def fetch(call: Call) -> Response:
     return as_file(document)
 
 
-def translated(call: Call, model: ServedModel, file: UploadedFile,
+def translated(call: Call, model: ServedModel, file: OpenedFile,
                glossary: Terminology | None = None) -> tuple[bytes, int]:
     """A file translated, and its characters, which are counted; waits for it, however long."""
-    content, characters = translate_file(model, file, glossary, call.service.limits, Ticket())
-    call.service.count(call.caller, model.direction, characters)
-    return content, characters
+    content = file.translated(model, glossary, Ticket())
+    call.service.count(call.caller, model.direction, file.characters)
+    return content, file.characters
 
 
-def uploaded(call: Call) -> UploadedFile:
-    """The file of a request.
+async def opened(call: Call) -> tuple[str, OpenedFile]:
+    """The name of the file of a request, and what is in it.
 
     Raises:
-        Refusal: there is none.
+        Refusal: there is none, or it cannot be read.
     """
     file = call.parameters.files.get("file")
     if file is None:
         raise bad("'file' is missing: send a form of the kind multipart/form-data.")
-    return file
+    name = call.parameters.text("filename") or file.name
+    limits = call.service.limits
+    return name, await call.in_thread(lambda: OpenedFile(UploadedFile(name, file.content), limits))
 
 
 def as_file(document: Document) -> Response:

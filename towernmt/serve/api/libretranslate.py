@@ -11,10 +11,9 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from towernmt.serve.api.deepl_documents import SAMPLE, as_file, translated, uploaded
+from towernmt.documents.formats.registry import SUFFIXES
+from towernmt.serve.api.deepl_documents import as_file, opened, translated
 from towernmt.serve.detection import detect
-from towernmt.serve.files import FORMATS as FILES
-from towernmt.serve.files import format_of
 from towernmt.serve.languages import language_name
 from towernmt.serve.refusal import Refusal, bad
 from towernmt.serve.text import TextAsked, translate_texts
@@ -70,12 +69,10 @@ async def detect_language(call: Call) -> Response:
 
 async def translate_file(call: Call) -> Response:
     """`/translate_file`: `file`, `source`, `target`; answers with the address of the translation."""
-    file = uploaded(call)
-    format_of(file)
+    name, file = await opened(call)
     source, target = call.parameters.required("source"), call.parameters.required("target")
-    sample = file.content[:SAMPLE].decode("utf-8", "ignore")
-    model, _ = call.service.models.find(None if source == "auto" else source, target, sample)
-    document = call.service.documents.add(file.name, lambda: translated(call, model, file))
+    model, _ = call.service.models.find(None if source == "auto" else source, target, file.sample)
+    document = call.service.documents.add(name, lambda: translated(call, model, file))
     while not document.is_over:
         await asyncio.sleep(0.05)
         call.check()
@@ -100,7 +97,7 @@ async def settings(call: Call) -> Response:
     return JSONResponse({
         "apiKeys": call.service.access.keys is not None, "charLimit": limits.max_characters, "frontendTimeout": 500,
         "keyRequired": call.service.access.keys is not None, "suggestions": False, "filesTranslation": True,
-        "supportedFilesFormat": list(FILES),
+        "supportedFilesFormat": list(SUFFIXES),
         "language": {"source": {"code": source, "name": language_name(source)},
                      "target": {"code": target, "name": language_name(target)}}})
 

@@ -37,7 +37,8 @@ class Archive:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 members = archive.infolist()
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-            raise DataError(f"The file is no {kind}, or a damaged one: it cannot be opened as a ZIP archive.") from error
+            raise DataError(f"The file is no {kind}, or a damaged one: it cannot be opened as a ZIP archive."
+                            ) from error
         self.names = [member.filename for member in members]
         self._check(members)
 

@@ -1,7 +1,7 @@
 """Word's documents (`.docx`): the text, tables, headers and footers, notes and text boxes.
 
-Runs of the same look are one, whatever their numbers of revisions and marks of spelling. Links are marks. Fields keep their
-results, but for links; what was deleted stays deleted. Comments, charts and drawn diagrams stay as they are.
+Runs of the same look are one, whatever their numbers of revisions and marks of spelling. Links are marks. Fields keep
+their results, but for links; what was deleted stays deleted. Comments, charts and drawn diagrams stay as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lxml import etree
 
@@ -120,28 +120,34 @@ class WordParagraphs:
         return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
 
     def _add(self, parent: etree._Element, items: Sequence[Item]) -> None:
-        """Write runs and things."""
-        for content, look, same in _same_look(items):
-            if isinstance(content, str):
-                self._add_text(parent, look, "".join(item.text for item in same))
-            elif isinstance(content, _OfRun):
-                self._run(parent, content.look).append(content.element)
-            elif isinstance(content, _Whole):
-                nest(parent, content.items, self._add, content.depth)
-            else:
-                parent.append(content)
+        """Write runs, one for what has the same look, and things."""
+        def of_run(item: Item) -> tuple[bool, object]:
+            if isinstance(item.content, _OfRun):
+                return True, item.content.look
+            return isinstance(item.content, str), next(iter(item.path[-1:]), None)
 
-    def _add_text(self, parent: etree._Element, look: object, text: str) -> None:
-        element = etree.SubElement(self._run(parent, look), f"{self._w}t")
-        element.text = text
-        if text != text.strip():
-            element.set(_XML_SPACE, "preserve")
+        for (is_run, look), group in groupby(items, of_run):
+            if is_run:
+                self._add_run(parent, look, list(group))
+                continue
+            for item in group:
+                if isinstance(item.content, _Whole):
+                    nest(parent, item.content.items, self._add, item.content.depth)
+                else:
+                    parent.append(item.content)
 
-    def _run(self, parent: etree._Element, look: object) -> etree._Element:
+    def _add_run(self, parent: etree._Element, look: object, items: Sequence[Item]) -> None:
         run = etree.SubElement(parent, f"{self._w}r")
         if isinstance(look, Look) and look.properties is not None:
             run.append(copy.deepcopy(look.properties))
-        return run
+        for is_text, group in groupby(items, lambda item: isinstance(item.content, str)):
+            if not is_text:
+                run.extend([item.content.element for item in group])
+                continue
+            element = etree.SubElement(run, f"{self._w}t")
+            element.text = text = "".join(item.text for item in group)
+            if text != text.strip():
+                element.set(_XML_SPACE, "preserve")
 
 
 def open_docx(content: bytes) -> OfficeDocument:
@@ -152,9 +158,9 @@ def open_docx(content: bytes) -> OfficeDocument:
     """
     archive = Archive(content, ".docx")
     types = archive.xml("[Content_Types].xml")
-    there = set(archive.names)
-    members = [name for kind in types.getroot() if isinstance(kind.tag, str)
-               and _TYPE.fullmatch(kind.get("ContentType", "")) and (name := kind.get("PartName", "").lstrip("/")) in there]
+    names = [kind.get("PartName", "").lstrip("/") for kind in types.getroot()
+             if isinstance(kind.tag, str) and _TYPE.fullmatch(kind.get("ContentType", ""))]
+    members = [name for name in dict.fromkeys(names) if name in set(archive.names)]
     if not members:
         raise DataError("The file is no .docx: it has no text of Word.")
     return OfficeDocument(archive, members, WordParagraphs)
@@ -199,18 +205,6 @@ def _field_char(item: Item) -> str | None:
     if not isinstance(item.content, _OfRun) or _name(element := item.content.element) != "fldChar":
         return None
     return element.get(f"{{{etree.QName(element).namespace}}}fldCharType")
-
-
-def _same_look(items: Sequence[Item]) -> Iterator[tuple[Any, object, list[Item]]]:
-    """Items, texts of one look together: the first's content, the look, and all of them."""
-    for (is_text, look), group in groupby(items, lambda item: (isinstance(item.content, str), next(
-            iter(item.path[-1:]), None))):
-        same = list(group)
-        if is_text:
-            yield "", look, same
-        else:
-            for item in same:
-                yield item.content, look, [item]
 
 
 def _name(element: etree._Element) -> str:

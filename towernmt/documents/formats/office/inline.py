@@ -1,8 +1,9 @@
 """Paragraphs of office documents: text and things within formats and links, as segments and back.
 
-Formats differ in how they write a bold word: one nests it, the other gives each run all its properties. Here a paragraph is
-a row of items, each with the path of what is around it. A segment has its most frequent format without marks, and marks
-where the path is another one. Tabs and line breaks divide a paragraph; what stands at the edges of a segment stays there.
+Formats differ in how they write a bold word: one nests it, the other gives each run all its properties. Here a
+paragraph is a row of items, each with the path of what is around it. A segment has its most frequent format without
+marks, and marks where the path is another one. Tabs and line breaks divide a paragraph; what stands at the edges of a
+segment stays there.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class Paragraph:
     def __init__(self, items: Sequence[Item]) -> None:
         self._items: list[Item | Stretch] = []
         for divides, group in groupby(items, lambda item: item.divides):
-            self._items += list(group) if divides else _trimmed(list(group))
+            there = list(group)
+            self._items += there if divides else _trimmed(there)
         self.segments = [item.segment for item in self._items if isinstance(item, Stretch)]
 
     def items(self, translated: Sequence[Segment]) -> list[Item]:

@@ -2,8 +2,8 @@
 
 - The lines of a cue are one text, which is wrapped again: into as many lines, or more where these would be too long.
 - Lines that begin with a dash are each somebody's: they are translated by themselves.
-- A sentence over several cues is translated as one, and divided between them by the shares of the source. A cue without a
-  sign at its end goes on in the next one, if that comes soon, and if most cues of the file end with signs.
+- A sentence over several cues is translated as one, and divided between them by the shares of the source. A cue without
+  a sign at its end goes on in the next one, if that comes soon, and if most cues of the file end with signs.
 - Tags around a whole cue stay there; others within it are marks of the segment.
 """
 
@@ -134,7 +134,7 @@ def _place(group: Sequence[_Said]) -> Place:
 def _wrapped(text: str, source: Joined, widest: int) -> list[str]:
     """The lines of a cue: as many as its source has, or more if a line would be too wide."""
     lines = divided(text, source)
-    for number in range(len(lines) + 1, len(text) // widest + 3):
+    for number in range(len(lines), len(lines) + len(text) // widest + 2):
         if max(map(len, lines)) <= widest:
             break
         lines = divided(text, Joined(text, [len(text) * place // number for place in range(1, number)]))

@@ -24,7 +24,7 @@ def open_srt(content: bytes) -> Pieces:
     if lines and any(line.strip() for line in lines) and not times:
         raise DataError("The file has no subtitles: no line has times as 00:00:01,000 --> 00:00:02,000.")
     cues = []
-    for (number, found), behind in zip(times, [*(number for number, _ in times[1:]), len(lines)], strict=True):
+    for (number, found), behind in zip(times, [*(number for number, _ in times), len(lines)][1:], strict=True):
         if behind < len(lines) and behind - 1 > number and lines[behind - 1].strip().isdecimal():
             behind -= 1                         # the number of the next cue
         begin, end = (int(found[place]) * 3600 + int(found[place + 1]) * 60 + float(found[place + 2].replace(",", "."))

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from towernmt.documents.formats.marked_text import MarkedText, paired
 from towernmt.documents.segments import Mark
 
-_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z][\w.-]*)[^<>\r\n]*>|<\d[\d:.]*>|\{\\[^{}\r\n]*\}|\{/?[A-Za-z]:[^{}\r\n]*\}")
+_TAG = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z][\w.-]*)[^<>\r\n]*>|<\d[\d:.]*>"
+                  r"|\{\\[^{}\r\n]*\}|\{/?[A-Za-z]:[^{}\r\n]*\}")
 _ENTITY = re.compile(r"&(?:amp|lt|gt|nbsp|lrm|rlm|quot|apos|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});")
 _LINE_END = re.compile(r"[^\S\n]*\n[^\S\n]*")
 _DASH = re.compile(r"[-‐–—](?=\s|[^\W\d_])\s*|\s+")
@@ -50,7 +51,7 @@ class Caption:
 
     def _with_marks(self, text: str, has_entities: bool) -> str:
         found = list(_TAG.finditer(text))
-        kinds = paired([None if tag["name"] is None else ("close" if tag["close"] else "open", tag["name"].split(".")[0])
+        kinds = paired([("close" if tag["close"] else "open", tag["name"].split(".")[0]) if tag["name"] else None
                         for tag in found])
         made, place = [], 0
         for tag, (kind, key) in zip(found, kinds, strict=True):
@@ -96,4 +97,4 @@ def _escapes(text: str) -> dict[int, str]:
     for entity in _ENTITY.finditer(text):
         found.setdefault(html.unescape(entity[0]), entity[0])
     rest = _TAG.sub("", _ENTITY.sub("", text))
-    return {ord(character): name for character, name in found.items() if character not in rest or character == "<"}
+    return {ord(character): name for character, name in found.items() if character not in rest}

@@ -1,0 +1,81 @@
+"""`towernmt translate --document`: what goes where, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.cli.main import make_parser
+from towernmt.cli.translation import translate
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.predict.hypotheses import Hypothesis, Translation
+
+pytest.importorskip("sentencex")
+
+
+class Capitals:
+    """A translator that gives capitals."""
+
+    def translate_stream(self, lines: Any, name: str, options: Any = None) -> Any:
+        return (Translation([Hypothesis(line.upper(), 0.0)]) for line in lines)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs `towernmt translate` in a folder with some files."""
+    made: list[dict[str, Any]] = []
+
+    def make(args: Any, **options: Any) -> Capitals:
+        made.append(options)
+        return Capitals()
+
+    monkeypatch.setattr(translate, "make_translator", make)
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("eins\n")
+    Path("b.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\n<i>zwei</i> drei\n")
+    Path("c.pdf").write_text("x")
+    Path("d.docx").write_text("x")
+
+    def translated(*arguments: str) -> list[dict[str, Any]]:
+        parser, _ = make_parser(["translate"])
+        assert translate.run(parser.parse_args(["translate", "--model", "runs/x", *arguments])) == 0
+        return made
+
+    return translated
+
+
+def test_a_document_goes_to_its_output(run: Any, capsys: Any) -> None:
+    made = run("--document", "a.txt", "--output", "b.txt")
+    assert Path("b.txt").read_text() == "EINS\n" and not made[0]["attention"]
+    assert "a.txt: 1 sentences to b.txt" in capsys.readouterr().err
+
+
+def test_several_go_to_a_folder_or_to_names_like_theirs(run: Any) -> None:
+    made = run("--document", "a.txt", "b.srt", "--output", "out/")
+    assert Path("out/a.txt").read_text() == "EINS\n" and made[0]["attention"]
+    assert Path("out/b.srt").read_text().endswith("<i>ZWEI</i> DREI\n")
+    run("--document", "a.txt", "b.srt", "--output", "en-{name}")
+    assert Path("en-b.srt").read_text() == Path("out/b.srt").read_text()
+
+
+@pytest.mark.parametrize(("arguments", "error", "sentence"), [
+    ("--document a.txt", SettingsError, "needs --output"),
+    ("--document a.txt --output a.txt", DataError, "same file as --document a.txt"),
+    ("--document a.txt b.srt --output x.txt", SettingsError, "for 2 documents, name a folder"),
+    ("--document a.txt ./a.txt --output out/", SettingsError, "both be written to out/a.txt"),
+    ("--document a.txt --output a.srt", SettingsError, "keeps its format"),
+    ("--document a.txt --output b.txt --n-best 2", SettingsError, "--n-best is for lines"),
+    ("--document a.txt --output b.txt --json", SettingsError, "--json is for lines"),
+    ("--document a.txt --output b.txt --language German", SettingsError, "--language German"),
+    ("--document a.txt --output b.txt --constraints a.txt", SettingsError, "--constraints a.txt has a line for each"),
+    ("--input a.txt --language de", SettingsError, "--language is for a --document"),
+    ("--document no.txt --output b.txt", DataError, "no.txt: cannot read it"),
+    ("--document c.pdf --output b.pdf", DataError, "c.pdf: Files of the kind '.pdf' are not translated"),
+    ("--document d.docx --output b.docx", DataError, "d.docx: The file is no .docx")])
+def test_what_cannot_be_is_refused_before_anything_is_loaded(run: Any, arguments: str, error: type,
+                                                              sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        run(*arguments.split())
+    assert sorted(path.name for path in Path().iterdir() if path.is_file()) == ["a.txt", "b.srt", "c.pdf", "d.docx"]

@@ -1,0 +1,84 @@
+"""Plain text: lines and wrapped paragraphs, in the encoding and with the line ends of the file."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.core.errors import DataError
+from towernmt.documents.formats.plain import open_text
+from towernmt.documents.segments import Segment
+
+WRAPPED = """Das ist ein Absatz, der nach ungefähr siebzig Zeichen umgebrochen wurde,
+wie es viele Programme tun. Er hat mehrere Zeilen, von denen keine
+länger ist.
+
+- Ein Punkt der Liste, der auch lang genug ist, um umgebrochen zu werden
+  und dann hier weitergeht.
+
+Kurz
+"""
+
+
+def capitals(segments: list[Segment]) -> list[Segment]:
+    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_wrapped_paragraphs_are_one_segment_and_wrapped_again(encoding: str, end: str) -> None:
+    content = WRAPPED.replace("\n", end).encode(encoding)
+    document = open_text(content)
+    assert document.segments == [
+        ("Das ist ein Absatz, der nach ungefähr siebzig Zeichen umgebrochen wurde, wie es viele Programme tun. Er hat "
+         "mehrere Zeilen, von denen keine länger ist.",),
+        ("Ein Punkt der Liste, der auch lang genug ist, um umgebrochen zu werden und dann hier weitergeht.",),
+        ("Kurz",)]
+    assert document.written(document.segments) == content
+    longer = document.written([("A much longer translation of this paragraph, which needs some more words than its "
+                                "source had, goes on three lines of the same width.",), ("Item",), ("Short",)])
+    assert longer.decode(encoding).split(end) == [
+        "A much longer translation of this paragraph, which needs some more words",
+        "than its source had, goes on three lines of the same width.", "", "- Item", "", "Short", ""]
+
+
+def test_lines_that_were_not_wrapped_stay_lines() -> None:
+    text = "Rosen sind rot\nVeilchen sind blau\n\n  * Zucker ist süß \n-----\n1. Mai\n12,50\n"
+    document = open_text(text.encode())
+    assert document.segments == [("Rosen sind rot",), ("Veilchen sind blau",), ("Zucker ist süß",), ("1. Mai",)]
+    assert document.written(capitals(document.segments)).decode() == text.upper()
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from(" \t\n\r-")),
+                max_size=12), st.sampled_from(["", " ", "\n", "\r\n"]))
+def test_what_is_translated_by_itself_is_the_same_bytes(texts: list[str], between: str) -> None:
+    content = between.join(texts).encode()
+    document = open_text(content)
+    assert document.written(document.segments) == content
+
+
+@given(st.lists(st.lists(st.text("abcdefgh,.", min_size=1, max_size=12), min_size=1, max_size=60), max_size=5),
+       st.integers(40, 90))
+def test_paragraphs_of_any_width_are_the_same_bytes(paragraphs: list[list[str]], width: int) -> None:
+    import textwrap
+
+    text = "\n\n".join(textwrap.fill(" ".join(words), width) for words in paragraphs) + "\n"
+    document = open_text(text.encode())
+    assert document.written(document.segments) == text.encode()
+
+
+@pytest.mark.parametrize(("content", "sentence"), [
+    ("Zürich".encode("latin-1"), r"not encoded as UTF-8 \(line 1\)"),
+    (b"a\n\xff\n", r"UTF-8 \(line 2\)"),
+    ("a".encode("utf-16-le"), r"no text: line 1 has the character U\+0000"),
+    (bytes(range(256)), "no text|not encoded")])
+def test_what_is_no_text_is_refused(content: bytes, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        open_text(content)
+
+
+def test_a_line_of_50_mb_is_one_segment() -> None:
+    content = b"wort " * 10_000_000
+    document = open_text(content)
+    assert len(document.segments) == 1 and document.written(document.segments) == content
