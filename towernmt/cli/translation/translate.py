@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from towernmt.cli.documents.translate_documents import add_document_options, translate_documents
 from towernmt.cli.parts.options import add_parts_options, wants_parts
 from towernmt.cli.translation.alignment_output import add_alignment_options, alignment_output
 from towernmt.cli.translation.answers import InputLines, json_answers, task_of, text_answers
@@ -23,7 +24,6 @@ from towernmt.cli.translation.line_options import (
 )
 from towernmt.cli.translation.rerank_options import add_reranking_options, candidates, translation_reranker
 from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
-from towernmt.cli.translation.translate_documents import add_document_options, translate_documents
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal.log_stream import log_to_stderr
 from towernmt.models.choices import PRECISIONS

@@ -1,0 +1,1 @@
+"""`towernmt translate` of documents."""
