@@ -1,4 +1,4 @@
-"""Train a Transformer from two text files (or from nothing), score it by BLEU and translate with it.
+"""Train a Transformer from two text files (or from nothing), score it by BLEU, translate with it, and draw its curves.
 
     python examples/train_transformer.py                   # a small real corpus, about 10 minutes on 2 cores
     python examples/train_transformer.py --pair en-fr      # other languages of that corpus
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from nearest import nearest_translations
@@ -20,6 +21,8 @@ from nearest import nearest_translations
 from towernmt.cli.main import run_command
 from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
+from towernmt.curves.picture import draw
+from towernmt.curves.recorded_run import read_run
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepared.prepared_data import PreparedData
@@ -66,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     status = train_prepared(options, data, settings_of(options))
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)
+    draw_curves(options.logdir)
     return status
 
 
@@ -100,6 +104,18 @@ def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
     print(f"Test BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f} ({scores.signature})")
     print(f"Copying the most similar training pair: BLEU {floor.bleu:.2f}, chrF {floor.chrf:.2f}")
     print(f"Translate with it:  towernmt translate --model {options.logdir} < text")
+
+
+def draw_curves(logdir: str) -> None:
+    """A picture of loss, BLEU, rate and speed beside the run, where Matplotlib is installed."""
+    picture = Path(logdir) / "curves.png"
+    if find_spec("matplotlib") is None:
+        print(f"For a picture of the run: pip install 'towernmt[plot]', then towernmt plot {logdir} --output {picture}")
+        return
+    run = read_run(logdir, Path(logdir).name)
+    if run.rows:
+        draw([run], picture)
+        print(f"How it went:  {picture}")
 
 
 if __name__ == "__main__":

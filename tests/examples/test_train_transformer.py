@@ -1,0 +1,31 @@
+"""What examples/train_transformer.py draws at its end; tests/integration/test_whole_chain.py runs all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run" / "log").mkdir(parents=True)
+    rows = [{"nll": 5 - step, "learning_rate": 0.1, "global_step": step} for step in range(1, 4)]
+    (tmp_path / "run" / "log" / "stats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return tmp_path / "run"
+
+
+def test_it_draws_its_curves_beside_the_run(example, run, capsys) -> None:
+    pytest.importorskip("matplotlib")
+    example("train_transformer").draw_curves(str(run))
+    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"How it went:  {run}/curves.png\n"
+
+
+def test_without_matplotlib_it_says_how_to_get_a_picture(example, run, capsys, monkeypatch) -> None:
+    program = example("train_transformer")
+    monkeypatch.setattr(program, "find_spec", lambda _: None)
+    program.draw_curves(str(run))
+    assert "pip install 'towernmt[plot]', then towernmt plot" in capsys.readouterr().out
+    assert not (run / "curves.png").exists()
