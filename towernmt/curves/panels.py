@@ -80,6 +80,11 @@ def panels(runs: Sequence[RecordedRun], kinds: Sequence[str] = DEFAULT_KINDS) ->
     return [panel for panel in found if scalars & set(panel.scalars)]
 
 
+def end_of(chosen: Sequence[Panel], runs: Sequence[RecordedRun], axis: str) -> float:
+    """The furthest place of any curve, so that all panels have one axis; 1 where there is none."""
+    return max((x for panel in chosen for run in runs for x in panel.of(run, axis).x[-1:]), default=0.0) or 1.0
+
+
 _OF_TRAINING = {
     "loss": Panel("training loss", "training loss, nats a target token", ("nll", "loss"), smooth=True),
     "rate": Panel("learning rate", "learning rate", ("learning_rate",)),

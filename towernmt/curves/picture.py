@@ -13,7 +13,7 @@ from typing import Any
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.curves.final_figures import short_number
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, panels, running_means, usual_window
+from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, end_of, panels, running_means, usual_window
 from towernmt.curves.picture_table import TEXT_SIZE, PictureTable
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, DASHES, style_of
@@ -103,7 +103,9 @@ def _figure(runs: Sequence[RecordedRun], chosen: Sequence[Panel], settings: Pict
     places = figure.add_gridspec(rows, columns, left=0.065, right=0.985, top=1 - 0.35 / height,
                                  bottom=(below + 0.5) / height, hspace=0.52, wspace=0.17)
     for number, panel in enumerate(chosen):
-        _draw_panel(figure.add_subplot(places[number // columns, number % columns]), panel, runs, settings.axis, window)
+        axes = figure.add_subplot(places[number // columns, number % columns])
+        axes.set_xlim(0, 1.02 * end_of(chosen, runs, settings.axis))
+        _draw_panel(axes, panel, runs, settings.axis, window)
     foot = figure.add_axes((0.25 / WIDTH, 0.0, 1 - 0.5 / WIDTH, below / height))
     foot.set(xlim=(0, WIDTH - 0.5), ylim=(below, 0))        # in inches, downwards
     foot.axis("off")
@@ -142,10 +144,9 @@ def _draw_panel(axes: Any, panel: Panel, runs: Sequence[RecordedRun], axis: str,
         _mark_best(axes, panel, curve, style["color"], len(runs) < _MANY)
     axes.set_title(panel.title)
     axes.set_xlabel(AXES[axis][1], size=9)
-    axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     for side in (axes.xaxis, axes.yaxis):
         side.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
-    axes.set_xlim(left=0)
     if "loss" not in panel.title:
         axes.set_ylim(bottom=0)
 

@@ -61,8 +61,12 @@ function limits(panel, curves) {
   const all = curves.flatMap(curve => curve.y);
   const low = panel.fromZero ? Math.min(0, ...all) : Math.min(...all), high = Math.max(...all);
   const room = 0.05 * (high - low || Math.abs(high) || 1);
-  return {low: panel.fromZero && low === 0 ? 0 : low - room, high: high + room,
-          end: 1.02 * Math.max(...curves.map(curve => curve.x.at(-1))) || 1};
+  return {low: panel.fromZero && low === 0 ? 0 : low - room, high: high + room, end: 1.02 * endOfAll() || 1};
+}
+
+// The furthest place of any curve that is shown, so that all panels have one axis.
+function endOfAll() {
+  return Math.max(...data.panels.flatMap(curvesOf).map(curve => curve.x.at(-1)));
 }
 
 function draw(panel, figure) {
