@@ -1,0 +1,1 @@
+"""Texts with tags: as tokens, with entities, and as documents of segments."""
