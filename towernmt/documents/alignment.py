@@ -25,6 +25,7 @@ class TargetAtom:
         space: whether a space is before it.
         stands_for: the place of the shielded atom of the source that it stands for; None: it is text.
         sources: the places of the atoms of the source that it is linked with, in their order.
+        word: the number of its word in the translation; None: the model did not write it.
     """
 
     text: str
@@ -32,6 +33,7 @@ class TargetAtom:
     space: bool
     stands_for: int | None = None
     sources: list[int] = field(default_factory=list)
+    word: int | None = None
 
 
 @dataclass
@@ -118,29 +120,23 @@ def _target_atoms(sentence: SourceSentence, text: str, single_letters: bool) -> 
     """Those of a text. Of stand-ins that come twice, the first stays, and the other is empty."""
     atoms: list[TargetAtom] = []
     known: set[int] = set()
-    for word in text.split():
-        space, place = bool(atoms), 0
-
-        def add(piece: str, is_word: bool, stands_for: int | None = None) -> None:
-            nonlocal space
-            atoms.append(TargetAtom(piece, is_word, space, stands_for))
-            space = False
-
-        def add_text(piece: str) -> None:
-            for kind, part in pieces_of(piece):
-                for one in part if single_letters and is_unspaced(part) else [part]:
-                    add(one, kind == "a")
-
-        for number, start, end in find_stand_ins(sentence.names, word):
-            add_text(word[place:start])
-            if number in known:
-                add("", False)      # an empty word, which links count
-            else:
-                known.add(number)
-                add(word[start:end], True, number)
+    for number, word in enumerate(text.split()):
+        first, place = len(atoms), 0
+        for source, start, end in find_stand_ins(sentence.names, word):
+            atoms += _atoms_of(word[place:start], number, single_letters)
+            # An empty word is one that links count.
+            atoms.append(TargetAtom("", False, False, word=number) if source in known
+                         else TargetAtom(word[start:end], True, False, source, word=number))
+            known.add(source)
             place = end
-        add_text(word[place:])
+        atoms += _atoms_of(word[place:], number, single_letters)
+        atoms[first].space = first > 0
     return atoms
+
+
+def _atoms_of(text: str, number: int, single_letters: bool) -> list[TargetAtom]:
+    return [TargetAtom(one, kind == "a", False, word=number) for kind, piece in pieces_of(text)
+            for one in (piece if single_letters and is_unspaced(piece) else [piece]) if kind != " "]
 
 
 def _sizes(words: Sequence[_Word], atoms: Sequence[Atom] | Sequence[TargetAtom]) -> list[int]:
@@ -179,12 +175,13 @@ def _split_copies(sentence: SourceSentence, source: Sequence[_Word], atoms: list
         own = word.own
         text = "".join(atoms[place].text for place in own)
         given = source[partner[number][0]].own if len(partner[number]) == 1 else []
-        parts = [sentence.atoms[place].text for place in given]
+        parts = [sentence.seen[place] for place in given]
         if len(parts) != len(own) and "".join(parts).casefold() == text.casefold() and len("".join(parts)) == len(text):
             cut, start = [], 0
             for place, part in zip(given, parts, strict=True):
-                cut.append(TargetAtom(text[start:start + len(part)], sentence.atoms[place].is_word,
-                                      not start and atoms[own[0]].space))
+                atom = sentence.atoms[place]
+                cut.append(TargetAtom(text[start:start + len(part)], atom.is_word, not start and atoms[own[0]].space,
+                                      None if atom.shield is None else place, word=number))
                 start += len(part)
             found += [*(atoms[place] for place in word.before[::-1]), *cut, *(atoms[place] for place in word.behind)]
         else:

@@ -174,6 +174,14 @@ class _Links:
 
 def _place_children(node: _Node, links: _Links) -> None:
     """Give each child its run within that of its parent."""
+    around_all = next((child for child in node.children if child.start < child.end
+                       and (child.start, child.end) == (node.start, node.end)), None)
+    if around_all is not None:      # beside it are none but those without atoms
+        for child in node.children:
+            place = node.run.start if child.order < around_all.order else node.run.end
+            child.run = Run(place, place)
+        around_all.run = node.run
+        return
     taken: list[Run] = []
 
     def take(child: _Node, run: Run) -> None:
@@ -181,12 +189,8 @@ def _place_children(node: _Node, links: _Links) -> None:
         if run.start < run.end:
             insort(taken, run)
 
-    rest = []
-    for child in node.children:
-        if (child.start, child.end) == (node.start, node.end) and child.start < child.end:
-            take(child, node.run)
-        elif child.start < child.end:
-            rest.append((child, links.inside(child.start, child.end, node.run)))
+    rest = [(child, links.inside(child.start, child.end, node.run)) for child in node.children
+            if child.start < child.end]
     ended = [(child, places) for child, places in rest if child.opening is None]
     begun = [(child, places) for child, places in rest if child.closing is None and child.opening is not None]
     free = node.run

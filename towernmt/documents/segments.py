@@ -38,13 +38,12 @@ Segment = tuple[Part, ...]
 
 
 class Document(Protocol):
-    """A text or file, taken apart.
+    """A text or file, taken apart."""
 
-    Attributes:
-        segments: what of it is translated, in its order.
-    """
-
-    segments: Sequence[Segment]
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """What of it is translated, in its order."""
+        ...
 
     def written(self, translated: Sequence[Segment]) -> bytes:
         """The document with other segments: as many, in the same order. What is no segment is as it was."""

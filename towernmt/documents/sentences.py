@@ -56,11 +56,25 @@ class SourceSentence:
         return dict(zip(stand_ins(len(shielded), text), shielded, strict=True))
 
     @cached_property
+    def seen(self) -> list[str]:
+        """What a model sees of each atom: its text, or its stand-in."""
+        names = iter(self.names)
+        return [atom.text if atom.shield is None else next(names) for atom in self.atoms]
+
+    @cached_property
     def text(self) -> str:
         """What a model sees: plain text, with stand-ins for shielded words."""
-        names = iter(self.names)
-        return "".join((" " if space else "") + (atom.text if atom.shield is None else next(names))
-                       for space, atom in zip(self.spaces, self.atoms, strict=True))
+        return "".join(f" {text}" if space else text for space, text in zip(self.spaces, self.seen, strict=True))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of its text, with shielded words as they are."""
+        words: list[str] = []
+        for space, atom in zip(self.spaces, self.atoms, strict=True):
+            if space or not words:
+                words.append("")
+            words[-1] += atom.text
+        return words
 
     @cached_property
     def is_plain(self) -> bool:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, takewhile
 
 from towernmt.documents.formats.registry import opener_of
 from towernmt.documents.segments import Document, plain_text
-from towernmt.documents.translation import translate_segments
-from towernmt.predict.hypotheses import Hypothesis
 from towernmt.predict.lexical.terminology import Terminology
 from towernmt.serve.engine.served_model import ServedModel
 from towernmt.serve.engine.work import Ticket
-from towernmt.serve.languages import base_code
 from towernmt.serve.limits import Limits
 from towernmt.serve.refusal import Refusal
-from towernmt.serve.text import TextAsked, check_model, translate_sentences
+from towernmt.serve.text import translate_document
 from towernmt.serve.web.parameters import UploadedFile
 
 _SAMPLE = 4_000
@@ -51,15 +46,4 @@ class OpenedFile:
         Raises:
             Refusal: the model cannot do what is asked for.
         """
-        options = check_model(model, TextAsked(glossary))
-
-        def translate(sentences: Sequence[str]) -> list[Hypothesis]:
-            return [found[0] for found in translate_sentences(model, sentences, [options] * len(sentences), ticket)]
-
-        def forced(sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
-            wanted = [replace(options, constraints=list(of_one)) for of_one in words]
-            return [found[0] for found in translate_sentences(model, sentences, wanted, ticket)]
-
-        return self._document.written(translate_segments(
-            self._document.segments, translate, base_code(model.direction.source),
-            forced if model.model.constrains else None))
+        return translate_document(model, self._document, glossary, ticket)

@@ -35,13 +35,18 @@ def word_confidences(hypothesis: Hypothesis) -> list[float] | None:
     for word, log_prob in zip(details.words, details.log_probs.tolist(), strict=True):
         of_words.setdefault(word, []).append(log_prob)
     return [round(math.exp(sum(found) / len(found)), 4) if (found := of_words.get(word)) else 1.0
-            for word in range(len(hypothesis.text.split()))]
+            for word in range(len(_words(hypothesis)))]
+
+
+def _words(hypothesis: Hypothesis) -> list[str]:
+    """The words of a translation; one that is shielded may have spaces in it."""
+    return hypothesis.alignment.target if hypothesis.alignment else hypothesis.text.split()
 
 
 def _translation(hypothesis: Hypothesis, alignments: bool, confidence: bool) -> dict[str, Any]:
     told: dict[str, Any] = {"text": hypothesis.text, "score": round(float(hypothesis.score), 4)}
     if alignments or confidence:
-        told["words"] = hypothesis.text.split()
+        told["words"] = _words(hypothesis)
     if alignments:
         told["links"] = [list(link) for link in hypothesis.links() or []]
     if confidence and (found := word_confidences(hypothesis)) is not None:

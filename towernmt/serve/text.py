@@ -7,20 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from sentencex import segment  # type: ignore[import-untyped]
-
+from towernmt.documents.formats.html import HtmlDocument
+from towernmt.documents.formats.lines import Lines
+from towernmt.documents.formats.xml import XmlDocument, XmlSettings
+from towernmt.documents.restored import restored
+from towernmt.documents.segments import Document
+from towernmt.documents.translation import SentencesOf
 from towernmt.predict.hypotheses import Translation
 from towernmt.predict.lexical.terminology import Terminology
 from towernmt.predict.lines.options import PLAIN, LineOptions
 from towernmt.serve.engine.served_model import ServedModel
-from towernmt.serve.engine.work import Ticket, Work
+from towernmt.serve.engine.work import Ticket
 from towernmt.serve.languages import base_code
 from towernmt.serve.limits import Limits
 from towernmt.serve.refusal import Refusal, bad
+from towernmt.serve.segmented import translate_segmented
 
-_LINES = re.compile(r"(\r?\n)")
-CHUNK = 512
-"""So many sentences of a request wait in the queue at a time."""
+_TAG = re.compile(r"<[^<>]*>")
 
 
 class Sentence(NamedTuple):
@@ -40,6 +43,7 @@ class TextAsked:
         options: what each sentence asks for.
         alternatives: so many further translations of each text.
         split: whether lines are split into sentences; else each is taken for one.
+        xml: what the elements of XML are; of HTML, which are not translated.
     """
 
     glossary: Terminology | None = None
@@ -47,6 +51,7 @@ class TextAsked:
     options: LineOptions = PLAIN
     alternatives: int = 0
     split: bool = True
+    xml: XmlSettings = XmlSettings()
 
 
 @dataclass(frozen=True)
@@ -75,93 +80,55 @@ def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextAsked, 
     Raises:
         Refusal: they are too long, there is too much to do, or the time is over.
     """
-    if asked.format != "text":
-        raise bad(f"Markup is not taken here: send plain text, and not {asked.format}.")
     options = check_model(model, asked)
     language = base_code(model.direction.source) if asked.split else None
-    split = [_Text.of(text, language) for text in texts]
+    documents = [_document(text, asked) for text in texts]
+    split = [SentencesOf(document.segments, language) for document in documents]
     places = [(number, place) for number, text in enumerate(split) for place in range(len(text.sentences))]
     if len(places) > limits.max_segments:
         raise Refusal(413, f"The request has {len(places)} sentences: send at most {limits.max_segments} at once.")
     sentences = [sentence for text in split for sentence in text.sentences]
 
+    def shown(place: int, translation: Translation) -> Sentence:
+        return Sentence(" ".join(sentences[place].words), restored(sentences[place], translation))
+
     def tell(place: int, translation: Translation) -> None:
         if done is not None:
-            done(*places[place], Sentence(sentences[place], translation))
+            done(*places[place], shown(place, translation))
 
-    found = translate_sentences(model, sentences, [options] * len(sentences), ticket, tell, patient=False)
-    answers = []
-    for text in split:
-        own, found = found[:len(text.sentences)], found[len(text.sentences):]
-        answers.append(text.answer(own, asked.alternatives))
+    found = translate_segmented(model, sentences, options, ticket, tell, patient=False)
+    answers, first = [], 0
+    for document, text in zip(documents, split, strict=True):
+        behind = first + len(text.sentences)
+        whole = [document.text(text.segments([one[min(number, len(one) - 1)] for one in found[first:behind]]))
+                 for number in range(asked.alternatives + 1)]
+        others = [other for other in dict.fromkeys(whole[1:]) if other != whole[0]]
+        answers.append(TextAnswer(whole[0], others, [shown(place, found[place]) for place in range(first, behind)]))
+        first = behind
     return answers
 
 
-class _Text(NamedTuple):
-    """A text, taken apart.
+def translate_document(model: ServedModel, document: Document, glossary: Terminology | None, ticket: Ticket) -> bytes:
+    """A document translated, however many sentences it has; waits for it.
 
-    Attributes:
-        pieces: which make the text, one behind the other.
-        places: of the sentences among them; the others are white space.
-    """
-
-    pieces: list[str]
-    places: list[int]
-
-    @classmethod
-    def of(cls, text: str, language: str | None) -> _Text:
-        """Split lines, and sentences where a language is named."""
-        made = cls([], [])
-        for line in _LINES.split(text):
-            for sentence in [line] if language is None or not line.strip() else segment(language, line):
-                made.add(sentence)
-        return made
-
-    def add(self, sentence: str) -> None:
-        """A sentence, with the white space around it."""
-        core = sentence.strip()
-        if not core:
-            self.pieces.append(sentence)
-            return
-        before, _, after = sentence.partition(core)
-        self.places.append(len(self.pieces) + 1)
-        self.pieces.extend((before, core, after))
-
-    @property
-    def sentences(self) -> list[str]:
-        return [self.pieces[place] for place in self.places]
-
-    def answer(self, found: Sequence[Translation], alternatives: int) -> TextAnswer:
-        """The text with its sentences translated."""
-        texts = []
-        for number in range(alternatives + 1):
-            pieces = list(self.pieces)
-            for place, translation in zip(self.places, found, strict=True):
-                pieces[place] = translation[min(number, len(translation) - 1)].text
-            texts.append("".join(pieces))
-        others = [text for text in dict.fromkeys(texts[1:]) if text != texts[0]]
-        return TextAnswer(texts[0], others, list(map(Sentence, self.sentences, found)))
-
-
-def translate_sentences(model: ServedModel, sentences: Sequence[str], options: Sequence[LineOptions], ticket: Ticket,
-                        tell: Callable[[int, Translation], None] = lambda *_: None,
-                        patient: bool = True) -> list[Translation]:
-    """Translate sentences, a chunk of them at a time, so that the queue has room for others; waits for them.
-
-    Args:
-        options: what each asks for.
-        tell: is told of each.
-        patient: whether the first wait for room in the queue, too.
     Raises:
-        Refusal: there is too much to do, or the time is over.
+        Refusal: the model cannot do what is asked for, or the time is over.
     """
-    found: list[Translation] = []
-    for first in range(0, len(sentences), CHUNK):
-        work = Work(sentences[first:first + CHUNK], options[first:first + CHUNK], ticket,
-                    lambda place, translation, first=first: tell(first + place, translation))   # type: ignore[misc]
-        model.batcher.submit(work, patient=patient or first > 0)
-        found += work.wait()
-    return found
+    split = SentencesOf(document.segments, base_code(model.direction.source))
+    found = translate_segmented(model, split.sentences, check_model(model, TextAsked(glossary)), ticket)
+    return document.written(split.segments([translation[0] for translation in found]))
+
+
+def sample_of(texts: Sequence[str], format: str) -> str:
+    """The words of texts, by which their language is told."""
+    whole = " ".join(texts)
+    return whole if format == "text" else _TAG.sub(" ", whole)
+
+
+def _document(text: str, asked: TextAsked) -> Lines | HtmlDocument | XmlDocument:
+    if asked.format == "html":
+        return HtmlDocument(text, asked.xml.ignored)
+    return XmlDocument(text, asked.xml) if asked.format == "xml" else Lines(text)
 
 
 def check_model(model: ServedModel, asked: TextAsked) -> LineOptions:

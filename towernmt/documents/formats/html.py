@@ -17,9 +17,9 @@ from towernmt.documents.formats.markup.entities import Spelling
 from towernmt.documents.formats.markup.tokens import Attribute, Token, Tokens
 
 BLOCKS = frozenset("""address article aside base blockquote body button caption center col colgroup dd details dialog
-    dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe
-    legend li link main menu meta nav noframes noscript object ol optgroup option p param plaintext pre script search
-    section select style summary table tbody td template textarea tfoot th thead title tr ul xmp""".split())
+    dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html
+    iframe legend li link main menu meta nav noframes noscript object ol optgroup option p param plaintext pre script
+    search section select style summary table tbody td template textarea tfoot th thead title tr ul xmp""".split())
 """Elements that begin a segment; all others, unknown ones too, are within one."""
 KEPT = frozenset("""applet code iframe kbd math noembed noframes object plaintext samp script style svg textarea tt var
     xmp""".split())

@@ -10,11 +10,12 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from towernmt.documents.formats.xml import XmlSettings
 from towernmt.predict.lexical.terminology import Terminology
 from towernmt.serve.engine.served_model import ServedModel
 from towernmt.serve.languages import base_code, language_name
 from towernmt.serve.refusal import Refusal, bad
-from towernmt.serve.text import TextAsked, translate_texts
+from towernmt.serve.text import TextAsked, sample_of, translate_texts
 from towernmt.serve.web.amounts import check_texts
 from towernmt.serve.web.call import Call, endpoint
 
@@ -55,19 +56,29 @@ def chosen(call: Call, sample: str) -> tuple[ServedModel, str, Terminology | Non
 
 
 async def translate(call: Call) -> Response:
-    """`/v2/translate`: `text` (one or several), `target_lang`, `source_lang`, `glossary_id`, `tag_handling`."""
+    """`/v2/translate`: `text` (one or several), `target_lang`, `source_lang`, `glossary_id`, `tag_handling` ...."""
     texts = call.parameters.texts("text")
     if not texts:
         raise bad("'text' is missing.")
-    model, source, glossary = chosen(call, " ".join(texts))
-    format = call.parameters.choice("tag_handling", [*TAGS][1:], "") if call.parameters.text("tag_handling") else ""
+    tags = call.parameters.choice("tag_handling", [*TAGS][1:], "") if call.parameters.text("tag_handling") else ""
+    format = TAGS[tags]
+    model, source, glossary = chosen(call, sample_of(texts, format))
     check_texts(call, model.direction, texts)
     split = call.parameters.choice("split_sentences", ("0", "1", "nonewlines"), "1") != "0"
-    asked = TextAsked(glossary, TAGS[format], split=split)
+    asked = TextAsked(glossary, format, split=split, xml=_elements(call))
     answers = await call.in_thread(lambda: translate_texts(model, texts, asked, call.service.limits, call.ticket))
     return JSONResponse({"translations": [
         {"detected_source_language": base_code(source).upper(), "text": answer.text, "billed_characters": len(text)}
         for answer, text in zip(answers, texts, strict=True)]})
+
+
+def _elements(call: Call) -> XmlSettings:
+    """What elements are, by `ignore_tags`, `splitting_tags`, `non_splitting_tags` and `outline_detection`."""
+    def names(parameter: str) -> frozenset[str]:
+        return frozenset(name.strip() for text in call.parameters.texts(parameter) for name in text.split(","))
+
+    by_structure = not call.parameters.given("outline_detection") or call.parameters.flag("outline_detection")
+    return XmlSettings(names("ignore_tags"), names("splitting_tags"), names("non_splitting_tags"), by_structure)
 
 
 async def languages(call: Call) -> Response:

@@ -16,7 +16,7 @@ from towernmt.serve.api.deepl_documents import as_file, opened, translated
 from towernmt.serve.detection import detect
 from towernmt.serve.languages import language_name
 from towernmt.serve.refusal import Refusal, bad
-from towernmt.serve.text import TextAsked, translate_texts
+from towernmt.serve.text import TextAsked, sample_of, translate_texts
 from towernmt.serve.web.amounts import check_texts
 from towernmt.serve.web.call import Call, endpoint
 
@@ -36,7 +36,7 @@ async def translate(call: Call) -> Response:
     source, target = call.parameters.required("source"), call.parameters.required("target")
     format = call.parameters.choice("format", FORMATS, "text")
     alternatives = call.parameters.number("alternatives", 0, 0, 100)
-    model, detected = call.service.models.find(None if source == "auto" else source, target, " ".join(texts))
+    model, detected = call.service.models.find(None if source == "auto" else source, target, sample_of(texts, format))
     check_texts(call, model.direction, texts)
     asked = TextAsked(format=format, alternatives=alternatives)
     answers = await call.in_thread(lambda: translate_texts(model, texts, asked, call.service.limits, call.ticket))

@@ -21,7 +21,7 @@ from towernmt.serve.engine.served_model import ServedModel
 from towernmt.serve.glossaries import terminology_of
 from towernmt.serve.refusal import Refusal, bad
 from towernmt.serve.sentences import as_json
-from towernmt.serve.text import Sentence, TextAsked, check_model, translate_texts
+from towernmt.serve.text import Sentence, TextAsked, check_model, sample_of, translate_texts
 from towernmt.serve.web.amounts import check_texts
 from towernmt.serve.web.call import KEY_NAMES, Call, endpoint
 
@@ -36,7 +36,7 @@ async def translate(call: Call) -> Response:
     if not texts:
         raise bad("'text' is missing.")
     source = None if asked["source"] in (None, "auto") else asked["source"]
-    model, detected = call.service.models.find(source, asked["target"], " ".join(texts))
+    model, detected = call.service.models.find(source, asked["target"], sample_of(texts, asked["format"]))
     wanted = _wanted(asked, model)
     check_texts(call, model.direction, texts)
     head: dict[str, Any] = {**model.direction._asdict(), "model": model.model.name}
