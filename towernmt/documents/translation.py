@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.alignment import Link, TargetAtom, aligned
 from towernmt.documents.placement import LONGEST_WORD, placed
 from towernmt.documents.segments import Part, Segment
@@ -78,8 +80,8 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
     Args:
         translate: gives the translations of plain sentences.
         language: of the text; see `SentencesOf`.
-        forced: translates sentences in which a stand-in was lost once more; None: the words that it stands for go where
-            their neighbours are.
+        forced: translates sentences in which a stand-in was lost once more. Without it, and where it raises
+            `SettingsError` or `DataError`, the words that it stands for go where their neighbours are.
     Raises:
         SettingsError: the library that splits sentences is missing.
     """
@@ -88,8 +90,10 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
     again = [place for place, sentence in enumerate(split_up.sentences) if lost(sentence, found[place].text)]
     if again and forced is not None:
         sentences = [split_up.sentences[place] for place in again]
-        second = forced([sentence.text for sentence in sentences], [list(sentence.names) for sentence in sentences])
-        for place, sentence, translation in zip(again, sentences, second, strict=True):
+        second: Sequence[Translated] = ()
+        with suppress(SettingsError, DataError):        # a vocabulary that cannot write the stand-ins
+            second = forced([sentence.text for sentence in sentences], [list(sentence.names) for sentence in sentences])
+        for place, sentence, translation in zip(again, sentences, second, strict=False):
             if len(lost(sentence, translation.text)) < len(lost(sentence, found[place].text)):
                 found[place] = translation
     return split_up.segments(found)

@@ -37,14 +37,15 @@ class HtmlDocument(MarkupDocument):
     Args:
         text: a page, or a part of one.
         ignored: further elements that are not translated.
+        encoding: in which it is written as bytes.
     Raises:
         DataError: it has too many tags.
     """
 
-    def __init__(self, text: str, ignored: Collection[str] = ()) -> None:
+    def __init__(self, text: str, ignored: Collection[str] = (), encoding: str = "utf-8") -> None:
         super().__init__()
         self._text, self._kept = text, KEPT | {name.lower() for name in ignored}
-        self._encoding = "utf-8"
+        self._encoding = encoding
         self._tokens = list(Tokens(text))
         self._ends = _ends(self._tokens)
         self._opened: list[tuple[str, int]] = []        # names and keys, in this segment
@@ -55,22 +56,6 @@ class HtmlDocument(MarkupDocument):
         while place < len(self._tokens):
             place = self._take(place)
         self._block(())
-
-    @classmethod
-    def read(cls, content: bytes) -> HtmlDocument:
-        """A file, in the encoding that it names, or UTF-8.
-
-        Raises:
-            DataError: it is not in this encoding, or has too many tags.
-        """
-        named = _CHARSET.search(content[:4096])
-        encoding = "utf-8-sig" if content.startswith(b"\xef\xbb\xbf") else named[1].decode() if named else "utf-8"
-        try:
-            document = cls(content.decode(encoding))
-        except (UnicodeDecodeError, LookupError):
-            raise DataError(f"The file is not text in the encoding {encoding}: save it as UTF-8.") from None
-        document._encoding = encoding
-        return document
 
     def written(self, translated: Sequence[tuple]) -> bytes:
         """The text in its encoding; what that lacks, as entities."""
@@ -193,6 +178,20 @@ class HtmlDocument(MarkupDocument):
         if token.name in ("option", "optgroup", "track"):
             return {*ATTRIBUTES, "label"}
         return ATTRIBUTES
+
+
+def open_html(content: bytes) -> HtmlDocument:
+    """A file of HTML, in the encoding that it names, or UTF-8.
+
+    Raises:
+        DataError: it is not in this encoding, or has too many tags.
+    """
+    named = _CHARSET.search(content[:4096])
+    encoding = "utf-8-sig" if content.startswith(b"\xef\xbb\xbf") else named[1].decode() if named else "utf-8"
+    try:
+        return HtmlDocument(content.decode(encoding), encoding=encoding)
+    except (UnicodeDecodeError, LookupError):
+        raise DataError(f"The file is not text in the encoding {encoding}: save it as UTF-8.") from None
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:
