@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from towernmt.curves.differences import Difference, comparability, differences
 from towernmt.curves.final_figures import final_figures
 from towernmt.curves.outcome import outcome
-from towernmt.curves.panels import Curve, Panel, panels, running_means, usual_window
+from towernmt.curves.panels import Curve, Panel, panels, running_means, thinned, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, MOST, style_of
 
@@ -48,6 +48,15 @@ def test_running_means_are_those_of_numpy(values: list[float], window: int) -> N
     assert len(means) == len(values)
     assert means[half:len(values) - half if half else None][:len(inner)] == pytest.approx(list(inner), abs=1e-6)
     assert (means[0], means[-1]) == (values[0], values[-1])
+
+
+@given(st.lists(st.floats(-1e3, 1e3), max_size=60), st.integers(1, 20))
+def test_a_thinned_curve_has_few_points_and_the_same_sum(values: list[float], most: int) -> None:
+    few = thinned(values, most)
+    size = -(-len(values) // most)
+    assert len(few) <= most and (few == values if len(values) <= most else True)
+    weights = [min(size, len(values) - i * size) for i in range(len(few))]
+    assert sum(one * weight for one, weight in zip(few, weights, strict=True)) == pytest.approx(sum(values), abs=1e-6)
 
 
 def test_the_usual_window_grows_with_the_run_and_is_odd() -> None:

@@ -18,12 +18,14 @@ from typing import Any
 from towernmt.curves.differences import differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, panels, usual_window
+from towernmt.curves.panels import AXES, panels, thinned, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
 from towernmt.predict.text_io import write_lines
 
 TITLE = "Training curves"
+MOST_POINTS = 2000
+"""Of a curve in the page; of longer ones, the means of neighbours."""
 _DIGITS = 6     # of a value in the page
 
 
@@ -66,7 +68,8 @@ def page_data(runs: Sequence[RecordedRun], axis: str, window: int) -> dict[str, 
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value for value in values]
+    return [float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+            for value in thinned(values, MOST_POINTS)]
 
 
 def _embedded(data: dict[str, Any]) -> str:

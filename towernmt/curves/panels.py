@@ -102,6 +102,13 @@ def _of_validation(metric: str, scalars: set[str]) -> list[Panel]:
                   mode_of(METRICS[metric].scalar(name))) for name in sets]
 
 
+def thinned(values: Sequence[float], most: int) -> list[float]:
+    """As many values as are wanted at most: the means of so many neighbours that it suffices."""
+    size = -(-len(values) // most)
+    groups = [values[i:i + size] for i in range(0, len(values), max(size, 1))]
+    return [sum(group) / len(group) for group in groups] if size > 1 else list(values)
+
+
 def usual_window(runs: Sequence[RecordedRun]) -> int:
     """How many logged figures a running mean takes, if nobody says: a fortieth of those of the longest run."""
     longest = max((len(run.values("learning_rate") or run.values("loss")) for run in runs), default=0)
