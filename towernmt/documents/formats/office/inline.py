@@ -66,7 +66,8 @@ class Stretch:
                 yield Item(part.text, paths[-1])
             elif isinstance(part, Shielded) or part.kind == "single":
                 item = self._kept[part.content]
-                yield item._replace(path=paths[-1]) if item.is_loose else item
+                is_there = paths[-1][:len(item.path)] == item.path
+                yield item if is_there else item._replace(path=paths[-1])
             elif part.kind == "open":
                 paths.append(self._kept[part.content])
             elif len(paths) > 1:
