@@ -17,7 +17,8 @@ Raises:
 """
 
 _OPENERS = {".txt": "plain.open_text", ".srt": "subtitles.srt.open_srt", ".vtt": "subtitles.vtt.open_vtt",
-            ".po": "gettext.open_po", ".md": "markdown.open_markdown", ".html": "html.open_html", ".htm": "html.open_html",
+            ".po": "gettext.open_po", ".md": "markdown.open_markdown",
+            ".html": "html.open_html", ".htm": "html.open_html",
             ".docx": "office.docx.open_docx", ".odt": "office.odt.open_odt"}
 """The function of each suffix; its module is imported when it is asked for."""
 SUFFIXES = tuple(_OPENERS)

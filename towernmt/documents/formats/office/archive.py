@@ -16,6 +16,8 @@ MOST_BYTES = 200_000_000
 """Of all members, unpacked."""
 MOST_XML = 32_000_000
 """Bytes of a member with text."""
+MOST_TAGS = 1_000_000
+"""In a member: each takes far more memory than bytes."""
 
 
 class Archive:
@@ -59,6 +61,8 @@ class Archive:
             raise self._damaged(name) from error
         if b"<!DOCTYPE" in content or b"<\0!\0D\0O\0C\0T\0Y\0P\0E" in content:
             raise DataError(f"{name} has a document type, which a {self._kind} has not: it is not read.")
+        if content.count(b"<") > 2 * MOST_TAGS:
+            raise DataError(f"{name} has more than {MOST_TAGS} elements: divide the document.")
         try:
             return etree.ElementTree(etree.fromstring(content, _parser()))
         except (etree.XMLSyntaxError, ValueError) as error:

@@ -120,10 +120,10 @@ class WordParagraphs:
         return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
 
     def _add(self, parent: etree._Element, items: Sequence[Item]) -> None:
-        """Write runs, one for what has the same look, and things."""
+        """Write runs, one for text, tabs and breaks of the same look, and things."""
         def of_run(item: Item) -> tuple[bool, object]:
             if isinstance(item.content, _OfRun):
-                return True, item.content.look
+                return True, item.content.look if _name(item.content.element) in _DIVIDES else item.content
             return isinstance(item.content, str), next(iter(item.path[-1:]), None)
 
         for (is_run, look), group in groupby(items, of_run):
@@ -138,6 +138,7 @@ class WordParagraphs:
 
     def _add_run(self, parent: etree._Element, look: object, items: Sequence[Item]) -> None:
         run = etree.SubElement(parent, f"{self._w}r")
+        look = look.look if isinstance(look, _OfRun) else look
         if isinstance(look, Look) and look.properties is not None:
             run.append(copy.deepcopy(look.properties))
         for is_text, group in groupby(items, lambda item: isinstance(item.content, str)):

@@ -55,7 +55,11 @@ def nest(parent: etree._Element, items: Sequence[Item], add: Callable[[etree._El
     Args:
         add: writes items that are in no further shell or field.
     """
-    for container, group in groupby(items, lambda item: next(iter(item.path[depth:]), None)):
+    def around(item: Item) -> Shell | Field | None:
+        container = next(iter(item.path[depth:]), None)
+        return container if isinstance(container, Shell | Field) else None
+
+    for container, group in groupby(items, around):
         if isinstance(container, Shell):
             outer, inner = container.made()
             parent.append(outer)

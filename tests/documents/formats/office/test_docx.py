@@ -1,0 +1,139 @@
+"""Word's documents: runs, links, fields, tables and text boxes, written out by hand."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+
+from towernmt.documents.formats.office.docx import open_docx
+from towernmt.documents.segments import Mark, Segment, Shielded
+
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+KIND = "application/vnd.openxmlformats-officedocument.wordprocessingml."
+OTHERS = {"word/media/image1.png": bytes(range(256)), "docProps/app.xml": b"<Properties/>", "word/styles.xml": b"<a />"}
+
+
+def document(body: str, **members: str) -> bytes:
+    """A document of Word with this body, and members by their kind."""
+    parts = {"document.main": body, **members}
+    types = "".join(f'<Override PartName="/word/{kind}.xml" ContentType="{KIND}{kind}+xml"/>' for kind in parts)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/'
+                                                f'content-types">{types}</Types>')
+        for kind, content in parts.items():
+            archive.writestr(f"word/{kind}.xml", tree(content))
+        for name, data in OTHERS.items():
+            archive.writestr(name, data)
+    return made.getvalue()
+
+
+def tree(content: str) -> str:
+    return (f"<?xml version='1.0' encoding='UTF-8' standalone='yes'?>\n<w:document xmlns:w=\"{W}\" xmlns:r=\"urn:r\">"
+            f"<w:body>{content}</w:body></w:document>")
+
+
+def written(content: bytes, translated: list[Segment] | None = None, kind: str = "document.main") -> str:
+    """A body as it is written again."""
+    opened = open_docx(content)
+    whole = opened.written(opened.segments if translated is None else translated)
+    with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(io.BytesIO(whole)) as after:
+        assert after.namelist() == before.namelist() and after.testzip() is None
+        assert {name: after.read(name) for name in OTHERS} == OTHERS
+        found = after.read(f"word/{kind}.xml").decode()
+    assert found.startswith("<?xml version='1.0' encoding='UTF-8' standalone='yes'?>\n<w:document xmlns:w")
+    return found.partition("<w:body>")[2].partition("</w:body>")[0]
+
+
+def run(text: str, look: str = "") -> str:
+    space = ' xml:space="preserve"' if text != text.strip() else ""
+    return f"<w:r>{f'<w:rPr>{look}</w:rPr>' if look else ''}<w:t{space}>{text}</w:t></w:r>"
+
+
+BOLD, RED = "<w:b/>", '<w:color w:val="FF0000"/>'
+PARAGRAPH = ('<w:p><w:pPr><w:jc w:val="center"/></w:pPr>' + run("Das ist ein ") + run("fetter", BOLD) + run(" und ein ")
+             + '<w:hyperlink r:id="rId1">' + run("roter", RED) + "</w:hyperlink>" + run(" Satz.") + "</w:p>")
+
+
+def test_looks_and_links_are_marks() -> None:
+    assert open_docx(document(PARAGRAPH)).segments == [(
+        "Das ist ein ", Mark("open", 1, 0), "fetter", Mark("close", 1, 0), " und ein ", Mark("open", 2, 1), "roter",
+        Mark("close", 2, 1), " Satz.")]
+    assert written(document(PARAGRAPH)) == PARAGRAPH
+
+
+def test_a_translation_has_the_looks_of_its_source() -> None:
+    [(_, bold, _, end, _, link, _, link_end, _)] = open_docx(document(PARAGRAPH)).segments
+    translated: Segment = (link, "A red", link_end, " sentence, ", bold, "bold", end, " & <good>.")
+    assert written(document(PARAGRAPH), [translated]) == (
+        '<w:p><w:pPr><w:jc w:val="center"/></w:pPr><w:hyperlink r:id="rId1">' + run("A red", RED) + "</w:hyperlink>"
+        + run(" sentence, ") + run("bold", BOLD) + run(" &amp; &lt;good&gt;.") + "</w:p>")
+
+
+def test_runs_of_one_look_are_one() -> None:
+    parts = ('<w:p w:rsidR="1"><w:r w:rsidR="2"><w:t>Ein </w:t></w:r><w:proofErr w:type="spellStart"/><w:r w:rsidR="3">'
+             '<w:rPr><w:lang w:val="de-DE"/></w:rPr><w:t>Wo</w:t></w:r><w:r><w:lastRenderedPageBreak/><w:t>rt</w:t>'
+             '<w:softHyphen/></w:r><w:proofErr w:type="spellEnd"/><w:r><w:t>-</w:t><w:noBreakHyphen/></w:r></w:p>')
+    assert open_docx(document(parts)).segments == [("Ein Wort--",)]
+    assert written(document(parts)) == f'<w:p w:rsidR="1">{run("Ein Wort--")}</w:p>'
+
+
+def test_a_paragraph_all_of_one_look_has_no_marks() -> None:
+    body = "<w:p>" + run("Alles fett", BOLD) + "</w:p>"
+    assert open_docx(document(body)).segments == [("Alles fett",)]
+    assert written(document(body)) == body
+
+
+def test_tabs_and_breaks_divide_and_edges_stay() -> None:
+    body = ('<w:p><w:bookmarkStart w:id="1"/><w:r><w:t xml:space="preserve">1. </w:t><w:tab/>'
+            '<w:t>Links</w:t><w:br/><w:t>Unten</w:t></w:r>'
+            '<w:bookmarkEnd w:id="1"/></w:p>')
+    assert open_docx(document(body)).segments == [("Links",), ("Unten",)]
+    assert written(document(body)) == body
+
+
+FIELD = ('<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText> {} </w:instrText></w:r>'
+         '<w:r><w:fldChar w:fldCharType="separate"/></w:r>{}<w:r><w:fldChar w:fldCharType="end"/></w:r>')
+
+
+def test_fields_keep_their_results_and_links_do_not() -> None:
+    page = FIELD.format("PAGE", run("7"))
+    link = FIELD.format('HYPERLINK "https://example.org"', run("das Haus", RED))
+    body = "<w:p>" + run("Auf Seite ") + page + run(" ist ") + link + run(".") + "</w:p>"
+    [segment] = open_docx(document(body)).segments
+    assert segment == ("Auf Seite ", Shielded("7", 0), " ist ", Mark("open", 1, 1), "das Haus", Mark("close", 1, 1),
+                       ".")
+    squeezed = re.sub(r"</w:r><w:r>(?!<w:rPr>)", "", body)      # what has no look of its own is one run
+    found = written(document(body), [(segment[3], "The house", segment[5], " is on page ", segment[1], ".")])
+    assert re.sub(r"</w:r><w:r>(?!<w:rPr>)", "", written(document(body))) == squeezed
+    assert re.sub("<[^>]*>", " ", found).split() == [
+        "HYPERLINK", '"https://example.org"', "The", "house", "is", "on", "page", "PAGE", "7", "."]
+    assert found.count('"begin"') == found.count('"end"') == found.count('"separate"') == 2
+
+
+def test_a_field_over_several_paragraphs_stays_where_it_is() -> None:
+    begin, end = FIELD.format("TOC", "|").split("|")
+    body = f"<w:p>{begin}{run('Erstes Kapitel')}</w:p><w:p>{run('Zweites')}{end}</w:p>"
+    assert open_docx(document(body)).segments == [("Erstes Kapitel",), ("Zweites",)]
+    assert re.sub(r"</w:r><w:r>", "", written(document(body))) == re.sub(r"</w:r><w:r>", "", body)
+
+
+def test_cells_text_boxes_notes_and_headers_are_translated_and_what_was_deleted_is_not() -> None:
+    box = f"<w:r><w:drawing><w:txbxContent><w:p>{run('Im Kasten')}</w:p></w:txbxContent></w:drawing></w:r>"
+    body = (f"<w:p>{run('Vor ')}{box}{run('dem')}<w:del><w:r><w:delText>alt</w:delText></w:r></w:del>"
+            f"<w:ins>{run(' neuen')}</w:ins>{run(' Kasten')}<w:r><w:footnoteReference w:id=\"2\"/></w:r></w:p>"
+            f"<w:tbl><w:tr><w:tc><w:p>{run('Zelle')}</w:p></w:tc><w:tc><w:p>{run('12,50')}</w:p></w:tc></w:tr></w:tbl>"
+            f"<w:sdt><w:sdtPr/><w:sdtContent><w:p><w:sdt><w:sdtPr/><w:sdtContent>{run('Feld')}</w:sdtContent></w:sdt></w:p>"
+            "</w:sdtContent></w:sdt>")
+    content = document(body, header=f"<w:p>{run('Kopf')}</w:p>", footnotes=f"<w:p>{run('Fußnote')}</w:p>",
+                       comments=f"<w:p>{run('Kommentar')}</w:p>")
+    texts = ["".join(part for part in segment if isinstance(part, str)) for segment in open_docx(content).segments]
+    assert texts == ["Vor dem neuen Kasten", "Im Kasten", "Zelle", "Feld", "Kopf", "Fußnote"]
+    assert written(content) == body
+    capitals: list[Segment] = [tuple(part.upper() if isinstance(part, str) else part for part in segment)
+                               for segment in open_docx(content).segments]
+    shouted = re.sub("(?<=>)[^<]+", lambda text: text[0] if text[0] == "alt" else text[0].upper(), body)
+    assert written(content, capitals) == shouted
+    assert written(content, capitals, "footnotes") == f"<w:p>{run('FUSSNOTE')}</w:p>"
+    assert written(content, capitals, "comments") == f"<w:p>{run('Kommentar')}</w:p>"
