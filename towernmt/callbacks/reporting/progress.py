@@ -179,7 +179,8 @@ class Progress(StatefulCallback):
         if memory:
             text += f"; at most {memory / 1e9:.1f} GB of memory"
         logger.info(f"{text}; the last step is {self.global_step}.")
-        self._put({})       # beside the last validation, which came before this
+        if self._interval.steps:    # the last step had no line of its own
+            self._put({})
         if self._knows_totals:
             self.restore_state(self.state())    # one callback may be trained with again
         self._target_total, self._began = 0.0, None
