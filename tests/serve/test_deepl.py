@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 
 import pytest
 
@@ -87,6 +88,37 @@ def test_the_client_of_python_translates_texts_and_documents(server):
     assert (written.getvalue(), status.billed_characters) == (b"ERSTE\n\nZWEITE ZEILE\n", 17)
     with pytest.raises(deepl.DeepLException, match="'XX' is no language"):
         client.translate_text("a", target_lang="XX")
+
+
+def word_document(body):
+    kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("[Content_Types].xml", '<Types xmlns="urn:x"><Override PartName="/d.xml" '
+                                                f'ContentType="{kind}"/></Types>')
+        archive.writestr("d.xml", f'<w:document xmlns:w="urn:w"><w:p>{body}</w:p></w:document>')
+    return made.getvalue()
+
+
+@pytest.mark.processes
+def test_the_client_of_python_translates_files_in_their_formats(server):
+    deepl = pytest.importorskip("deepl")
+    client = deepl.DeepLClient("any", server_url=server.url)
+
+    def translated(name, content, **options):
+        written = io.BytesIO()
+        client.translate_document(content, written, source_lang="DE", target_lang="EN-US", filename=name, **options)
+        return written.getvalue()
+
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n<i>{}</i>\n"
+    assert translated("a.srt", cue.format("guten tag").encode()).decode() == cue.format("GUTEN TAG")
+    glossary = client.create_glossary("ours", "DE", "EN", {"haus": "house"})
+    body = '<w:r><w:rPr><w:b/></w:rPr><w:t>{}</w:t></w:r><w:r><w:t xml:space="preserve"> {}</w:t></w:r>'
+    document = translated("a.docx", word_document(body.format("das haus", "ist alt")), glossary=glossary)
+    with zipfile.ZipFile(io.BytesIO(document)) as archive:
+        assert body.format("DAS house", "IST ALT") in archive.read("d.xml").decode()
+    with pytest.raises(deepl.DeepLException, match="no .docx, or a damaged one"):
+        translated("a.docx", b"hello")
 
 
 @pytest.mark.processes

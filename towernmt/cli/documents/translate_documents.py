@@ -81,7 +81,7 @@ class _Asked:
 
     def plain(self, sentences: Sequence[str]) -> list[Hypothesis]:
         """The best translation of each."""
-        self.progress.total = len(sentences)
+        self.progress.total = self.progress.sentences = len(sentences)
         return self._found(sentences, None)
 
     def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
@@ -102,7 +102,7 @@ class _Progress:
 
     def __init__(self, name: str) -> None:
         self._name, self._begun, self._told, self._done = name, time.monotonic(), 0.0, 0
-        self.total = 0
+        self.total = self.sentences = 0
 
     def one_more(self) -> None:
         """A sentence is translated."""
@@ -114,7 +114,7 @@ class _Progress:
     def end(self, output: str) -> None:
         """The document is written."""
         begin = "\r" if sys.stderr.isatty() else ""
-        print(f"{begin}{self._name}: {self._done} sentences to {output} in {time.monotonic() - self._begun:.1f} s",
+        print(f"{begin}{self._name}: {self.sentences} sentences to {output} in {time.monotonic() - self._begun:.1f} s",
               file=sys.stderr)
 
 

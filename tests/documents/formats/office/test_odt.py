@@ -66,7 +66,8 @@ def test_a_translation_has_the_marks_of_its_source() -> None:
     translated: Segment = (link, inner, "A fat", inner_end, " link", link_end, ", and ", bold, "bold", end, "  <&>")
     assert written(PARAGRAPH, [translated]) == (
         '<text:p text:style-name="P1"><text:a xlink:href="https://example.org"><text:span text:style-name="T1">A fat'
-        '</text:span> link</text:a>, and <text:span text:style-name="T1">bold</text:span> <text:s/>&lt;&amp;&gt;</text:p>')
+        '</text:span> link</text:a>, and <text:span text:style-name="T1">bold</text:span> <text:s/>&lt;&amp;&gt;'
+        "</text:p>")
 
 
 def test_spans_that_differ_in_revisions_alone_are_one() -> None:
