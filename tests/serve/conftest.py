@@ -139,3 +139,9 @@ def make_client() -> Iterator[Callable[..., Any]]:
     yield make
     for service in services:
         service.close()
+
+
+@pytest.fixture(scope="session")
+def server_process() -> type[ServerProcess]:
+    """For servers that several tests share."""
+    return ServerProcess

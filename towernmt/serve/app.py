@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from towernmt.serve.api import deepl_documents, deepl_glossaries, deepl_text, libretranslate, operations, own
+from towernmt.serve.page import files
 from towernmt.serve.refusal import Refusal
 from towernmt.serve.service import Service
 from towernmt.serve.web.call import Form, refused
@@ -28,7 +29,7 @@ def make_app(service: Service) -> Any:
     cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"],
                        allow_headers=["authorization", "content-type", "x-api-key"], max_age=3600)] if origins else []
     routes = [*operations.routes(), *own.routes(), *libretranslate.routes(), *deepl_text.routes(),
-              *deepl_glossaries.routes(), *deepl_documents.routes()]
+              *deepl_glossaries.routes(), *deepl_documents.routes(), *(files.routes() if service.page else [])]
     app = Starlette(routes=routes, middleware=cors,
                     exception_handlers={HTTPException: _no_route})
     app.state.service = service

@@ -51,6 +51,7 @@ class Service:
         limits, access: see there.
         glossaries: of callers.
         characters: that each caller has let be translated.
+        page: whether there is a page for browsers.
         documents: of callers.
         stopping: whether the server is about to stop.
     """
@@ -62,6 +63,7 @@ class Service:
     rates: Rates = field(default_factory=Rates)
     glossaries: Glossaries = field(default_factory=Glossaries)
     characters: dict[str, int] = field(default_factory=dict)
+    page: bool = True
     stopping: bool = False
 
     def __post_init__(self) -> None:

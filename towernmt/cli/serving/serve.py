@@ -49,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="keep the glossaries of callers in this file (default: they go with the process)")
     parser.add_argument("--cors", metavar="ORIGIN", action="append", default=[],
                         help="let the pages of this web site ask, as https://example.org; * for all")
+    parser.add_argument("--page", action=argparse.BooleanOptionalAction, default=True,
+                        help="answer browsers with a page on which people translate (default: --page)")
     add_trust_option(parser)
     _add_engine(parser)
     group = parser.add_argument_group("limits")
@@ -79,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, args.cors)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(places, settings, limits, access, glossaries), opened)
+    serve(open_service(places, settings, limits, access, glossaries, args.page), opened)
     return 0
 
 
 def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Limits, access: Access,
-                 glossaries: Glossaries) -> Service:
+                 glossaries: Glossaries, page: bool = True) -> Service:
     """The models, loaded and warm.
 
     Raises:
@@ -100,7 +102,7 @@ def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Lim
         direction = given or direction_of(place)
         models.append(ServedModel(direction, place, lambda place=place: open_place(place, settings),  # type: ignore[misc]
                                   settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
-    return Service(Models(models), limits, access, metrics, glossaries=glossaries)
+    return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page)
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,55 @@
+"""Servers with engines whose answers are known, and Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENGINES = f"{Path(__file__).parent / 'toy_engine.py'}"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]
+WAIT = 60_000
+"""Milliseconds for what takes one second."""
+
+
+@pytest.fixture(scope="session")
+def toys(server_process: Callable[..., Any]) -> Iterator[Any]:
+    """A server of two directions, German to English and back."""
+    started = server_process("--model", f"de-en={ENGINES}:Toy", "--model", f"en-de={ENGINES}:Back",
+                             "--max-characters", "3000")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, accept_downloads=True)
+    context.set_default_timeout(WAIT)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: Any) -> Iterator[Any]:
+    """A page; a test fails with the errors of its programs."""
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    assert errors == []

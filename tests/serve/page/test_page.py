@@ -1,0 +1,331 @@
+"""The page in a real browser, against servers whose answers are known."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+expect = playwright.expect
+expect.set_options(timeout=60_000)
+pytestmark = pytest.mark.processes
+ENGINES = __file__.replace("test_page.py", "toy_engine.py")
+TEXT = "der hund schläft. Das haus ist klein.\n\ndie katze und der hund"
+FOUND = "sleeps dog the small is house the\n\ndog the und cat the"
+
+
+def opened(page: Any, server: Any, text: str = "") -> Any:
+    page.goto(server.url)
+    page.get_by_label("From").select_option("de")
+    if text:
+        source(page).fill(text)
+        expect(page.locator("#status")).to_have_text("Translated.")
+    return page
+
+
+def source(page: Any) -> Any:
+    return page.get_by_role("textbox", name="Text", exact=True)
+
+
+def shown(page: Any) -> str:
+    return "\n".join(page.locator("#target p").all_text_contents())
+
+
+def word(page: Any, text: str) -> Any:
+    return page.locator("#target .word").get_by_text(text, exact=True).first
+
+
+def lit(page: Any) -> tuple[list[str], list[str]]:
+    return page.locator("#backdrop mark").all_text_contents(), page.locator("#target .lit").all_text_contents()
+
+
+def test_text_is_translated_while_one_types_with_its_paragraphs(page, toys):
+    opened(page, toys)
+    source(page).press_sequentially("der hund")
+    expect(page.locator("#target")).to_have_text("dog the")
+    source(page).press_sequentially(" schläft. Das haus ist klein.\n\ndie katze und der hund")
+    expect(page.locator("#target p")).to_have_count(3)
+    expect(page.locator("#target p").nth(2)).to_have_text("dog the und cat the")
+    assert shown(page) == FOUND
+    expect(page.locator("#count")).to_have_text(f"{len(TEXT)} of 3,000 characters")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#target")).to_have_text("")
+
+
+def test_of_a_text_that_grows_only_new_lines_are_asked_for_and_no_old_answer_replaces_a_newer(page, toys):
+    asked: list[dict[str, Any]] = []
+    page.on("request", lambda request: asked.append(json.loads(request.post_data)) if request.post_data else None)
+    opened(page, toys, "der hund\ndas haus")
+    source(page).press("End")
+    source(page).press_sequentially(" ist klein\ndie katze")
+    expect(page.locator("#target p").nth(2)).to_have_text("cat the")
+    assert asked[0]["text"] == ["der hund", "das haus"]
+    assert all("der hund" not in one["text"] for one in asked[1:])
+    assert shown(page) == "dog the\nsmall is house the\ncat the"
+    assert all("?" not in one for one in page.evaluate("performance.getEntriesByType('resource').map(one => one.name)"))
+
+
+def test_words_that_belong_together_are_lit_in_both_boxes(page, toys):
+    opened(page, toys, TEXT)
+    word(page, "house").hover()
+    assert lit(page) == (["haus"], ["house"])
+    word(page, "cat").focus()
+    assert lit(page) == (["katze"], ["cat"])
+    source(page).focus()
+    source(page).evaluate("box => box.setSelectionRange(5, 5)")
+    expect(page.locator("#target .lit")).to_have_text("dog")
+    assert lit(page) == (["hund"], ["dog"])
+
+
+@pytest.mark.parametrize("width", [1200, 320])
+def test_what_is_lit_lies_behind_the_very_word_though_lines_wrap(browser, toys, width):
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    page = opened(context.new_page(), toys, "die katze " * 40 + "hund " + "das haus " * 10)
+    field = source(page).bounding_box()
+    word(page, "dog").hover()
+    mark = page.locator("#backdrop mark").bounding_box()
+    place = page.evaluate("([x, y]) => document.caretPositionFromPoint(x, y).offset",
+                          [mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2])
+    assert 400 <= place <= 404 and field["y"] < mark["y"] < field["y"] + field["height"]
+    assert source(page).evaluate("box => box.scrollHeight <= box.clientHeight + 1")     # the box is as high as its text
+    context.close()
+
+
+def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
+    opened(page, toys, "das haus schläft. der hund")
+    word(page, "house").click()
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
+    menu.get_by_role("button", name="home").click()
+    expect(page.locator("#target")).to_have_text("sleeps home the dog the")
+    expect(menu).to_be_hidden()
+    expect(word(page, "home")).to_be_focused()
+    page.keyboard.press("Enter")
+    menu.get_by_label("Write here").fill("h")
+    expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
+    menu.get_by_label("Write here").fill("castle")
+    menu.get_by_role("button", name="Use").click()
+    expect(page.locator("#target")).to_have_text("sleeps castle the dog the")
+    word(page, "castle").click()
+    menu.get_by_label("Write here").press("Escape")
+    expect(menu).to_be_hidden()
+    expect(word(page, "castle")).to_be_focused()
+
+
+def test_other_translations_of_a_sentence_are_chosen_by_the_keyboard_alone(page, toys):
+    opened(page, toys, "ist klein. der hund ist klein")
+    source(page).focus()
+    for _ in range(3):      # the language, the switch, copy
+        page.keyboard.press("Tab")
+    while not page.evaluate("document.activeElement.classList.contains('word')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".word:focus")).to_have_text("small")
+    page.keyboard.press("Enter")
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu.locator("#alternatives button")).to_have_text(["small is dog the", "little is dog the"])
+    page.keyboard.press("Tab")
+    while page.evaluate("document.activeElement.textContent") != "little is dog the":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#target")).to_have_text("small is little is dog the")
+
+
+def test_confidence_is_shaded_and_underlined_and_can_still_be_read(browser, toys):
+    for scheme in ("light", "dark"):
+        context = browser.new_context(color_scheme=scheme)
+        page = opened(context.new_page(), toys, "das haus und")
+        assert page.locator("#legend").is_hidden()
+        page.get_by_label("Confidence").check()
+        assert page.locator("#target .unsure").all_text_contents() == ["und"]
+        assert page.locator("#target .doubtful").all_text_contents() == ["house"]
+        for name in ("unsure", "doubtful"):
+            style = page.locator(f"#target .{name}").first.evaluate(
+                "one => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor,"
+                " getComputedStyle(one).textDecorationLine]")
+            assert contrast(*style[:2]) >= 4.5 and style[2] == "underline"
+        page.reload()
+        expect(page.get_by_label("Confidence")).to_be_checked()     # the browser keeps it
+        context.close()
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours, as WCAG 2.2 defines it."""
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_languages_are_swapped_with_the_text_and_detected(page, toys):
+    opened(page, toys, "das haus")
+    page.get_by_role("button", name="Translate the other way").click()
+    expect(page.get_by_label("From")).to_have_value("en")
+    expect(source(page)).to_have_value("house the")
+    expect(page.locator("#target")).to_have_text("THE HOUSE")
+    page.get_by_label("From").select_option("auto")
+    page.get_by_label("To").select_option("en")
+    source(page).fill("Der Hund schläft heute nicht, weil die Katze und das Haus so schön sind.")
+    expect(page.locator("#status")).to_have_text("Translated from German.")
+
+
+def test_text_is_shown_as_text_whatever_stands_in_it(page, toys):
+    opened(page, toys, "<img src=x onerror=alert(1)> hör")
+    assert shown(page).startswith("<b>hear</b>") and page.locator("#target b, #target img, #backdrop img").count() == 0
+
+
+def test_html_keeps_its_tags(page, toys):
+    opened(page, toys)
+    page.get_by_label("HTML").check()
+    source(page).fill("<p>der <b>hund</b> schläft</p>")
+    expect(page.locator("#target")).to_have_text("<p>sleeps <b>dog</b> the</p>")
+    assert page.locator("#target b").count() == 0
+
+
+def test_files_are_dropped_or_chosen_translated_and_saved(page, toys, tmp_path):
+    opened(page, toys)
+    page.locator("#file").set_input_files([
+        {"name": "brief.txt", "mimeType": "text/plain", "buffer": "der hund\n\ndas haus".encode()},
+        {"name": "picture.png", "mimeType": "image/png", "buffer": b"\x89PNG"}])
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Save brief.en.txt").click()
+    assert download.value.suggested_filename == "brief.en.txt"
+    download.value.save_as(tmp_path / "brief")
+    assert (tmp_path / "brief").read_text() == "dog the\n\nhouse the"
+    expect(page.locator("#files .failed")).to_contain_text("png")
+    page.evaluate("""() => {
+      const data = new DataTransfer();
+      data.items.add(new File(["die katze"], "katze.txt", {type: "text/plain"}));
+      document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+    }""")
+    expect(page.get_by_role("link", name="Save katze.en.txt")).to_be_visible()
+
+
+def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(page, toys):
+    opened(page, toys, "der hund")
+    source(page).fill("der hund schläft")
+    expect(page.locator("#target")).to_have_text("sleeps dog the")
+    page.get_by_role("button", name="Clear").click()
+    source(page).fill("das haus")
+    expect(page.locator("#target")).to_have_text("house the")
+    page.reload()
+    page.get_by_role("button", name="History").click()
+    entries = page.locator("#entries .entry")
+    expect(entries).to_have_count(2)
+    assert entries.nth(1).locator("span").all_text_contents() == ["der hund schläft", "sleeps dog the"]
+    entries.nth(1).click()
+    expect(source(page)).to_have_value("der hund schläft")
+    expect(page.locator("#target")).to_have_text("sleeps dog the")
+    page.get_by_role("button", name="History").click()
+    page.locator("#entries").get_by_role("button", name="Delete “das haus”").click()
+    expect(entries).to_have_count(1)
+    page.get_by_label("Keep one").uncheck()
+    expect(page.locator("#no-history")).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    source(page).fill("die katze")
+    expect(page.locator("#target")).to_have_text("cat the")
+    assert page.evaluate("localStorage.getItem('towernmt.history')") is None
+
+
+def test_without_storage_it_translates_all_the_same(page, toys):
+    page.add_init_script("for (const name of ['localStorage', 'sessionStorage']) "
+                         "Object.defineProperty(window, name, {get() { throw new DOMException('no', 'SecurityError'); }})")
+    opened(page, toys, "der hund")
+    assert shown(page) == "dog the"
+
+
+def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toys):
+    opened(page, toys, "der hund")
+    source(page).fill("hund " * 700)
+    expect(page.get_by_role("alert")).to_contain_text("characters of text: send at most 3000 at once")
+    page.route("**/api/v1/translate", lambda route: route.fulfill(
+        status=503, headers={"Retry-After": "1"}, json={"error": "Too many sentences are waiting."}))
+    source(page).fill("das haus")
+    expect(page.get_by_role("alert")).to_have_text("Too many sentences are waiting.")
+    expect(page.locator("#status")).to_contain_text("Trying again in 1 second.")
+    page.unroute("**/api/v1/translate")
+    expect(page.locator("#target")).to_have_text("house the")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.route("**/api/v1/translate", lambda route: route.abort())
+    source(page).fill("die katze")
+    expect(page.get_by_role("alert")).to_have_text("The server does not answer.")
+    page.unroute("**/api/v1/translate")
+    expect(page.locator("#target")).to_have_text("cat the")
+
+
+def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, server_process, tmp_path):
+    from towernmt.serve.web.keys import KeysFile
+
+    key = KeysFile.make(tmp_path / "keys.jsonl", "anna") if hasattr(KeysFile, "make") else _key(tmp_path)
+    server = server_process("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
+    try:
+        page.goto(server.url)
+        source(page).fill("das haus")
+        page.get_by_label("This server asks for a key:").fill("wrong")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_label("This server asks for a key:")).to_be_visible()
+        page.get_by_label("This server asks for a key:").fill(key)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator("#target")).to_have_text("house the")
+        expect(page.locator("#confidence-choice")).to_be_hidden()
+        assert page.evaluate("sessionStorage.length + ' ' + localStorage.getItem('towernmt.key')") == "1 null"
+        word(page, "house").click()
+        menu = page.get_by_role("dialog", name="Other words")
+        expect(menu).to_contain_text("only the word itself is changed")
+        menu.get_by_label("Write here").fill("castle")
+        menu.get_by_role("button", name="Use").click()
+        expect(page.locator("#target")).to_have_text("castle the")
+    finally:
+        server.stop()
+
+
+def _key(folder: Any) -> str:
+    import subprocess
+    import sys
+
+    told = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
+                           str(folder / "keys.jsonl")], capture_output=True, text=True, check=True)
+    return told.stdout.split()[-1]
+
+
+def test_long_texts_come_sentence_by_sentence(page, server_process):
+    server = server_process("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                            TOY_SECONDS="0.2")
+    try:
+        page.goto(server.url)
+        source(page).fill("der hund schläft. " * 30)
+        expect(page.locator("#target .sentence").nth(2)).to_be_visible()
+        begun, seen = time.monotonic(), page.locator("#target .sentence").count()
+        assert seen < 30 and time.monotonic() - begun < 4
+        expect(page.locator("#target .sentence")).to_have_count(30)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme):
+    context = browser.new_context(viewport={"width": 320, "height": 640}, color_scheme=scheme, has_touch=True)
+    page = opened(context.new_page(), toys, TEXT + "\n" + "donaudampfschifffahrt" * 9)
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    word(page, "house").tap()
+    menu = page.get_by_role("dialog", name="Other words").bounding_box()
+    assert menu["x"] >= 0 and menu["x"] + menu["width"] <= 320
+    small = page.evaluate("""() => [...document.querySelectorAll('button, select')].filter(one => one.offsetParent)
+        .filter(one => one.getBoundingClientRect().height < 44).map(one => one.id || one.textContent)""")
+    assert small == []
+    nameless = page.evaluate("""() => [...document.querySelectorAll('button, select, input:not([hidden]), textarea')]
+        .filter(one => !(one.labels?.length || one.textContent.trim() || one.getAttribute('aria-label'))).map(one => one.id)""")
+    assert nameless == []
+    ink, ground = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    assert contrast(ink, ground) > 7
+    page.get_by_label("Look").select_option("light" if scheme == "dark" else "dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+    context.close()

@@ -1,0 +1,70 @@
+"""An engine whose every answer can be written out by hand: word by word in the opposite order, with synonyms.
+
+`der hund schläft` is `sleeps dog the`: the words of the translation are linked crosswise. The model is unsure of words
+that it does not know, which it copies, and doubts those with synonyms.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from towernmt.predict.alignment.word_alignment import WordAlignment
+from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
+from towernmt.predict.lines.options import PLAIN, LineOptions
+
+SYNONYMS = {"der": ["the"], "das": ["the"], "hund": ["dog", "hound", "doggy"], "haus": ["house", "home", "hut"],
+            "ist": ["is"], "klein": ["small", "little"], "schläft": ["sleeps"], "katze": ["cat"], "die": ["the"],
+            "hör": ["<b>hear</b>"]}
+
+
+class Toy:
+    """As `Echo`; with TOY_SECONDS it takes that long for each sentence."""
+
+    alternatives = 3
+    aligns = True
+    constrains = True
+
+    def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
+        time.sleep(float(os.environ.get("TOY_SECONDS", "0")) * len(lines))
+        return [Translation([self._one(line, asked, number) for number in range(asked.n_best or 1)])
+                for line, asked in zip(lines, options or [PLAIN] * len(lines), strict=True)]
+
+    def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
+        source = line.split()
+        given = asked.prefix.split()
+        begun = given.pop() if asked.partial_word and given else ""
+        words, sure = list(given), [1.0] * len(given)
+        for place in range(len(given), len(source)):
+            word = source[len(source) - 1 - place]
+            known = [one for one in SYNONYMS.get(word.strip(".").lower(), [word]) if one not in asked.avoid]
+            if place == len(given):
+                known = [one for one in known if one.startswith(begun)] or [begun]
+            words.append(known[number % len(known)] if place == len(given) else known[0])
+            sure.append(0.1 if word.strip(".").lower() not in SYNONYMS else 0.5 if len(known) > 1 else 0.95)
+        weights = np.zeros((len(words), len(source)), np.float32)
+        for place in range(len(words)):
+            weights[place, max(len(source) - 1 - place, 0)] = 1.0
+        details = TokenDetails([], [], np.array([math.log(one) for one in sure]), None, list(range(len(words))), None,
+                               WordAlignment(source, words, weights))
+        return Hypothesis(" ".join(words), -1.0 - number, details)
+
+
+class Plain(Toy):
+    """The same, without alignments and without prefixes."""
+
+    aligns = constrains = False
+
+    def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
+        return Hypothesis(super()._one(line, asked, number).text, -1.0 - number)
+
+
+class Back(Toy):
+    """The other direction: copies in the opposite order."""
+
+    def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
+        return super()._one(line.upper(), asked, number)

@@ -1,0 +1,76 @@
+// What was translated, in this browser alone.
+
+const NAME = "towernmt.history", OFF = "towernmt.history.off";
+const MOST = 100, LONGEST = 20000;      // entries, and letters of one
+const dialog = document.getElementById("history"), list = document.getElementById("entries");
+const keep = document.getElementById("keep-history");
+let current = null;     // the entry that grows while one types
+
+function read() {
+  try {
+    const found = JSON.parse(localStorage.getItem(NAME) ?? "[]");
+    return Array.isArray(found) ? found.filter(one => typeof one?.text === "string") : [];
+  } catch { return []; }      // the browser forbids it, or somebody else wrote there
+}
+
+/** Keep as many entries as there is room for. */
+function write(entries) {
+  for (let count = entries.length; count >= 0; count = Math.floor(count / 2)) {
+    try {
+      if (count) localStorage.setItem(NAME, JSON.stringify(entries.slice(0, count)));
+      else localStorage.removeItem(NAME);
+      return;
+    } catch { if (!count) return; }     // full, or forbidden
+  }
+}
+
+const off = () => { try { return localStorage.getItem(OFF) === "1"; } catch { return true; } };
+
+/** Note a translation; one that grows out of the last takes its place. */
+export function remember(entry) {
+  if (off() || !entry.text.trim() || entry.text.length > LONGEST) return;
+  const entries = read(), last = entries[0];
+  const grown = last && last.time === current && (entry.text.startsWith(last.text) || last.text.startsWith(entry.text));
+  if (last && last.text === entry.text && last.source === entry.source && last.target === entry.target) entries.shift();
+  else if (grown) entries.shift();
+  current = entry.time;
+  write([entry, ...entries].slice(0, MOST));
+}
+
+/** What is typed next is an entry of its own. */
+export function beginEntry() { current = null; }
+
+function show(restore) {
+  const entries = read();
+  document.getElementById("no-history").hidden = entries.length > 0;
+  document.getElementById("clear-history").disabled = !entries.length;
+  list.replaceChildren(...entries.map((entry, number) => {
+    const item = document.createElement("li"), open = document.createElement("button"), remove = document.createElement("button");
+    open.type = remove.type = "button";
+    open.className = "entry";
+    for (const text of [entry.text, entry.translation]) {
+      const line = document.createElement("span");
+      line.dir = "auto";
+      line.textContent = String(text ?? "").slice(0, 200);
+      open.append(line);
+    }
+    open.addEventListener("click", () => { dialog.close(); beginEntry(); restore(entry); });
+    remove.textContent = "Delete";
+    remove.setAttribute("aria-label", `Delete “${entry.text.slice(0, 40)}”`);
+    remove.addEventListener("click", () => { write(read().filter((_, place) => place !== number)); show(restore); });
+    item.append(open, remove);
+    return item;
+  }));
+}
+
+/** Make the dialog work. @param {(entry: object) => void} restore shows an entry again */
+export function watchHistory(restore) {
+  keep.checked = !off();
+  document.getElementById("open-history").addEventListener("click", () => { show(restore); dialog.showModal(); });
+  document.getElementById("close-history").addEventListener("click", () => dialog.close());
+  document.getElementById("clear-history").addEventListener("click", () => { write([]); show(restore); });
+  keep.addEventListener("change", () => {
+    try { if (keep.checked) localStorage.removeItem(OFF); else localStorage.setItem(OFF, "1"); } catch { keep.checked = false; }
+    if (!keep.checked) { write([]); show(restore); }
+  });
+}

@@ -1,0 +1,166 @@
+// The box of the translation: lines of sentences of words, which can be lit, shaded and chosen.
+
+import {lineText, wordsOf} from "./texts.js";
+
+const box = document.getElementById("target");
+/** The lines that are shown: {line, sentences, element}; sentences is null while they are translated. */
+let lines = [];
+
+/** Show lines.
+ *
+ * @param {string[]} texts of the source
+ * @param {(line: string) => object[] | null} sentencesOf those of a line that are there
+ */
+export function showLines(texts, sentencesOf) {
+  const former = lines;
+  lines = texts.map((line, number) => {
+    const sentences = sentencesOf(line), one = former[number];
+    if (one && one.line === line && one.sentences === sentences) return one;
+    const element = one?.element ?? document.createElement("p");
+    const shown = {line, sentences, element};
+    if (sentences) draw(shown); else element.classList.toggle("waiting", Boolean(line.trim()));
+    if (!sentences && !line.trim()) element.replaceChildren();
+    return shown;
+  });
+  box.replaceChildren(...lines.map(one => one.element));
+  reachable();
+}
+
+/** Show what there is of a line by now. */
+export function showLine(line, sentences) {
+  for (const one of lines) {
+    if (one.line === line) {
+      one.sentences = sentences;
+      draw(one);
+    }
+  }
+  reachable();
+}
+
+/** The whole translation as text. */
+export function translation() {
+  return lines.map(({line, sentences}) => sentences ? lineText(line, sentences) : "").join("\n");
+}
+
+/** Text in place of sentences, as of HTML. */
+export function showText(text) {
+  lines = [];
+  box.replaceChildren(...text.split("\n").map(line => {
+    const element = document.createElement("p");
+    element.textContent = line;
+    return element;
+  }));
+}
+
+function draw({line, sentences, element}) {
+  const pieces = [];
+  let at = 0;
+  for (const sentence of sentences) {
+    pieces.push(line.slice(at, sentence.start), drawn(sentence));
+    at = sentence.end;
+  }
+  element.classList.remove("waiting");
+  element.replaceChildren(...pieces, line.slice(at));
+}
+
+function drawn(sentence) {
+  const element = document.createElement("span");
+  element.className = "sentence";
+  element.sentence = sentence;
+  wordsOf(sentence.shown).forEach((text, number) => {
+    const word = document.createElement("span");
+    const sure = sentence.shown.confidence?.[number] ?? 1;
+    word.className = `word${sure < 0.3 ? " unsure" : sure < 0.6 ? " doubtful" : ""}`;
+    word.textContent = text;
+    word.tabIndex = -1;
+    word.number = number;
+    if (number) element.append(" ");
+    element.append(word);
+  });
+  return element;
+}
+
+/** Draw a sentence again, and give the word of it with this number, if there is one. */
+export function redraw(sentence, number) {
+  for (const element of box.querySelectorAll(".sentence")) {
+    if (element.sentence !== sentence) continue;
+    const fresh = drawn(sentence);
+    element.replaceWith(fresh);
+    reachable();
+    const words = fresh.querySelectorAll(".word");
+    return words[Math.min(number, words.length - 1)] ?? null;
+  }
+  return null;
+}
+
+/** One word can be reached by the tab key; arrow keys go on from it. */
+function reachable() {
+  const words = box.querySelectorAll(".word");
+  if (words.length && !box.querySelector('.word[tabindex="0"]')) words[0].tabIndex = 0;
+}
+
+/** Light the words of a sentence with these numbers, and no others. */
+export function lightTarget(sentence, numbers) {
+  for (const word of box.querySelectorAll(".lit")) word.classList.remove("lit");
+  if (!sentence) return;
+  for (const element of box.querySelectorAll(".sentence")) {
+    if (element.sentence !== sentence) continue;
+    for (const word of element.querySelectorAll(".word")) word.classList.toggle("lit", numbers.includes(word.number));
+  }
+}
+
+/** The line of a sentence's words: where it begins in the source. */
+export function sourceStart(element) {
+  const paragraph = element.closest("p");
+  let start = 0;
+  for (const one of lines) {
+    if (one.element === paragraph) return start;
+    start += one.line.length + 1;
+  }
+  return start;
+}
+
+/** The sentence at a place of the source: {sentence, start} with the start of its line; null: there is none. */
+export function sentenceAt(place) {
+  let start = 0;
+  for (const {line, sentences} of lines) {
+    if (place <= start + line.length) {
+      const found = sentences?.find(one => one.start <= place - start && place - start <= one.end);
+      return found ? {sentence: found, start} : null;
+    }
+    start += line.length + 1;
+  }
+  return null;
+}
+
+/** Tell of the word at which one looks (null: none), and of the one that is chosen. */
+export function watchTarget(looked, chosen) {
+  box.addEventListener("mouseover", event => looked(event.target.closest(".word")));
+  box.addEventListener("mouseleave", () => looked(null));
+  box.addEventListener("focusin", event => looked(event.target.closest(".word")));
+  box.addEventListener("focusout", () => looked(null));
+  box.addEventListener("click", event => {
+    const word = event.target.closest(".word");
+    if (word && String(getSelection()) === "") chosen(word);
+  });
+  box.addEventListener("keydown", event => move(event, chosen));
+}
+
+function move(event, chosen) {
+  const word = event.target.closest(".word");
+  if (!word) return;
+  const words = [...box.querySelectorAll(".word")], at = words.indexOf(word);
+  const right = getComputedStyle(box).direction === "rtl" ? -1 : 1;
+  const steps = {ArrowRight: right, ArrowLeft: -right, ArrowDown: 5, ArrowUp: -5, Home: -words.length, End: words.length};
+  if (event.key === "Enter" || event.key === " ") {
+    chosen(word);
+  } else if (event.key in steps) {
+    const next = words[Math.max(0, Math.min(words.length - 1, at + steps[event.key]))];
+    word.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  } else {
+    return;
+  }
+  event.preventDefault();
+}
