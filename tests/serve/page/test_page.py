@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -85,18 +86,21 @@ def test_words_that_belong_together_are_lit_in_both_boxes(page, toys):
 def test_what_is_lit_lies_behind_the_very_word_though_lines_wrap(browser, toys, width):
     context = browser.new_context(viewport={"width": width, "height": 800})
     page = opened(context.new_page(), toys, "die katze " * 40 + "hund " + "das haus " * 10)
-    field = source(page).bounding_box()
     word(page, "dog").hover()
+    field = source(page).bounding_box()
     mark = page.locator("#backdrop mark").bounding_box()
-    place = page.evaluate("([x, y]) => document.caretPositionFromPoint(x, y).offset",
-                          [mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2])
+    place = page.locator("#backdrop mark").evaluate("""mark => {
+      mark.scrollIntoView({block: "center"});
+      const {left, top, width, height} = mark.getBoundingClientRect();
+      return document.caretPositionFromPoint(left + width / 2, top + height / 2).offset;
+    }""")
     assert 400 <= place <= 404 and field["y"] < mark["y"] < field["y"] + field["height"]
     assert source(page).evaluate("box => box.scrollHeight <= box.clientHeight + 1")     # the box is as high as its text
     context.close()
 
 
 def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
-    opened(page, toys, "das haus schläft. der hund")
+    opened(page, toys, "das haus schläft. Der hund")
     word(page, "house").click()
     menu = page.get_by_role("dialog", name="Other words")
     expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
@@ -108,7 +112,7 @@ def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
     menu.get_by_label("Write here").fill("h")
     expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
     menu.get_by_label("Write here").fill("castle")
-    menu.get_by_role("button", name="Use").click()
+    menu.get_by_role("button", name="Use", exact=True).click()
     expect(page.locator("#target")).to_have_text("sleeps castle the dog the")
     word(page, "castle").click()
     menu.get_by_label("Write here").press("Escape")
@@ -117,7 +121,7 @@ def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
 
 
 def test_other_translations_of_a_sentence_are_chosen_by_the_keyboard_alone(page, toys):
-    opened(page, toys, "ist klein. der hund ist klein")
+    opened(page, toys, "ist klein. Der hund ist klein")
     source(page).focus()
     for _ in range(3):      # the language, the switch, copy
         page.keyboard.press("Tab")
@@ -172,7 +176,7 @@ def test_the_languages_are_swapped_with_the_text_and_detected(page, toys):
     expect(source(page)).to_have_value("house the")
     expect(page.locator("#target")).to_have_text("THE HOUSE")
     page.get_by_label("From").select_option("auto")
-    page.get_by_label("To").select_option("en")
+    page.get_by_label("To", exact=True).select_option("en")
     source(page).fill("Der Hund schläft heute nicht, weil die Katze und das Haus so schön sind.")
     expect(page.locator("#status")).to_have_text("Translated from German.")
 
@@ -262,9 +266,8 @@ def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toy
 
 
 def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, server_process, tmp_path):
-    from towernmt.serve.web.keys import KeysFile
-
-    key = KeysFile.make(tmp_path / "keys.jsonl", "anna") if hasattr(KeysFile, "make") else _key(tmp_path)
+    key = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
+                          str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
     server = server_process("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
     try:
         page.goto(server.url)
@@ -281,19 +284,10 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
         menu = page.get_by_role("dialog", name="Other words")
         expect(menu).to_contain_text("only the word itself is changed")
         menu.get_by_label("Write here").fill("castle")
-        menu.get_by_role("button", name="Use").click()
+        menu.get_by_role("button", name="Use", exact=True).click()
         expect(page.locator("#target")).to_have_text("castle the")
     finally:
         server.stop()
-
-
-def _key(folder: Any) -> str:
-    import subprocess
-    import sys
-
-    told = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
-                           str(folder / "keys.jsonl")], capture_output=True, text=True, check=True)
-    return told.stdout.split()[-1]
 
 
 def test_long_texts_come_sentence_by_sentence(page, server_process):
@@ -301,10 +295,9 @@ def test_long_texts_come_sentence_by_sentence(page, server_process):
                             TOY_SECONDS="0.2")
     try:
         page.goto(server.url)
-        source(page).fill("der hund schläft. " * 30)
+        source(page).fill("Der hund schläft. " * 30)
         expect(page.locator("#target .sentence").nth(2)).to_be_visible()
-        begun, seen = time.monotonic(), page.locator("#target .sentence").count()
-        assert seen < 30 and time.monotonic() - begun < 4
+        assert page.locator("#target .sentence").count() < 30
         expect(page.locator("#target .sentence")).to_have_count(30)
     finally:
         server.stop()

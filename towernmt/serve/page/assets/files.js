@@ -36,7 +36,7 @@ async function send(files, {source, target}) {
     item.append(progress);
     try {
       const link = document.createElement("a");
-      link.href = await translateFile(file, source, target);
+      link.href = URL.createObjectURL(await translateFile(file, source, target));
       const dot = file.name.lastIndexOf(".");
       link.download = dot > 0 ? `${file.name.slice(0, dot)}.${target}${file.name.slice(dot)}` : `${file.name}.${target}`;
       link.textContent = `Save ${link.download}`;

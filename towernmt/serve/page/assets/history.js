@@ -29,12 +29,11 @@ const off = () => { try { return localStorage.getItem(OFF) === "1"; } catch { re
 /** Note a translation; one that grows out of the last takes its place. */
 export function remember(entry) {
   if (off() || !entry.text.trim() || entry.text.length > LONGEST) return;
-  const entries = read(), last = entries[0];
-  const grown = last && last.time === current && (entry.text.startsWith(last.text) || last.text.startsWith(entry.text));
-  if (last && last.text === entry.text && last.source === entry.source && last.target === entry.target) entries.shift();
-  else if (grown) entries.shift();
+  const others = read().filter(one => !(one.text === entry.text && one.source === entry.source && one.target === entry.target));
+  const last = others[0];
+  if (last?.time === current && (entry.text.startsWith(last.text) || last.text.startsWith(entry.text))) others.shift();
   current = entry.time;
-  write([entry, ...entries].slice(0, MOST));
+  write([entry, ...others].slice(0, MOST));
 }
 
 /** What is typed next is an entry of its own. */

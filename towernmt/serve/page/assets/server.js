@@ -1,10 +1,10 @@
 // Requests to the server: texts as streams of sentences, files, and what to do when it refuses.
 
 const KEY = "towernmt.key";
-let key = stored(sessionStorage) ?? stored(localStorage) ?? "";
+let key = stored("sessionStorage") ?? stored("localStorage") ?? "";
 
 function stored(storage) {
-  try { return storage.getItem(KEY); } catch { return null; }     // the browser may forbid it
+  try { return window[storage].getItem(KEY); } catch { return null; }     // the browser may forbid it
 }
 
 /** Use a key from now on; it is kept for this window, or on this device. */
@@ -85,13 +85,13 @@ export async function translateSentence(body, signal) {
   return answer.translations[0].sentences[0]?.translations ?? [];
 }
 
-/** Where the translation of a file lies. */
+/** The translation of a file. @returns {Promise<Blob>} */
 export async function translateFile(file, source, target) {
   const form = new FormData();
   form.append("file", file);
   form.append("source", source);
   form.append("target", target);
   const {translatedFileUrl} = await (await ask("translate_file", {method: "POST", body: form})).json();
-  const place = new URL(translatedFileUrl);
-  return place.pathname.slice(place.pathname.lastIndexOf("download_file"));     // at the address of this page
+  const place = new URL(translatedFileUrl).pathname;
+  return (await ask(place.slice(place.lastIndexOf("download_file")))).blob();     // at the address of this page
 }
