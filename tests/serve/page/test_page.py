@@ -197,7 +197,7 @@ def test_html_keeps_its_tags(page, toys):
 def test_files_are_dropped_or_chosen_translated_and_saved(page, toys, tmp_path):
     opened(page, toys)
     page.locator("#file").set_input_files([
-        {"name": "brief.txt", "mimeType": "text/plain", "buffer": "der hund\n\ndas haus".encode()},
+        {"name": "brief.txt", "mimeType": "text/plain", "buffer": b"der hund\n\ndas haus"},
         {"name": "picture.png", "mimeType": "image/png", "buffer": b"\x89PNG"}])
     with page.expect_download() as download:
         page.get_by_role("link", name="Save brief.en.txt").click()
@@ -241,7 +241,8 @@ def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(pa
 
 def test_without_storage_it_translates_all_the_same(page, toys):
     page.add_init_script("for (const name of ['localStorage', 'sessionStorage']) "
-                         "Object.defineProperty(window, name, {get() { throw new DOMException('no', 'SecurityError'); }})")
+                         "Object.defineProperty(window, name, {get() { throw new DOMException('no', 'SecurityError'); }"
+                         "})")
     opened(page, toys, "der hund")
     assert shown(page) == "dog the"
 
@@ -315,9 +316,10 @@ def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme
         .filter(one => one.getBoundingClientRect().height < 44).map(one => one.id || one.textContent)""")
     assert small == []
     nameless = page.evaluate("""() => [...document.querySelectorAll('button, select, input:not([hidden]), textarea')]
-        .filter(one => !(one.labels?.length || one.textContent.trim() || one.getAttribute('aria-label'))).map(one => one.id)""")
+        .filter(one => !(one.labels?.length || one.textContent.trim() || one.getAttribute('aria-label')))
+        .map(one => one.id)""")
     assert nameless == []
-    ink, ground = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    ink, ground = page.evaluate("[getComputedStyle(document.body)].flatMap(one => [one.color, one.backgroundColor])")
     assert contrast(ink, ground) > 7
     page.get_by_label("Look").select_option("light" if scheme == "dark" else "dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
