@@ -77,15 +77,18 @@ def aligned(sentence: SourceSentence, text: str, links: Iterable[Link] | None) -
     unspaced = sentence.is_unspaced or is_unspaced(text)
     source = _words([atom.is_word for atom in sentence.atoms], sentence.spaces)
     atoms = _target_atoms(sentence, text, unspaced)
+    there = {atom.stands_for for atom in atoms}
+    sizes = [0 if atom.shield is not None and place not in there else len(atom.text)
+             for place, atom in enumerate(sentence.atoms)]      # a lost stand-in takes no part
     if unspaced:
-        for place, near in _in_proportion([len(atom.text) for atom in sentence.atoms],
-                                          [len(atom.text) for atom in atoms]):
+        for place, near in _in_proportion(sizes, [len(atom.text) for atom in atoms]):
             atoms[near].sources.append(place)
     else:
         target = _words([atom.is_word for atom in atoms], [atom.space for atom in atoms])
         found = [(one, other) for one, other in links or () if one < len(source) and other < len(target)]
         if not found:
-            found = _in_proportion(_sizes(source, sentence.atoms), _sizes(target, atoms))
+            found = _in_proportion([sum(sizes[place] for place in word.atoms) for word in source],
+                                   [sum(len(atoms[place].text) for place in word.atoms) for word in target])
         atoms = _split_copies(sentence, source, atoms, target, found)
         target = _words([atom.is_word for atom in atoms], [atom.space for atom in atoms])
         _link_words(sentence.atoms, atoms, source, target, found)
@@ -139,17 +142,17 @@ def _atoms_of(text: str, number: int, single_letters: bool) -> list[TargetAtom]:
             for one in (piece if single_letters and is_unspaced(piece) else [piece]) if kind != " "]
 
 
-def _sizes(words: Sequence[_Word], atoms: Sequence[Atom] | Sequence[TargetAtom]) -> list[int]:
-    return [1 + sum(len(atoms[place].text) for place in word.atoms) for word in words]
-
-
 def _in_proportion(source: Sequence[int], target: Sequence[int]) -> list[Link]:
-    """Links of things by their sizes: each with the one of the other side that is in its middle's place."""
+    """Links of things by their sizes: each with the one of the other side that is in its middle's place.
+
+    One of the source without a size has none.
+    """
     if not source or not target:
         return []
     near = _middles(target, source)
     linked = set(near)
-    back = [(one, other) for one, other in enumerate(_middles(source, target)) if one not in linked]
+    back = [(one, other) for one, other in enumerate(_middles(source, target))
+            if one not in linked and source[one]]
     return sorted([*((one, other) for other, one in enumerate(near)), *back])
 
 

@@ -21,7 +21,7 @@ BLOCKS = frozenset("""address article aside base blockquote body button caption 
     iframe legend li link main menu meta nav noframes noscript object ol optgroup option p param plaintext pre script
     search section select style summary table tbody td template textarea tfoot th thead title tr ul xmp""".split())
 """Elements that begin a segment; all others, unknown ones too, are within one."""
-KEPT = frozenset("""applet code iframe kbd math noembed noframes object plaintext samp script style svg textarea tt var
+KEPT = frozenset("""applet code iframe kbd math noembed noframes object plaintext samp script style svg tt var
     xmp""".split())
 """Elements that are not translated, as in the translators of browsers."""
 VOID = frozenset("area base br col embed frame hr img input link meta param source track wbr".split())
