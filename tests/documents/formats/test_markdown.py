@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown import open_markdown
 from towernmt.documents.segments import Mark, Segment, Shielded
 
@@ -106,6 +107,12 @@ def test_pages_of_the_manual_translated_by_themselves_are_the_same_bytes(page: P
     document = open_markdown(content)
     assert document.written(document.segments) == content
     assert tags(document.written(capitals(document.segments)).decode()) == tags(content.decode())
+
+
+@pytest.mark.parametrize("content", [b"wort " * 10_000_000, b"[" * 20_000, b"a*\n" * 10_000, b"|a" * 10_000])
+def test_what_parsers_take_very_long_for_is_refused(content: bytes) -> None:
+    with pytest.raises(DataError, match="more than 10000 characters"):
+        open_markdown(content)
 
 
 PIECES = st.sampled_from([

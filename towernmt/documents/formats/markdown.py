@@ -13,12 +13,15 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown_inline import Image, Inline, Unknown
 from towernmt.documents.formats.pieces import Pieces, Place, has_words
 from towernmt.documents.formats.text_file import decoded
 from towernmt.documents.formats.wrapping import NARROWEST, divided, filled, fills, joined
 from towernmt.documents.segments import Mark, Segment, plain_text
 
+LONGEST = 10_000
+"""Characters of a paragraph: the time for one grows with their square."""
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
@@ -45,9 +48,20 @@ class _Blocks:
 
     def __init__(self, text: str) -> None:
         self._lines = _LINE.findall(text)
+        self._check(self._lines)
         self._parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
         self._env: dict[str, Any] = {}
-        self._tokens = self._parser.parse(text, self._env)
+        self._tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, self._env)
+        for token in self._tokens:
+            if token.type == "inline":
+                self._check([token.content], token.map[0] if token.map else 0)
+
+    @staticmethod
+    def _check(texts: Sequence[str], first: int = 0) -> None:
+        """Refuse what takes parsers very long."""
+        for number, text in enumerate(texts, first):
+            if len(text) > LONGEST:
+                raise DataError(f"Line {number + 1} begins a paragraph of more than {LONGEST} characters: divide it.")
 
     def pieces(self) -> Iterator[str | Place]:
         """Places, and what is between them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,15 +61,20 @@ def paired(tags: Sequence[tuple[str, Any] | None]) -> list[tuple[str, int]]:
     """
     made: list[tuple[str, int]] = [("single", number) for number in range(len(tags))]
     opened: list[int] = []
+    there: Counter[Any] = Counter()
     for number, tag in enumerate(tags):
         if tag is None:
             continue
         kind, name = tag
         if kind == "open":
             opened.append(number)
+            there[name] += 1
             continue
-        depth = next((depth for depth in range(len(opened) - 1, -1, -1) if tags[opened[depth]] == ("open", name)), None)
-        if depth is not None:
-            made[opened[depth]], made[number] = ("open", opened[depth]), ("close", opened[depth])
-            del opened[depth:]
+        while there[name]:
+            other = opened.pop()
+            opened_name = (tags[other] or ("", None))[1]
+            there[opened_name] -= 1
+            if opened_name == name:
+                made[other], made[number] = ("open", other), ("close", other)
+                break
     return made
