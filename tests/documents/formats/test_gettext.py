@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
@@ -127,6 +127,7 @@ def test_the_headers_encoding_is_kept() -> None:
         document.written([("“",)])
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"])
                         | st.sampled_from('\\"\n\t \'')), min_size=1, unique=True))
 def test_any_text_comes_back(texts: list[str]) -> None:

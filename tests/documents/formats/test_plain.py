@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
@@ -50,6 +50,7 @@ def test_lines_that_were_not_wrapped_stay_lines() -> None:
     assert document.written(capitals(document.segments)).decode() == text.upper()
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from(" \t\n\r-")),
                 max_size=12), st.sampled_from(["", " ", "\n", "\r\n"]))
 def test_what_is_translated_by_itself_is_the_same_bytes(texts: list[str], between: str) -> None:
@@ -58,6 +59,7 @@ def test_what_is_translated_by_itself_is_the_same_bytes(texts: list[str], betwee
     assert document.written(document.segments) == content
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.text("abcdefgh,.", min_size=1, max_size=12), min_size=1, max_size=60), max_size=5),
        st.integers(40, 90))
 def test_paragraphs_of_any_width_are_the_same_bytes(paragraphs: list[list[str]], width: int) -> None:

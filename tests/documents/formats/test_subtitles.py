@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
@@ -131,6 +131,7 @@ LINES = st.lists(st.text(st.sampled_from("aä,.!?-–<>/ib{}\\&;♪ \t日本語 
     lambda line: line.strip() and "-->" not in line and not line.strip().isdecimal()), min_size=1, max_size=3)
 
 
+@settings(deadline=None)
 @given(st.lists(LINES, max_size=6), st.booleans())
 def test_any_cues_translated_by_themselves_are_the_same_text(cues: list[list[str]], is_vtt: bool) -> None:
     mark = "." if is_vtt else ","
