@@ -36,6 +36,7 @@ class Data:
     """The vocabularies of a corpus."""
 
     directory = "data"
+    validation_sets = ()
     source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
 
     def copy_vocabularies(self, directory: Path) -> None:

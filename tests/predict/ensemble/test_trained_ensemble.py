@@ -34,6 +34,7 @@ class Data:
     """The vocabularies of a corpus."""
 
     directory = "data"
+    validation_sets = ()
 
     def __init__(self, target: list[str] = WORDS) -> None:
         self.source_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
