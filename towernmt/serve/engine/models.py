@@ -94,7 +94,7 @@ class Models:
     def close(self) -> None:
         """Translate what was submitted, and nothing more."""
         for model in self._models.values():
-            model.batcher.close()
+            model.close()
 
 
 def _listed(codes: Sequence[str]) -> str:

@@ -40,7 +40,15 @@ class ServedModel:
         self.model = self._loaded()
         self.loaded = time.time()
         self.batcher = Batcher(self.model.translate, round_size, longest_queue, watch)
-        threading.Thread(target=self._warm_up_further, args=(self.model,), name="warm up", daemon=True).start()
+        self._closing = False
+        self._warming = threading.Thread(target=self._warm_up_further, args=(self.model,), name="warm up", daemon=True)
+        self._warming.start()
+
+    def close(self) -> None:
+        """Translate what was submitted, and nothing more."""
+        self._closing = True
+        self.batcher.close()
+        self._warming.join()
 
     def exchange(self) -> None:
         """Load what is at its place now, and let it translate from the next round on.
