@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -171,15 +172,17 @@ def test_a_column_of_a_table_is_translated() -> None:
 @pytest.mark.thorough
 def test_more_files_than_can_be_open_are_translated() -> None:
     resource = pytest.importorskip("resource", reason="Windows has no such limit")
+    open_now = max(map(int, os.listdir("/proc/self/fd"))) if Path("/proc/self/fd").is_dir() else 100
+    limit = open_now + 100
     Path("many").mkdir()
-    for number in range(120):
-        Path(f"many/{number:03d}").write_text(f"{number} x\n")
+    for number in range(limit + 20):
+        Path(f"many/{number:04d}").write_text(f"{number} x\n")
     former = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, former[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, former[1]))
         run("--input", "many/*", "--output", "back/")
         run("--input", "many/*", "--output", "all", "--workers", "2")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, former)
-    assert Path("back/119").read_text() == " x 119\n" and len(list(Path("back").iterdir())) == 120
-    assert Path("all").read_text() == "".join(f" x {number}\n" for number in range(120))
+    assert Path("back/0119").read_text() == " x 119\n" and len(list(Path("back").iterdir())) == limit + 20
+    assert Path("all").read_text() == "".join(f" x {number}\n" for number in range(limit + 20))
