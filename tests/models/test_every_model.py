@@ -21,7 +21,7 @@ from towernmt.models.limited_outputs import limited_to
 
 
 def marks_of(name: str, number: int) -> list[pytest.MarkDecorator]:
-    if number > 4:
+    if number > 3:
         return [pytest.mark.slow]
     return [pytest.mark.thorough] if number or name != "transformer" else []
 
@@ -98,8 +98,9 @@ def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
 @pytest.mark.parametrize("name, more", [
     ("transformer", {"preprocess": "", "postprocess": "drn", "positions": "learned", "tie_embeddings": "none"}),
     ("transformer", {"positions": "relative", "max_distance": 2, "norm": "rms", "feed_forward": "geglu"}),
-    ("transformer", {"positions": "rotary", "feed_forward": "glu", "tie_embeddings": "target"}),
-    ("rnnsearch, lstm", {"attention": "dot", "layer_norm": True}),
+    pytest.param("transformer", {"positions": "rotary", "feed_forward": "glu", "tie_embeddings": "target"},
+                 marks=pytest.mark.slow),
+    pytest.param("rnnsearch, lstm", {"attention": "dot", "layer_norm": True}, marks=pytest.mark.slow),
     ("seq2seq, fed", {"layer_norm": False}),
     ("convs2s", {"tie_embeddings": "none", "output_size": 5}),
 ])
@@ -206,7 +207,8 @@ def dropout_losses(name: str, seed: int, clocks: list[int]) -> list[float]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["transformer", "seq2seq, fed", "rnnsearch", "convs2s"])
+@pytest.mark.parametrize("name", [
+    "transformer", "seq2seq, fed", pytest.param("rnnsearch", marks=pytest.mark.slow), "convs2s"])
 def test_dropout_is_a_function_of_seed_and_clock_alone(name):
     first, second, again = dropout_losses(name, 1, [0, 1, 0])
     assert first == again
@@ -217,7 +219,7 @@ def test_dropout_is_a_function_of_seed_and_clock_alone(name):
 
 @pytest.mark.parametrize("name, more", [
     ("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"}), ("convs2s", {}),
-    pytest.param("seq2seq, fed", {}, marks=pytest.mark.thorough),
+    pytest.param("seq2seq, fed", {}, marks=pytest.mark.slow),
     pytest.param("rnnsearch", {}, marks=pytest.mark.thorough)])
 def test_bfloat16_stays_close_to_float32_which_parameters_and_gradients_are_in(name, more):
     losses = {}

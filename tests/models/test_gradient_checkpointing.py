@@ -52,12 +52,13 @@ def values(again: bool, precision: str = "float32", **settings):
 
 @pytest.mark.parametrize("settings", [
     {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
-    {"precision": "bfloat16"},
+    pytest.param({"precision": "bfloat16"}, marks=pytest.mark.slow),
     {"decoder_cell": "ssru", "lhuc": True},
     pytest.param({"positions": "relative", "norm": "rms", "feed_forward": "swiglu"}, marks=pytest.mark.slow),
     {"preprocess": "", "postprocess": "drn", "initialization": "deepnorm", "r_drop_alpha": 1.0},
     pytest.param({"guided_alignment_weight": 0.5, "attention_dropout": 0.2}, marks=pytest.mark.slow),
-    {"guided_alignment_weight": 0.5, "guided_alignment_layer": 2, "r_drop_alpha": 1.0},
+    pytest.param({"guided_alignment_weight": 0.5, "guided_alignment_layer": 2, "r_drop_alpha": 1.0},
+                 marks=pytest.mark.slow),
 ], ids=str)
 def test_loss_and_gradients_are_the_same(settings):
     (loss, gradients), size = values(False, encoder_layers=1, **settings)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.thorough
 
 INPUTS = [*tiny.INPUTS, tiny.ALIGNMENT]
 FOUR = ("transformer", "seq2seq", "rnnsearch", "convs2s")
+VARIANTS = [pytest.param(name, marks=[] if name in FOUR else pytest.mark.slow) for name in tiny.MODELS]
 
 
 def missed(attention: np.ndarray, alignment: np.ndarray) -> float:
@@ -57,7 +58,7 @@ def test_a_link_to_a_word_without_any_attention_is_dear_but_not_infinite(graph):
         assert 50 < session.run(loss) < 100
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_training_tower_adds_it_to_the_loss_and_not_to_the_likelihood(graph, name):
     model = tiny.make(name, quiet=True, guided_alignment_weight=0.3)
     with TrainTowerContext("train"):
@@ -99,7 +100,7 @@ def test_the_attention_is_a_distribution_over_the_words_of_the_source_whatever_t
     np.testing.assert_allclose(difference, 0.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_with_guidance_agree_with_finite_differences_and_ignore_padding(graph, name):
     more = {"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {}
     model = tiny.make(name, quiet=True, guided_alignment_weight=0.7, lhuc=True, **tiny.FACTORS, **more)

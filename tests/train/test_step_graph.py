@@ -103,7 +103,8 @@ def test_a_step_makes_no_dense_one_hot_and_copies_nothing_by_python() -> None:
 
 
 @pytest.mark.parametrize(("precision", "again", "most"), [
-    ("float32", False, 14.0), ("bfloat16", False, 11.7), ("float32", True, 5.4)])     # MiB
+    ("float32", False, 14.0), ("float32", True, 5.4),   # MiB
+    pytest.param("bfloat16", False, 11.7, marks=pytest.mark.slow)])
 def test_a_step_needs_no_more_memory_than_it_did(precision: str, again: bool, most: float) -> None:
     found = estimate(16, 32, precision, again)
     assert found.unknown == []
@@ -129,7 +130,8 @@ def test_what_lives_at_once_is_counted_once(graph: Any) -> None:
     assert 4000 + 8000 <= found.peak < 12100        # and some constants
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", [
+    pytest.param("float32", marks=pytest.mark.slow), pytest.param("bfloat16", marks=pytest.mark.slow), "float16"])
 def test_everything_could_be_placed_on_a_gpu(precision: str, graph: Any) -> None:
     build_step(1, 1, precision)
     bodies = [function.graph for function in graph._functions.values()]     # of what float16 updates under a condition

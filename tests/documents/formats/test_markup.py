@@ -194,8 +194,8 @@ def test_a_file_keeps_its_encoding() -> None:
         open_html(b"\xff\xfe")
 
 
-N = 100_000
-HOSTILE = {"bare": "<" * 10_000_000, "begun": "<a " * N, "nested": "<b>" * N + "x y" + "</b>" * N,
+N = 30_000
+HOSTILE = {"bare": "<" * 3_000_000, "begun": "<a " * N, "nested": "<b>" * N + "x y" + "</b>" * N,
            "blocks": "<div>" * N + "x", "ends": "</b>" * N, "quotes": '<a b="' * N,
            "quoted": '<a b=">" ' * N, "comments": "<!--" * N,
            "sections": "<![CDATA[" * N, "declared": "<!DOCTYPE [" * N, "entities": "&a" * N, "scripts": "<script>" * N,
@@ -209,7 +209,7 @@ def test_hostile_markup_takes_little_time(name: str) -> None:
     begun = time.process_time()
     for document in (HtmlDocument(HOSTILE[name]), XmlDocument(HOSTILE[name])):
         document.text(translate_segments(document.segments, fakes.without_links, "de"))
-    assert time.process_time() - begun < 20
+    assert time.process_time() - begun < 10
 
 
 def test_more_tags_than_anybody_writes_are_refused() -> None:
