@@ -63,7 +63,7 @@ def test_towers_use_no_layers_that_break_the_rules_of_tower_functions() -> None:
 
 ORDER = (("core",), ("dataflow",), ("input_source", "models"), ("check",), ("optim",), ("cluster",), ("checkpoint",),
          ("predict",), ("export",), ("engines",), ("package",), ("callbacks",), ("train",), ("run",), ("importing",),
-         ("elastic",), ("tune",), ("curves",), ("documents",), ("serve",), ("cli",))
+         ("chosen",), ("elastic",), ("tune",), ("curves",), ("documents",), ("serve",), ("cli",))
 """The folders, each importing only from those before it; ARCHITECTURE.md says it in words."""
 LEVEL = {folder: level for level, folders in enumerate(ORDER) for folder in folders}
 

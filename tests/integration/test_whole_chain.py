@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from towernmt.core.settings import load_yaml
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
 
@@ -102,3 +105,21 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
     assert "Copying the most similar training pair: BLEU 100.00" in result.output    # test is in train here
     assert result.output.count("translation  ") >= 3
     assert "How it went:  run/curves.png" in result.output or "pip install 'towernmt[plot]'" in result.output
+
+
+@pytest.mark.processes
+def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus, start, tmp_path):
+    command = ["train", "--data", corpus.prepared, "--logdir", tmp_path / "run", "--defaults", "chosen", "--set",
+               "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]
+    result = start(*command, "train.steps=10").wait()
+    assert result.status == 0, result.text
+    assert "Chosen: schedule.name=budget, as the rate falls to the end that train.steps sets." in result.text
+    assert "data.batch_tokens=512" not in result.text
+    told = yaml.safe_load((tmp_path / "run" / "chosen.yaml").read_text())
+    saved = load_yaml(tmp_path / "run" / "settings.yaml")
+    assert told["train.clip_norm"]["value"] == saved["train.clip_norm"] == 1.0
+    assert all(saved[key] == choice["value"] for key, choice in told.items() if key != "--towers")
+    assert saved["data.batch_tokens"] == 256 and "data.batch_tokens" not in told
+    again = start(*command, "train.steps=20").wait()
+    assert again.status == 0 and "Chosen:" not in again.text, again.text
+    assert load_yaml(tmp_path / "run" / "settings.yaml") == {**saved, "train.steps": 20}

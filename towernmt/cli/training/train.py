@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", metavar="PATH",
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: what corpora.yaml says, or the run's)")
+    parser.add_argument("--defaults", choices=("fixed", "chosen"), default="fixed",
+                        help="what a new run has where nothing is set: the defaults of --help-settings, or values that "
+                             "are chosen from the corpus, the limit and this machine, each told with its reason")
     add_run_arguments(parser)
     add_workers_options(parser)
 
@@ -61,8 +64,14 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
     settings = settings_of(options)
     if wants_workers(options):
+        if options.defaults == "chosen":
+            raise SettingsError("--defaults chosen looks at one machine, and --workers may have more: leave one out.")
         return train_with_workers(options, settings, training_data(options), gpu_numbers(options.gpu))
-    status = train_prepared(options, training_data(options), settings)
+    data = training_data(options)
+    if options.defaults == "chosen" and _run_of(options) is None:
+        status = train_chosen(options, data, settings)
+    else:
+        status = train_prepared(options, data, settings)
     if status == 0:
         print(next_command(options.logdir))
     return status
@@ -93,9 +102,39 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)
 
 
+def train_chosen(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
+    """Begin a run whose settings are chosen, but for those of the command line."""
+    from towernmt.chosen.circumstances import circumstances_of
+    from towernmt.chosen.product_rates import product_rates
+    from towernmt.chosen.record import ChosenRecord
+    from towernmt.chosen.rules import choose, choose_towers
+    from towernmt.core.terminal.terminal_log import mend_terminal
+    from towernmt.run.launch import train
+
+    mend_terminal(verbose=options.verbose)
+    gpus = gpu_numbers(options.gpu)
+    circumstances = circumstances_of(data, gpus, product_rates())
+    settings, choices = choose(settings, circumstances, given_settings(options, settings))
+    if gpus is None and options.towers is None:
+        choices.append(choose_towers(settings, circumstances))
+        options.towers = choices[-1].value
+    return train(settings, data, options.logdir, gpus, options.towers,
+                 callbacks_before=lambda: [ChosenRecord(choices, Path(options.logdir))])
+
+
+def given_settings(options: argparse.Namespace, settings: Settings) -> set[str]:
+    """The dotted keys that the command line sets: by --preset, --config and --set."""
+    from towernmt.models import settings_and_presets
+
+    given = {f"model.{name}" for name in settings_and_presets(settings.architecture)[1].get(options.preset or "", ())}
+    for origin, values in _values_of(options):
+        given |= set(former_settings(settings).translated(values, all_keys(settings), origin))
+    return given
+
+
 def settings_of(options: argparse.Namespace) -> Settings:
     """Defaults (or the preset), then the run's saved settings, then --config, then --set."""
-    from towernmt.run.settings import FACTS, default_settings
+    from towernmt.run.settings import default_settings
 
     run = _run_of(options)
     if run is not None:
@@ -105,13 +144,20 @@ def settings_of(options: argparse.Namespace) -> Settings:
             settings.model = _keep_vocabulary_sizes(preset, settings.model)
     else:
         settings = default_settings(options.model or "transformer", options.preset)
+    for origin, values in _values_of(options):
+        settings = with_user_settings(settings, values, origin)
+    return settings
+
+
+def _values_of(options: argparse.Namespace) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What --config and --set give: where from, and dotted keys to values."""
     if options.config:
         from towernmt.checkpoint.provenance import without_provenance
+        from towernmt.run.settings import FACTS
 
         content = without_provenance(load_yaml(Path(options.config)))       # which may be the settings.yaml of a run
-        content = {key: value for key, value in content.items() if key not in FACTS}
-        settings = with_user_settings(settings, content, options.config)
-    return with_user_settings(settings, parse_assignments(options.assignments))
+        yield options.config, {key: value for key, value in content.items() if key not in FACTS}
+    yield "--set", parse_assignments(options.assignments)
 
 
 def with_user_settings(settings: Settings, values: Mapping[str, Any], origin: str = "--set") -> Settings:

@@ -62,6 +62,7 @@ class PreparedData:
         manifest: settings, inputs, shards and notes, as `prepare` wrote them.
         source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
         pairs: number of pairs in all blocks.
+        target_tokens: of all pairs, without EOS.
         num_blocks: number of blocks (shards).
         length_ratio: mean over the pairs of source tokens / target tokens.
         has_alignments: whether the pairs have alignments.
@@ -85,6 +86,7 @@ class PreparedData:
         self._verified: set[int] = set()
         self._lock = threading.Lock()
         self.pairs = sum(shard.pairs for shard in self._shards)
+        self.target_tokens = sum(shard.target_tokens for shard in self._shards)
         self.num_blocks = len(self._shards)
         self.length_ratio = self._manifest.length_ratio
         self.has_alignments = any(shard.links is not None for shard in self._shards)

@@ -1,0 +1,134 @@
+"""Which settings are chosen, in circumstances that are written out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from towernmt.chosen.circumstances import Circumstances, parameters_in_products
+from towernmt.chosen.product_rates import ProductRates
+from towernmt.chosen.rules import RULES, choose, choose_towers, round_down
+from towernmt.core.settings import apply_overrides, flatten
+from towernmt.run.settings import Settings, default_settings
+
+SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
+TATOEBA = Circumstances(target_tokens=1_650_000, vocabulary=8000, validation_pairs=1000, gpus=0, processors=2,
+                        bfloat16=True, rates=FAST)
+
+
+def chosen(at: Circumstances, model: str = "transformer", preset: str | None = None, **given: Any) -> dict[str, Any]:
+    """All settings, with those that were chosen where they are not given; a key's dots are two underscores."""
+    keys = {key.replace("__", "."): value for key, value in given.items()}
+    settings, _ = choose(apply_overrides(default_settings(model, preset), keys), at, set(keys))
+    return flatten(settings)
+
+
+def test_half_an_hour_on_a_corpus_of_some_megabytes():
+    found = chosen(TATOEBA, train__minutes=30)
+    assert found["train.precision"] == "bfloat16"
+    assert found["data.batch_tokens"] == 1024
+    assert found["optimizer.learning_rate"] == 0.002
+    assert found["schedule.name"] == "budget"
+    assert 100 <= found["schedule.warmup_steps"] <= 1000
+    assert found["validation.steps"] == found["checkpoint.steps"] == 0
+    assert found["validation.minutes"] == found["checkpoint.minutes"] == 3
+    assert found["validation.sentences"] == 500
+    assert found["train.stop_patience"] == 0
+
+
+def test_what_is_set_stays_and_what_depends_on_it_follows():
+    found = chosen(TATOEBA, train__minutes=30, train__precision="float32", data__batch_tokens=4096, train__clip_norm=0)
+    assert (found["train.precision"], found["data.batch_tokens"], found["train.clip_norm"]) == ("float32", 4096, 0)
+    assert found["schedule.warmup_steps"] < chosen(TATOEBA, train__minutes=30)["schedule.warmup_steps"]
+
+
+@pytest.mark.parametrize(("at", "precision"), [
+    (TATOEBA, "bfloat16"),
+    (dataclasses.replace(TATOEBA, rates=SLOW), "float32"),
+    (dataclasses.replace(TATOEBA, rates=None), "float32"),
+    (dataclasses.replace(TATOEBA, bfloat16=False), "float32"),      # emulated: the measurement alone is not believed
+])
+def test_bfloat16_is_taken_where_it_is_faster(at, precision):
+    assert chosen(at)["train.precision"] == precision
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(300_000, 512), (1_500_000, 1024), (20_000_000, 2048),
+                                               (200_000_000, 4096), (None, 4096)])
+def test_little_text_has_small_batches(tokens, batch):
+    assert chosen(dataclasses.replace(TATOEBA, target_tokens=tokens))["data.batch_tokens"] == batch
+
+
+def test_a_gpu_has_the_batch_of_4096():
+    assert chosen(dataclasses.replace(TATOEBA, gpus=1))["data.batch_tokens"] == 4096
+
+
+@pytest.mark.parametrize(("limit", "schedule"), [
+    ({"train__steps": 1000}, "budget"), ({"train__minutes": 5}, "budget"),
+    ({"train__epochs": 3}, "inverse_square_root"), ({}, "inverse_square_root")])
+def test_the_rate_falls_to_an_end_that_is_known(limit, schedule):
+    assert chosen(TATOEBA, **limit)["schedule.name"] == schedule
+
+
+def test_warm_up_is_a_twentieth_of_the_steps():
+    assert chosen(TATOEBA, train__steps=1000)["schedule.warmup_steps"] == 50
+    assert chosen(TATOEBA, train__steps=1_000_000)["schedule.warmup_steps"] == 4000
+
+
+@pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
+def test_dropout_grows_with_the_passes(epochs, dropout):
+    found = chosen(TATOEBA, train__epochs=epochs)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+def test_passes_are_counted_by_the_nearest_limit():
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000)
+    settings = apply_overrides(default_settings(), {"train.steps": 100, "data.batch_tokens": 2000, "train.epochs": 5})
+    assert at.passes(settings) == 2
+    assert at.passes(apply_overrides(settings, {"train.steps": 1000})) == 5
+    assert at.passes(default_settings()) is None
+
+
+def test_a_run_without_an_end_has_patience():
+    assert chosen(TATOEBA)["train.stop_patience"] == 10
+    assert chosen(TATOEBA, train__epochs=1)["train.stop_patience"] == 0
+    assert chosen(dataclasses.replace(TATOEBA, validation_pairs=0))["train.stop_patience"] == 0
+
+
+def test_without_validation_text_nothing_is_chosen_of_it():
+    found = chosen(dataclasses.replace(TATOEBA, validation_pairs=0), train__minutes=30)
+    assert found["validation.minutes"] == 0 and found["checkpoint.minutes"] == 3
+
+
+@pytest.mark.parametrize("model", ["convs2s", "rnnsearch", "seq2seq"])
+def test_the_other_architectures_keep_their_rate_and_clip_gradients(model):
+    found = chosen(TATOEBA, model, train__minutes=15)
+    assert (found["optimizer.learning_rate"], found["train.clip_norm"]) == (0.001, 1)
+
+
+def test_a_wide_transformer_has_a_lower_rate():
+    assert chosen(TATOEBA, preset="base")["optimizer.learning_rate"] == 0.0007
+
+
+@pytest.mark.parametrize(("at", "preset", "towers"), [
+    (TATOEBA, "tiny", 2), (TATOEBA, "base", 1), (dataclasses.replace(TATOEBA, processors=1), "tiny", 1)])
+def test_two_towers_for_small_models_where_there_are_processors(at, preset, towers):
+    assert choose_towers(default_settings("transformer", preset), at).value == towers
+
+
+def test_the_size_of_a_model_is_that_of_its_parameters():
+    """7.6 million: the preset `tiny` with a joint vocabulary of 8,000, as docs/notes/measurements.md counts them."""
+    assert parameters_in_products(default_settings().model, 8000) == pytest.approx(7.6e6, rel=0.05)
+
+
+def test_every_choice_has_a_reason_and_every_rule_its_evidence():
+    settings, choices = choose(apply_overrides(default_settings(), {"train.minutes": 30}), TATOEBA, {"train.minutes"})
+    assert isinstance(settings, Settings) and len({choice.key for choice in choices}) == len(choices) >= 12
+    assert all(len(choice.reason) > 10 for choice in choices)
+    assert all(rule.__doc__ for rule in RULES)
+
+
+@pytest.mark.parametrize(("number", "rounded"), [(7, 7), (99, 99), (123, 120), (8149, 8100)])
+def test_rounding(number, rounded):
+    assert round_down(number) == rounded

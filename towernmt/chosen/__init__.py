@@ -1,0 +1,1 @@
+"""Settings that nobody has set: chosen from corpus, limit and machine, each with its reason."""

@@ -1,0 +1,93 @@
+"""What settings are chosen by: the corpus, the limit of the training, the model, and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from towernmt.chosen.product_rates import ProductRates
+from towernmt.core.machine.processor import has_fast_bfloat16, processors
+from towernmt.dataflow.order.training_data import TrainingData
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.run.settings import Settings
+
+SHARE = 0.5
+"""Of the machine's rate of products in float32, what training reaches (docs/notes/performance.md: 0.35 to 0.8)."""
+BFLOAT16 = 1.5
+"""How many times as fast training is in bfloat16 where it is chosen (docs/notes/performance.md: 1.4 to 2.2)."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What is known before training begins.
+
+    Attributes:
+        target_tokens: of a pass over the corpus, with EOS; None: not known, as of a stream.
+        vocabulary: tokens of the target side.
+        validation_pairs: of the first validation set.
+        gpus: how many are used.
+        processors: that this process may use.
+        bfloat16: whether the device multiplies bfloat16 in hardware.
+        rates: of products; None: not measured.
+    """
+
+    target_tokens: int | None
+    vocabulary: int
+    validation_pairs: int
+    gpus: int
+    processors: int
+    bfloat16: bool
+    rates: ProductRates | None
+
+    def passes(self, settings: Settings) -> float | None:
+        """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""
+        limits = [limit for limit in (self._passes_of_steps(settings), self._passes_of_minutes(settings),
+                                      float(settings.train.epochs) or None) if limit is not None]
+        return min(limits, default=None)
+
+    def _passes_of_steps(self, settings: Settings) -> float | None:
+        if not settings.train.steps or not self.target_tokens or settings.data.batch_type != "target":
+            return None
+        return settings.train.steps * settings.train.update_cycle * settings.data.batch_tokens / self.target_tokens
+
+    def _passes_of_minutes(self, settings: Settings) -> float | None:
+        speed = self.tokens_per_second(settings)
+        if not settings.train.minutes or not self.target_tokens or speed is None:
+            return None
+        return settings.train.minutes * 60 * speed / self.target_tokens
+
+    def tokens_per_second(self, settings: Settings) -> float | None:
+        """About how many target tokens training takes a second: right within a factor of two. None: not known."""
+        if self.rates is None or settings.model is None:
+            return None
+        faster = BFLOAT16 if settings.train.precision == "bfloat16" else 1.0
+        return SHARE * faster * self.rates.float32 / (6.0 * parameters_in_products(settings.model, self.vocabulary))
+
+
+def parameters_in_products(model: object, vocabulary: int) -> float:
+    """About how many parameters a target token is multiplied with, a source token for each target token included.
+
+    Args:
+        model: settings of a model. What is no Transformer is taken for one of the preset `tiny`.
+        vocabulary: tokens of the target side.
+    """
+    depth, filters, encoder, decoder = (
+        getattr(model, name, usual) for name, usual in (
+            ("hidden_size", 256), ("filter_size", 1024), ("encoder_layers", 3), ("decoder_layers", 3)))
+    if not hasattr(model, "filter_size"):
+        depth, filters, encoder, decoder = 256, 1024, 3, 3
+    layers = encoder * (4 * depth + 2 * filters) + decoder * (8 * depth + 2 * filters)
+    return float(depth * (layers + vocabulary))
+
+
+def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: ProductRates | None) -> Circumstances:
+    """The circumstances of a training on this machine.
+
+    Args:
+        gpus: the numbers of those used; None: the processors are.
+    """
+    prepared = data if isinstance(data, PreparedData) else None
+    return Circumstances(
+        target_tokens=prepared.target_tokens + prepared.pairs if prepared else None,
+        vocabulary=len(data.target_vocabulary), validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
+        processors=processors(), bfloat16=bool(gpus) or has_fast_bfloat16(), rates=rates)

@@ -1,0 +1,81 @@
+"""How fast this machine multiplies matrices in float32 and in bfloat16, measured within seconds.
+
+It is measured in a process of its own: TensorFlow's first session decides a process's threads, and keeps a GPU's
+memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from towernmt.core.tf_compat import tf, tf1
+
+SIZES = (1024, 512, 512)
+"""A product of tokens and depths that a small model has."""
+PRODUCTS = 16
+"""In one run, so that its beginning does not count."""
+SECONDS = 1.5
+"""Of measuring, behind the first runs."""
+LIMIT = 60
+"""Seconds that the whole measurement may take."""
+
+
+@dataclass(frozen=True)
+class ProductRates:
+    """Operations a second of matrix products; an addition and a multiplication are two."""
+
+    float32: float
+    bfloat16: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast bfloat16 is."""
+        return self.bfloat16 / self.float32
+
+
+def product_rates() -> ProductRates | None:
+    """The rates of the device that TensorFlow takes; None: they could not be measured."""
+    command = [sys.executable, "-m", "towernmt.chosen.product_rates"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
+        return ProductRates(**json.loads(done.stdout.splitlines()[-1]))
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
+        return None
+
+
+def measure() -> ProductRates:
+    """The rates of this process: of each precision the best of runs in turn, since other programs may be busy."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        runs = {precision: _products(session, precision) for precision in ("float32", "bfloat16")}
+        best = dict.fromkeys(runs, float("inf"))
+        for run in runs.values():
+            run()
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            for precision, run in runs.items():
+                begun = time.perf_counter()
+                run()
+                best[precision] = min(best[precision], time.perf_counter() - begun)
+    rows, depth, width = SIZES
+    return ProductRates(**{name: 2.0 * rows * depth * width * PRODUCTS / seconds for name, seconds in best.items()})
+
+
+def _products(session: Any, precision: str) -> Callable[[], Any]:
+    """A run of products, each of the one before; their elements stay what they are."""
+    rows, depth, width = SIZES
+    value = tf1.placeholder(tf.float32, [])
+    left, right = (tf.cast(tf.fill(shape, value), precision) for shape in ([rows, depth], [depth, width]))
+    for _ in range(PRODUCTS):
+        left = tf.matmul(left, right)
+    run = session.make_callable(tf.cast(left[0, 0], tf.float32), [value])
+    return lambda: run(1 / depth)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(measure())))

@@ -1,0 +1,163 @@
+"""The rules by which settings are chosen, each with its evidence. A rule gives the values, and why.
+
+What a user sets is not chosen, and what depends on it follows it: the rules act one after the other, each on the
+settings so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+from towernmt.chosen.circumstances import Circumstances
+from towernmt.core.settings import all_keys, apply_overrides
+from towernmt.run.settings import Settings
+
+
+class Choice(NamedTuple):
+    """A setting that was chosen.
+
+    Attributes:
+        key: dotted.
+        value: of the setting.
+        reason: the end of a sentence: "because ...".
+    """
+
+    key: str
+    value: Any
+    reason: str
+
+
+Rule = Callable[[Settings, Circumstances], Iterator[Choice]]
+
+
+def precision(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """bfloat16 where it is measured to be faster.
+
+    The loss is that of float32 (docs/notes/measurements.md, "bfloat16 beside float32"). At less than 1.2 times the rate
+    of products, the casts of a step may take the gain away.
+    """
+    if at.rates is None:
+        return
+    if at.bfloat16 and at.rates.gain >= 1.2:
+        yield Choice("train.precision", "bfloat16", f"products are {at.rates.gain:.1f} times as fast as in float32")
+
+
+def batch(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """Small batches for little text, since the number of updates is what a small budget lacks.
+
+    512 is what the example takes for the 0.3 million tokens of the default corpus, 1,024 was taken for the 1.5 million
+    of Tatoeba (docs/notes/measurements.md). On a GPU smaller batches than 4,096 save no time.
+    """
+    if settings.data.batch_type != "target" or at.target_tokens is None or at.gpus:
+        return
+    size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
+                 if at.target_tokens < tokens), 4096)
+    yield Choice("data.batch_tokens", size, f"a pass has {at.target_tokens / 1e6:.1f} million target tokens")
+
+
+def learning_rate(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """The peak by architecture and depth.
+
+    0.002 for a Transformer of 256, 0.001 with clipped gradients for the others (docs/notes/measurements.md, "The four
+    architectures"); 0.0007 for one of 512 and 0.0005 for one of 1,024 are those of Ott et al. 2018 ("Scaling neural
+    machine translation").
+    """
+    depth = getattr(settings.model, "hidden_size", 256)
+    if settings.architecture == "transformer":
+        rate = 0.002 if depth <= 256 else 0.0007 if depth <= 512 else 0.0005
+        yield Choice("optimizer.learning_rate", rate, f"the Transformer has a depth of {depth}")
+    yield Choice("train.clip_norm", 1.0, "a single bad batch must not undo what was learnt")
+
+
+def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """A rate that falls to the end of the run, if the end is known (Li et al. 2020, "Budgeted training").
+
+    With it, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
+    """
+    if settings.train.steps or settings.train.minutes:
+        limit = "train.minutes" if settings.train.minutes else "train.steps"
+        yield Choice("schedule.name", "budget", f"the rate falls to the end that {limit} sets")
+        if settings.train.steps and not settings.train.minutes:
+            yield Choice("schedule.warmup_steps", max(1, min(4000, settings.train.steps // 20)),
+                         "a twentieth of train.steps")
+        elif speed := at.tokens_per_second(settings):
+            updates = int(settings.train.minutes * 60 * speed / settings.data.batch_tokens)
+            yield Choice("schedule.warmup_steps", round_down(max(50, min(4000, updates // 20))),
+                         f"a twentieth of about {round_down(updates):,} updates")
+
+
+def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """More dropout the more often each pair is seen.
+
+    0.1 was taken for 4 passes over Tatoeba (docs/notes/measurements.md), and 0.3 is that of Araabi and Monz 2020
+    ("Optimizing Transformer for low-resource neural machine translation"), who train until nothing is gained. What lies
+    between them is a guess.
+    """
+    passes = at.passes(settings)
+    if passes is None or not hasattr(settings.model, "residual_dropout"):
+        return
+    share = next(share for most, share in ((20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < most)
+    for name in ("residual_dropout", "embedding_dropout"):
+        yield Choice(f"model.{name}", share, f"each pair is seen about {passes:.2g} times")
+
+
+def validation(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """Ten validations and checkpoints in a run whose limit in minutes is known: each costs its share of the time."""
+    minutes = settings.train.minutes
+    if not minutes:
+        return
+    every = max(1.0, round(minutes / 10, 1))
+    yield Choice("checkpoint.steps", 0, "checkpoints follow the clock")
+    yield Choice("checkpoint.minutes", every, "ten in the run's time")
+    if at.validation_pairs:
+        yield Choice("validation.steps", 0, "validations follow the clock")
+        yield Choice("validation.minutes", every, "ten in the run's time")
+        if at.validation_pairs > 500 and minutes < 120:
+            yield Choice("validation.sentences", 500, "a short run has little time for more")
+
+
+def stopping(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """An end for a run without one: training past the best score is time lost."""
+    train = settings.train
+    if at.validation_pairs and not (train.steps or train.minutes or train.epochs):
+        yield Choice("train.stop_patience", 10, "the run has no other end")
+
+
+def choose_towers(settings: Settings, at: Circumstances) -> Choice:
+    """How many towers on the processors: they change no number, but take time or save it.
+
+    Two on the processors for a model of at most 256: 0.96 to 1.15 times as fast as one (docs/notes/performance.md), and
+    no faster for larger ones.
+    """
+    depth = getattr(settings.model, "hidden_size", 512)
+    if at.processors > 1 and depth <= 256:
+        return Choice("--towers", 2, f"there are {at.processors} processors, and the model has a depth of {depth}")
+    return Choice("--towers", 1, "a second would save no time")
+
+
+RULES: tuple[Rule, ...] = (precision, batch, learning_rate, schedule, dropout, validation, stopping)
+"""In the order in which they act."""
+
+
+def choose(settings: Settings, at: Circumstances, given: Collection[str]) -> tuple[Settings, list[Choice]]:
+    """The settings with those chosen that nobody has set.
+
+    Args:
+        given: dotted keys that the user has set.
+    Returns:
+        the settings, and what was chosen, values that are the defaults included.
+    """
+    known, taken = set(all_keys(settings)), []
+    for rule in RULES:
+        for choice in list(rule(settings, at)):
+            if choice.key in known and choice.key not in given:
+                settings = apply_overrides(settings, {choice.key: choice.value}, "chosen")
+                taken.append(choice)
+    return settings, taken
+
+
+def round_down(number: int) -> int:
+    """A number with its first two digits."""
+    unit = 10 ** max(0, len(str(number)) - 2)
+    return number // unit * unit
