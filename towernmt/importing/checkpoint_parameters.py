@@ -1,13 +1,34 @@
-"""The parameters in a checkpoint of TensorFlow's that another program wrote."""
+"""A checkpoint of TensorFlow's that another program wrote: where it is, and the parameters in it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-from towernmt.core.errors import CheckpointError
+from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf
 from towernmt.importing.parameters import Parameters
+
+
+def checkpoint_prefix(path: Path, system: str) -> Path:
+    """The prefix of the checkpoint that a directory's file `checkpoint` names, or `path` if it is one.
+
+    Args:
+        system: that wrote it, for the message.
+    Raises:
+        SettingsError: there is none.
+    """
+    if Path(f"{path}.index").is_file():
+        return path
+    listed = path / "checkpoint"
+    lines = listed.read_text(encoding="utf-8", errors="replace").splitlines() if listed.is_file() else []
+    for line in lines:
+        if line.startswith("model_checkpoint_path:"):
+            prefix = path / Path(line.partition(":")[2].strip().strip('"')).name
+            if Path(f"{prefix}.index").is_file():
+                return prefix
+    raise SettingsError(f"{path}: there is no checkpoint of {system}: name the directory with the file `checkpoint`, "
+                        "or the prefix of one, such as model.ckpt-10000.")
 
 
 def open_checkpoint(prefix: Path, name_of: Callable[[str], str]) -> Parameters:

@@ -36,6 +36,8 @@ FORMATS: dict[str, ForeignFormat] = {
                             "towernmt.importing.marian.reader:read"),
     "opennmt-tf": ForeignFormat("OpenNMT-tf's configuration (.yml), or its directory or prefix of checkpoints",
                                 "towernmt.importing.opennmt_tf.reader:read"),
+    "thumt": ForeignFormat("THUMT's directory or prefix of checkpoints of its TensorFlow branch, with transformer.json",
+                           "towernmt.importing.thumt.reader:read"),
 }
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files.strict_yaml import load_strict
+from towernmt.importing.checkpoint_parameters import checkpoint_prefix
 from towernmt.importing.foreign_model import ImportRequest
 
 _MODEL_KEYS = ("model", "sp_model_path", "sp_model")
@@ -61,8 +62,9 @@ def find_files(request: ImportRequest) -> OpenNMTFiles:
     found = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
                                           for name in named)
     beam = (config.get("params") or {}).get("beam_width")
-    return OpenNMTFiles(_checkpoint(path), (found[0], found[1]), request.pieces or _pieces(request.path, folders, data),
-                        _source_end(request.path, data), beam if isinstance(beam, int) and beam > 0 else None)
+    return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (found[0], found[1]),
+                        request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data),
+                        beam if isinstance(beam, int) and beam > 0 else None)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -81,21 +83,6 @@ def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
             return place
     raise SettingsError(f"{origin}: {what} ({name}) is not there: it is looked for beside the configuration and in "
                         "model_dir.")
-
-
-def _checkpoint(path: Path) -> Path:
-    """The prefix of the checkpoint that a directory's file `checkpoint` names, or `path` if it is one."""
-    if Path(f"{path}.index").is_file():
-        return path
-    listed = path / "checkpoint"
-    lines = listed.read_text(encoding="utf-8", errors="replace").splitlines() if listed.is_file() else []
-    for line in lines:
-        if line.startswith("model_checkpoint_path:"):
-            prefix = path / Path(line.partition(":")[2].strip().strip('"')).name
-            if Path(f"{prefix}.index").is_file():
-                return prefix
-    raise SettingsError(f"{path}: there is no checkpoint of OpenNMT-tf: name the directory with the file `checkpoint`, "
-                        "the prefix of one (ckpt-10000), or the configuration.")
 
 
 def _pieces(origin: Path, folders: list[Path], data: Mapping[str, Any]) -> tuple[Path, Path] | None:
