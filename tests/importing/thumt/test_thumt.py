@@ -148,7 +148,7 @@ class Reference:
             part = slice(head * size, (head + 1) * size)
             for i, q in enumerate(query[:, part]):
                 seen = range(i + 1) if causal else range(len(key))
-                far = [min(max(j - i, -DISTANCE), DISTANCE) + DISTANCE for j in seen]
+                far = [min(max(i - j, -DISTANCE), DISTANCE) + DISTANCE for j in seen]
                 ks = [key[j, part] + (keys[far[j]] if keys is not None else 0) for j in seen]
                 vs = [value[j, part] + (values[far[j]] if values is not None else 0) for j in seen]
                 scores = np.array([q @ k for k in ks]) / math.sqrt(size)
@@ -183,7 +183,7 @@ def test_an_imported_model_gives_the_probabilities_of_thumts_formulas(tmp_path: 
 
 
 @pytest.mark.thorough
-def test_an_imported_model_is_packaged_and_translates_the_same(tmp_path: Path) -> None:
+def test_an_imported_model_is_packaged_and_exported_and_translates_the_same(tmp_path: Path) -> None:
     from towernmt.cli.main import main
     from towernmt.predict.translator import Translator
 
@@ -194,7 +194,12 @@ def test_an_imported_model_is_packaged_and_translates_the_same(tmp_path: Path) -
                  "CC0-1.0"]) == 0
     assert zipfile.is_zipfile(package)
     lines = ["s3 s1 s7", "s5 s5", "nobody"]
-    assert Translator(package).translate(lines) == Translator(run).translate(lines)
+    expected = Translator(run).translate(lines)
+    assert Translator(package).translate(lines) == expected
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+    assert main(["translate", "--model", str(package), "--engine", "ctranslate2", "--input", str(tmp_path / "lines"),
+                 "--output", str(tmp_path / "translations")]) == 0
+    assert (tmp_path / "translations").read_text().splitlines() == expected
 
 
 def test_settings_and_search_are_those_of_its_hyper_parameters(tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def _layer(parameters: Parameters, s: TransformerSettings, stack: str, number: i
     place = f"{theirs}/self_attention"
     made = _self_attention(parameters, s, f"{place}/multihead_attention").self_attention(f"{ours}/self_attention")
     made |= _norms(parameters, s, f"{ours}/self_attention", place)
-    if s.positions == "relative":
+    if s.positions == "relative":       # THUMT's distance is that of the query from the key, ours that of the key
         rows = (2 * s.max_distance + 1, s.hidden_size // s.heads)
         made |= {f"{ours}/self_attention/relative_{name}": parameters.take(
-            f"{place}/multihead_attention/rpr_{name[0]}", *rows) for name in ("keys", "values")}
+            f"{place}/multihead_attention/rpr_{name[0]}", *rows)[::-1] for name in ("keys", "values")}
     if stack == "decoder":
         place = f"{theirs}/encdec_attention"
         made |= _cross_attention(parameters, s, f"{place}/multihead_attention").cross_attention(
