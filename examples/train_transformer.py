@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nearest import nearest_translations
 
+from towernmt.chosen.product_rates import faster_precision
 from towernmt.cli.main import run_command
 from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared
 from towernmt.core.errors import SettingsError
@@ -75,8 +76,6 @@ def run(options: argparse.Namespace) -> int:
 
 def use_default_corpus(options: argparse.Namespace) -> None:
     """Point the options at the default corpus, and at settings that suit it."""
-    from towernmt.core.machine.processor import has_fast_bfloat16
-
     print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
           flush=True)
     corpus = default_corpus(options.pair)
@@ -86,7 +85,7 @@ def use_default_corpus(options: argparse.Namespace) -> None:
         setattr(options, f"{prefix}target", str(getattr(corpus, f"{name}_target")))
     options.vocab_size = options.vocab_size or 4000
     options.logdir = options.logdir or f"runs/{options.pair}"
-    precision = "bfloat16" if has_fast_bfloat16() and not options.gpu else "float32"
+    precision = "float32" if options.gpu else faster_precision()
     options.assignments = [*DEMONSTRATION, f"train.precision={precision}", *options.assignments]
 
 

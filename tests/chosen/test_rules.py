@@ -60,6 +60,11 @@ def test_little_text_has_small_batches(tokens, batch):
     assert chosen(dataclasses.replace(TATOEBA, target_tokens=tokens))["data.batch_tokens"] == batch
 
 
+def test_the_rate_is_lower_for_small_batches():
+    assert chosen(dataclasses.replace(TATOEBA, target_tokens=300_000))["optimizer.learning_rate"] == 0.0015
+    assert chosen(TATOEBA, data__batch_tokens=256)["optimizer.learning_rate"] == 0.0015
+
+
 def test_a_gpu_has_the_batch_of_4096():
     assert chosen(dataclasses.replace(TATOEBA, gpus=1))["data.batch_tokens"] == 4096
 
