@@ -57,6 +57,18 @@ def test_text_is_translated_while_one_types_with_its_paragraphs(page, toys):
     expect(page.locator("#target")).to_have_text("")
 
 
+def test_what_is_typed_before_the_server_has_told_what_it_serves_is_translated_then(page, toys):
+    held: list[Any] = []
+    page.route("**/frontend/settings", lambda route: held.append(route))
+    page.goto(toys.url)
+    source(page).fill("der hund")
+    expect(page.locator("#count")).to_have_text("8 characters")
+    page.get_by_role("textbox", name="Text", exact=True).press("Control+Enter")
+    held[0].continue_()
+    expect(page.locator("#count")).to_have_text("8 of 3,000 characters")
+    expect(page.locator("#target")).to_have_text("dog the")
+
+
 def test_of_a_text_that_grows_only_new_lines_are_asked_for_and_no_old_answer_replaces_a_newer(page, toys):
     asked: list[dict[str, Any]] = []
     page.on("request", lambda request: asked.append(json.loads(request.post_data)) if request.post_data else None)

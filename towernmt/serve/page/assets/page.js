@@ -76,12 +76,13 @@ function swap() {
 
 function changed() {
   const {length} = source.value, limit = server?.settings.charLimit;
-  element("count").textContent = length ? `${length.toLocaleString("en")} of ${limit.toLocaleString("en")} characters` : "";
+  const most = limit ? ` of ${limit.toLocaleString("en")}` : "";
+  element("count").textContent = length ? `${length.toLocaleString("en")}${most} characters` : "";
   element("clear").disabled = !length;
   running?.abort();
   clearTimeout(timer);
   clearTimeout(retry);
-  timer = setTimeout(translateNow, PAUSE);
+  if (server) timer = setTimeout(translateNow, PAUSE);      // else `begin` comes here again
 }
 
 function fail(message) {
@@ -90,6 +91,7 @@ function fail(message) {
 }
 
 async function translateNow() {
+  if (!server) return;
   clearTimeout(timer);
   running?.abort();
   const mine = running = new AbortController();
