@@ -15,13 +15,14 @@ from towernmt.core.tf_compat import tf1
 from towernmt.importing.foreign_model import ImportRequest
 from towernmt.importing.opennmt_tf.reader import read
 
-DEPTH, INNER, HEADS, LAYERS = 8, 12, 2, 2
+DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SOURCE_WORDS, TARGET_WORDS = ([f"{letter}{number}" for number in range(9)] for letter in "st")
 SPECIAL = ["<blank>", "<s>", "</s>"]
 
 
-def random_values(shared: bool) -> dict[str, np.ndarray]:
+def random_values(shared: bool, relative: bool = False, post_norm: bool = False) -> dict[str, np.ndarray]:
     """By OpenNMT-tf's names, without what they begin and end with."""
+    norm = "output_layer_norm" if post_norm else "input_layer_norm"
     rows = len(SPECIAL) + len(SOURCE_WORDS) + 1
     shapes: dict[str, tuple[int, ...]] = {"examples_inputter/features_inputter/embedding": (rows, DEPTH),
                                           "decoder/output_layer/bias": (rows,)}
@@ -29,15 +30,18 @@ def random_values(shared: bool) -> dict[str, np.ndarray]:
         shapes |= {"examples_inputter/labels_inputter/embedding": (rows, DEPTH),
                    "decoder/output_layer/kernel": (DEPTH, rows)}
     for stack, attentions in (("encoder", ["self_attention"]), ("decoder", ["self_attention", "attention/0"])):
-        norms = [f"{stack}/layer_norm"]
+        norms = [] if post_norm else [f"{stack}/layer_norm"]
         for layer in range(LAYERS):
             for place in (f"{stack}/layers/{layer}/{attention}" for attention in attentions):
-                norms.append(f"{place}/input_layer_norm")
+                norms.append(f"{place}/{norm}")
+                if relative and place.endswith("self_attention"):
+                    shapes |= {f"{place}/layer/relative_position_{part}": (2 * DISTANCE + 1, DEPTH // HEADS)
+                               for part in ("keys", "values")}
                 for part in ("queries", "keys", "values", "output"):
                     shapes |= {f"{place}/layer/linear_{part}/kernel": (DEPTH, DEPTH),
                                f"{place}/layer/linear_{part}/bias": (DEPTH,)}
             place = f"{stack}/layers/{layer}/ffn"
-            norms.append(f"{place}/input_layer_norm")
+            norms.append(f"{place}/{norm}")
             for part, (first, last) in (("inner", (DEPTH, INNER)), ("outer", (INNER, DEPTH))):
                 shapes |= {f"{place}/layer/{part}/kernel": (first, last), f"{place}/layer/{part}/bias": (last,)}
         shapes |= {f"{norm}/{name}": (DEPTH,) for norm in norms for name in ("gamma", "beta")}
@@ -65,10 +69,12 @@ def write_model(place: Path, values: dict[str, np.ndarray], **data: Any) -> Path
 
 
 class Reference:
-    """The forward pass of a pre-norm Transformer with a bias on every map; positions count from 1."""
+    """The forward pass of a Transformer with a bias on every map; positions count from 1, or are relative."""
 
     def __init__(self, values: dict[str, np.ndarray]) -> None:
         self.v = values
+        self.relative = any("relative" in name for name in values)
+        self.post_norm = "encoder/layer_norm/gamma" not in values
 
     def log_probs(self, source: list[int], target: list[int]) -> np.ndarray:
         """Of `target`, which ends with </s>, by OpenNMT-tf's ids."""
@@ -82,6 +88,8 @@ class Reference:
     def embed(self, side: str, ids: list[int]) -> np.ndarray:
         name = f"examples_inputter/{side}_inputter/embedding"
         table = self.v.get(name, self.v["examples_inputter/features_inputter/embedding"])
+        if self.relative:
+            return table[ids] * math.sqrt(DEPTH)
         rates = 10000.0 ** (-np.arange(DEPTH // 2) / (DEPTH // 2 - 1))
         angles = np.arange(1, len(ids) + 1)[:, None] * rates
         return table[ids] * math.sqrt(DEPTH) + np.concatenate([np.sin(angles), np.cos(angles)], 1)
@@ -89,23 +97,34 @@ class Reference:
     def stack(self, name: str, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
         for layer in range(LAYERS):
             place = f"{name}/layers/{layer}"
-            y = self.norm(x, f"{place}/self_attention/input_layer_norm")
-            x = x + self.attention(y, y, f"{place}/self_attention/layer", memory is not None)
+            x = self.sublayer(x, f"{place}/self_attention", lambda y, at: self.attention(y, y, at, memory is not None))
             if memory is not None:
-                y = self.norm(x, f"{place}/attention/0/input_layer_norm")
-                x = x + self.attention(y, memory, f"{place}/attention/0/layer", False)
-            y = self.norm(x, f"{place}/ffn/input_layer_norm")
-            x = x + self.affine(np.maximum(self.affine(y, f"{place}/ffn/layer/inner"), 0), f"{place}/ffn/layer/outer")
-        return self.norm(x, f"{name}/layer_norm")
+                x = self.sublayer(x, f"{place}/attention/0", lambda y, at: self.attention(y, memory, at, False))
+            x = self.sublayer(x, f"{place}/ffn", lambda y, at: self.affine(
+                np.maximum(self.affine(y, f"{at}/inner"), 0), f"{at}/outer"))
+        return x if self.post_norm else self.norm(x, f"{name}/layer_norm")
+
+    def sublayer(self, x: np.ndarray, place: str, layer: Any) -> np.ndarray:
+        if self.post_norm:
+            return self.norm(x + layer(x, f"{place}/layer"), f"{place}/output_layer_norm")
+        return x + layer(self.norm(x, f"{place}/input_layer_norm"), f"{place}/layer")
 
     def attention(self, x: np.ndarray, seen: np.ndarray, place: str, causal: bool) -> np.ndarray:
         query, key, value = (self.affine(y, f"{place}/linear_{part}").reshape(len(y), HEADS, -1).transpose(1, 0, 2)
                              for y, part in ((x, "queries"), (seen, "keys"), (seen, "values")))
-        scores = query @ key.transpose(0, 2, 1) / math.sqrt(DEPTH // HEADS)
+        scores = query @ key.transpose(0, 2, 1)
+        far = np.clip(np.arange(len(seen)) - np.arange(len(x))[:, None], -DISTANCE, DISTANCE) + DISTANCE
+        keys, values = (self.v.get(f"{place}/relative_position_{part}") for part in ("keys", "values"))
+        if keys is not None:
+            scores = scores + np.einsum("hqd,qkd->hqk", query, keys[far])
+        scores = scores / math.sqrt(DEPTH // HEADS)
         if causal:
             scores = np.where(np.tri(len(x), dtype=bool), scores, -1e9)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        context = weights / weights.sum(-1, keepdims=True) @ value
+        weights = weights / weights.sum(-1, keepdims=True)
+        context = weights @ value
+        if values is not None:
+            context = context + np.einsum("hqk,qkd->hqd", weights, values[far])
         return self.affine(context.transpose(1, 0, 2).reshape(x.shape), f"{place}/linear_output")
 
     def affine(self, x: np.ndarray, place: str) -> np.ndarray:
@@ -118,13 +137,15 @@ class Reference:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("shared", "end"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("shared", "end", "variant"), [
+    (False, False, {}), (True, True, {}), (True, False, {"relative": True}), (False, True, {"post_norm": True})],
+    ids=str)
 def test_an_imported_model_gives_the_probabilities_of_opennmt_tfs_formulas(
-        tmp_path: Path, shared: bool, end: bool) -> None:
+        tmp_path: Path, shared: bool, end: bool, variant: dict[str, bool]) -> None:
     from towernmt.cli.main import main
     from towernmt.predict.scorer import Scorer
 
-    values = random_values(shared)
+    values = random_values(shared, **variant)
     config = write_model(tmp_path / "model", values, **({"source_sequence_controls": {"end": True}} if end else {}))
     run = tmp_path / "run"
     assert main(["import", str(config), "--from", "opennmt-tf", "--output", str(run), "--heads", str(HEADS)]) == 0
