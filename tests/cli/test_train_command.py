@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from towernmt.checkpoint.files import checkpoint_steps
-from towernmt.cli.main import main
+from towernmt.cli.main import main, make_parser
+from towernmt.cli.training.train import wants_chosen
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import default_settings
 
@@ -194,3 +195,25 @@ def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(trai
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
     assert "train.precision=bfloat16: this processor multiplies float32 faster." in caplog.text
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 1
+
+
+WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
+
+
+@pytest.mark.parametrize(("arguments", "tf_config", "chosen"), [
+    ([], "", True), (["--defaults", "chosen"], "", True), (["--defaults", "fixed"], "", False),
+    (["--workers", "2"], "", False), ([], WORKERS, False)])
+def test_a_new_run_has_chosen_defaults_unless_several_workers_train(monkeypatch, tmp_path, arguments, tf_config, chosen):
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(tmp_path / "new"), *arguments])
+    assert wants_chosen(options) is chosen
+
+
+def test_a_run_that_goes_on_keeps_its_settings(six_steps):
+    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(six_steps)])
+    assert not wants_chosen(options)
+
+
+def test_chosen_defaults_are_refused_for_several_workers(train):
+    status, error = train(arguments=("--defaults", "chosen", "--workers", "2"))
+    assert status == 1 and "leave it out" in error

@@ -112,6 +112,13 @@ class Process:
             self._errors += [line.decode(errors="replace") for line in lines]
 
 
+def fixed_defaults(arguments: Sequence[str | Path]) -> list[str | Path]:
+    """The arguments of a `towernmt train` without the seconds that chosen defaults measure the machine for."""
+    if arguments[:1] != ("train",) or "--defaults" in arguments:
+        return [*arguments]
+    return ["train", "--defaults", "fixed", *arguments[1:]]
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program."""
@@ -128,7 +135,7 @@ def _starter(directory: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt.cli.main")) -> Process:
-        started.append(Process([*program, *arguments], directory))
+        started.append(Process([*program, *fixed_defaults(arguments)], directory))
         return started[-1]
 
     yield start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.training.help_settings import settings_text
 from towernmt.cli.training.workers import add_workers_options, train_with_workers, wants_workers
+from towernmt.cluster.description import cluster_from_environment
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import all_keys, apply_overrides, former_settings, load_yaml, parse_assignments
 from towernmt.models import ARCHITECTURES
@@ -28,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", metavar="PATH",
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: what corpora.yaml says, or the run's)")
-    parser.add_argument("--defaults", choices=("fixed", "chosen"), default="fixed",
-                        help="what a new run has where nothing is set: the defaults of --help-settings, or values that "
-                             "are chosen from the corpus, the limit and this machine, each told with its reason")
+    parser.add_argument("--defaults", choices=("chosen", "fixed"),
+                        help="what a new run has where nothing is set: values that are chosen from the corpus, the limit "
+                             "and this machine, each told with its reason; or the defaults of --help-settings "
+                             "(default: chosen, but fixed with several workers)")
     add_run_arguments(parser)
     add_workers_options(parser)
 
@@ -63,18 +66,26 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
     settings = settings_of(options)
-    if wants_workers(options):
-        if options.defaults == "chosen":
-            raise SettingsError("--defaults chosen looks at one machine, and --workers may have more: leave one out.")
-        return train_with_workers(options, settings, training_data(options), gpu_numbers(options.gpu))
+    by_workers, chosen = wants_workers(options), wants_chosen(options)
     data = training_data(options)
-    if options.defaults == "chosen" and _run_of(options) is None:
-        status = train_chosen(options, data, settings)
-    else:
-        status = train_prepared(options, data, settings)
+    if by_workers:
+        return train_with_workers(options, settings, data, gpu_numbers(options.gpu))
+    status = (train_chosen if chosen else train_prepared)(options, data, settings)
     if status == 0:
         print(next_command(options.logdir))
     return status
+
+
+def wants_chosen(options: argparse.Namespace) -> bool:
+    """Whether what is not set is chosen: in a new run, unless several workers train, which must all have the same.
+
+    Raises:
+        SettingsError: it is asked for with several workers.
+    """
+    several = options.workers is not None or cluster_from_environment(os.environ) is not None
+    if several and options.defaults == "chosen":
+        raise SettingsError("--defaults chosen looks at one machine, and several workers may have more: leave it out.")
+    return options.defaults != "fixed" and not several and _run_of(options) is None
 
 
 def next_command(logdir: str) -> str:

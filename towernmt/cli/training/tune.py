@@ -119,8 +119,8 @@ def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[s
                                 "(with any --trials), or another --output.")
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
-        arguments = ["train", "--data", _place(options.data), "--logdir", str(run_of(directory)), "--config",
-                     str(file), "--model", settings.architecture]
+        arguments = ["train", "--defaults", "fixed", "--data", _place(options.data), "--logdir",
+                     str(run_of(directory)), "--config", str(file), "--model", settings.architecture]
         if options.vocabulary:
             arguments += ["--vocabulary", _place(options.vocabulary)]
         if options.gpus:
