@@ -203,7 +203,7 @@ WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "i
 @pytest.mark.parametrize(("arguments", "tf_config", "chosen"), [
     ([], "", True), (["--defaults", "chosen"], "", True), (["--defaults", "fixed"], "", False),
     (["--workers", "2"], "", False), ([], WORKERS, False)])
-def test_a_new_run_has_chosen_defaults_unless_several_workers_train(monkeypatch, tmp_path, arguments, tf_config, chosen):
+def test_a_new_run_has_chosen_defaults_but_for_workers(monkeypatch, tmp_path, arguments, tf_config, chosen):
     monkeypatch.setenv("TF_CONFIG", tf_config)
     options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(tmp_path / "new"), *arguments])
     assert wants_chosen(options) is chosen

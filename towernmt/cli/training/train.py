@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: what corpora.yaml says, or the run's)")
     parser.add_argument("--defaults", choices=("chosen", "fixed"),
-                        help="what a new run has where nothing is set: values that are chosen from the corpus, the limit "
-                             "and this machine, each told with its reason; or the defaults of --help-settings "
+                        help="what a new run has where nothing is set: values chosen from the corpus, the limit and "
+                             "this machine, each told with its reason; or the defaults of --help-settings "
                              "(default: chosen, but fixed with several workers)")
     add_run_arguments(parser)
     add_workers_options(parser)
