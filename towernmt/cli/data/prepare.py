@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = field.metadata["help"].replace("%", "%%")
         kind = _kind(kinds[field.name])
         if kind is bool:
-            parser.add_argument(option, action="store_true", help=text)
+            action = "store_true" if field.default is False else argparse.BooleanOptionalAction
+            parser.add_argument(option, action=action, help=text)
             continue
         if kind is list:
             default: list[str] | None = None if field.default is None else []
