@@ -57,11 +57,12 @@ class PrepareSettings:
         "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
         VOCABULARY_KINDS)
     vocab_size: int | None = setting(
-        None, "Ids of each vocabulary, the four special ones included; none: chosen from the text, 8000 for plain words.",
+        None, "Ids of each vocabulary, the four special ones included; none: chosen by the text, 8000 for plain "
+        "words.",
         at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
     shared_vocab: bool | None = setting(
-        None, "One vocabulary for both languages, learned from both; neither: chosen by the letters of both together with "
-        "the size, two vocabularies with --vocab-size or plain words.")
+        None, "One vocabulary for both languages, learned from both, or none of it; left out: chosen together with the "
+        "size by the letters of both, and two vocabularies with --vocab-size or plain words.")
     source_vocab: str | None = setting(
         None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
     target_vocab: str | None = setting(None, "The same for the target.")

@@ -1,12 +1,11 @@
 """How many ids a vocabulary has, and whether both languages share it, where nobody says: the rules and their evidence.
 
-**Size.** Each piece should come often enough to be learned, and sentences should be short. What suits little text: 2,000
-merges for some 100,000 words (Sennrich and Zhang 2019, "Revisiting low-resource neural machine translation"), and
-fewer pieces than the usual 32,000 for some millions (Ding et al. 2019, "A call for prudent choice of subword merge
-operations"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine translation"). 37,000 shared
-ones are those of Vaswani et al. 2017 for 4.5 million pairs. Of this table itself 8,000 was taken for the 2.1 million words of
-Tatoeba, and 4,000 for the 0.3 million of the default corpus (docs/notes/measurements.md); the limits between them are
-guesses.
+**Size.** Each piece should come often enough to be learned, and sentences should be short. For little text 2,000 are
+better than many (Sennrich and Zhang 2019, "Revisiting low-resource neural machine translation"), and so are fewer than
+the usual 32,000 for more (Ding et al. 2019, "A call for prudent choice of subword merge operations in neural machine
+translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine translation"). Vaswani et al.
+2017 shared 37,000 for 4.5 million pairs. 8,000 were taken for the 2.1 million words of Tatoeba (docs/notes/measurements.md,
+"The four architectures"), and 4,000 for the 0.37 million of the default corpus. The limits between them are guesses.
 
 **Characters.** Those that a text needs are pieces of their own, so that a text with thousands of them, as Chinese, has
 a vocabulary of which they fill half at most.
@@ -106,11 +105,11 @@ def proposed_sharing(common: float) -> tuple[bool, str]:
         common: see `common_letters`.
     """
     same = common >= COMMON
-    return same, f"the languages have {'' if same else 'only '}{100 * common:.0f} % of their letters in common"
+    return same, f"the languages have {100 * common:.0f} % of their letters in common"
 
 
 def common_letters(first: Counter[str], second: Counter[str]) -> float:
-    """How much the frequencies of the letters overlap, 0 to 1; names in a foreign script weigh as little as they are."""
+    """How much the frequencies of the letters overlap, 0 to 1; a few foreign names weigh little."""
     shares = []
     for characters in (first, second):
         letters = {letter: count for letter, count in characters.items() if letter.isalpha()}
