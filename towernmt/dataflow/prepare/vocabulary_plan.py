@@ -4,8 +4,9 @@
 better than many (Sennrich and Zhang 2019, "Revisiting low-resource neural machine translation"), and so are fewer than
 the usual 32,000 for more (Ding et al. 2019, "A call for prudent choice of subword merge operations in neural machine
 translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine translation"). Vaswani et al.
-2017 shared 37,000 for 4.5 million pairs. 8,000 were taken for the 2.1 million words of Tatoeba (docs/notes/measurements.md,
-"The four architectures"), and 4,000 for the 0.37 million of the default corpus. The limits between them are guesses.
+2017 shared 37,000 for 4.5 million pairs. 8,000 were taken for the 2.1 million words of Tatoeba
+(docs/notes/measurements.md, "The four architectures"), and 4,000 for the 0.37 million of the default corpus. The limits
+between them are guesses.
 
 **Characters.** Those that a text needs are pieces of their own, so that a text with thousands of them, as Chinese, has
 a vocabulary of which they fill half at most.
@@ -13,8 +14,8 @@ a vocabulary of which they fill half at most.
 **Sharing.** One vocabulary for both languages spells names alike on both sides (Sennrich et al. 2016, "Neural machine
 translation of rare words with subword units"), and lets both have one table of embeddings (Vaswani et al. 2017). It is
 of use where the scripts are the same. Of the letters of Home Assistant's translations, languages of one script have
-0.48 (Vietnamese and Turkish) to 0.88 (English and French) in common, those of different ones 0.06 (English and Thai) to
-0.35 (Chinese and Japanese); Tatoeba's German and English have 0.81.
+0.48 (Vietnamese and Turkish) to 0.88 (English and French) in common, those of different ones 0.07 (English and Serbian)
+to 0.35 (Chinese and Japanese); Tatoeba's German and English have 0.81.
 """
 
 from __future__ import annotations
