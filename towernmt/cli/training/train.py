@@ -135,7 +135,7 @@ def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: 
     from towernmt.dataflow.prepared.prepared_data import PreparedData
     from towernmt.models import settings_and_presets
 
-    if options.model or options.preset or not isinstance(data, PreparedData):
+    if options.model or options.preset or settings.architecture != "transformer" or not isinstance(data, PreparedData):
         return None
     choice = proposed_preset(data.pairs, len(gpus or ()))
     sizes = settings_and_presets(settings.architecture)[1][choice.value]
