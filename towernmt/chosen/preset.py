@@ -12,9 +12,9 @@ def proposed_preset(pairs: int, gpus: int) -> Choice:
     """A preset of the Transformer.
 
     `tiny` gave 44.1 BLEU after 15 minutes on two cores for the 166,000 pairs of Tatoeba (docs/notes/measurements.md,
-    "The four architectures"). `base` is the size of Vaswani et al. 2017 for 4.5 million pairs. Little text asks for narrower
-    models (Araabi and Monz 2020, "Optimizing Transformer for low-resource neural machine translation"). Both limits are
-    guesses: neither preset was measured on either side of them.
+    "The four architectures"). `base` is the size of Vaswani et al. 2017 for 4.5 million pairs. Little text asks for
+    narrower models (Araabi and Monz 2020, "Optimizing Transformer for low-resource neural machine translation"). Both
+    limits are guesses: neither preset was measured on either side of them.
 
     Args:
         pairs: of the corpus.
