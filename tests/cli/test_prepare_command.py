@@ -37,7 +37,7 @@ def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
     assert "pairs: 50 of 50 lines; 0 dropped" in printed.out
     assert "encoding: 50 of 50 lines" in printed.err
     assert printed.err.endswith(f"Prepared. Train on it: towernmt train "
-                                f"--data {tmp_path / 'out'} --logdir runs/out\n")
+                                f"--data {tmp_path / 'out'} --preset tiny --logdir runs/out\n")
 
 
 def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +47,27 @@ def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.C
     assert main(["prepare", "--source", str(tmp_path / "nothing.de"), "--output", str(tmp_path / "out")]) == 1
     assert "nothing.de: there is no such file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("gpus", "options"), [
+    ([], "--preset tiny --logdir"), (["0", "1"], "--preset tiny --gpu 0 --logdir")])
+def test_the_next_command_has_a_preset_and_its_reason(gpus: list[str], options: str, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("a b\n")
+    monkeypatch.setattr(command, "visible_gpus", lambda: gpus)
+    text = str(tmp_path / "text")
+    assert main(["prepare", "--source", text, "--target", text, "--vocab-kind", "word", "--output",
+                 str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().err
+    assert "Chosen: --preset tiny, as there are 1 pairs" in printed
+    assert f"Prepared. Train on it: towernmt train --data {tmp_path / 'out'} {options} runs/out\n" in printed
+
+
+def test_one_vocabulary_or_two_may_be_asked_for_or_left_open() -> None:
+    required = ["--source=a", "--target=b", "--output=c"]
+    assert [_parser().parse_args([*required, *option]).shared_vocab
+            for option in ([], ["--shared-vocab"], ["--no-shared-vocab"])] == [None, True, False]
 
 
 def test_every_setting_has_an_option_with_the_same_default() -> None:

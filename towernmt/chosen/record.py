@@ -9,7 +9,7 @@ import yaml
 from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
-from towernmt.chosen.rules import Choice
+from towernmt.chosen.choice import Choice
 from towernmt.core.files.atomic_files import write_text
 from towernmt.core.world import present_world
 

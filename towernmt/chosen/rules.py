@@ -7,27 +7,12 @@ settings so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
 
+from towernmt.chosen.choice import Choice
 from towernmt.chosen.circumstances import Circumstances
 from towernmt.chosen.product_rates import FASTER
 from towernmt.core.settings import all_keys, apply_overrides
 from towernmt.run.settings import Settings
-
-
-class Choice(NamedTuple):
-    """A setting that was chosen.
-
-    Attributes:
-        key: dotted.
-        value: of the setting.
-        reason: the end of a sentence: "because ...".
-    """
-
-    key: str
-    value: Any
-    reason: str
-
 
 Rule = Callable[[Settings, Circumstances], Iterator[Choice]]
 

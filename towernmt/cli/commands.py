@@ -23,7 +23,7 @@ COMMANDS = {
     "prepare": Command(
         "towernmt.cli.data.prepare", "make vocabularies and shards of integer ids from text",
         """towernmt prepare --source train.de --target train.en --valid-source valid.de \\
-    --valid-target valid.en --vocab-size 8000 --shared-vocab --output data/de-en"""),
+    --valid-target valid.en --output data/de-en"""),
     "load": Command(
         "towernmt.cli.data.load", "put sentence pairs into a database table",
         "towernmt load --source 'crawl.{de,en}.gz' --output 'sqlite:///crawl.db?table=pairs'"),

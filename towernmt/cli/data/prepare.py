@@ -10,6 +10,8 @@ import typing
 from pathlib import Path
 from typing import Any
 
+from towernmt.chosen.preset import proposed_preset
+from towernmt.core.machine.visible_gpus import visible_gpus
 from towernmt.core.secrets import mask_uri
 from towernmt.dataflow.prepare.preparation import prepare
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
@@ -27,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = field.metadata["help"].replace("%", "%%")
         kind = _kind(kinds[field.name])
         if kind is bool:
-            parser.add_argument(option, action="store_true", help=text)
+            action = "store_true" if field.default is False else argparse.BooleanOptionalAction
+            parser.add_argument(option, action=action, help=text)
             continue
         if kind is list:
             default: list[str] | None = None if field.default is None else []
@@ -60,8 +63,12 @@ def run(args: argparse.Namespace) -> int:
         data = prepare(settings, stream=sys.stderr)
     print(data.statistics_table, end="")
     run_name = Path(str(data.directory).rstrip("/")).name or "run"
-    print(f"Prepared. Train on it: towernmt train --data {shlex.quote(mask_uri(settings.output))} "
-          f"--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
+    gpus = len(visible_gpus())
+    preset = proposed_preset(data.pairs, gpus)
+    print(f"Chosen: --preset {preset.value}, as {preset.reason}.\n"
+          f"Prepared. Train on it: towernmt train --data {shlex.quote(mask_uri(settings.output))} "
+          f"--preset {preset.value} {'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}",
+          file=sys.stderr)
     return 0
 
 

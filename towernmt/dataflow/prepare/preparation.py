@@ -25,7 +25,8 @@ from towernmt.dataflow.prepare.source_text_files import as_text_files
 from towernmt.dataflow.prepare.statistics_counter import Statistics
 from towernmt.dataflow.prepare.tasks.passes import Passes
 from towernmt.dataflow.prepare.validation_text import ValidationText
-from towernmt.dataflow.prepare.vocabulary_maker import VocabularyMaker
+from towernmt.dataflow.prepare.vocabulary_maker import VocabularyMaker, check_vocabulary_files
+from towernmt.dataflow.prepare.vocabulary_plan import planned
 from towernmt.dataflow.prepared.corpus_statistics import table
 from towernmt.dataflow.prepared.manifest import (
     MANIFEST,
@@ -63,6 +64,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
+    check_vocabulary_files(settings)
     place = OutputDirectory(settings.output, settings.overwrite, partial(_say, stream))
     with cleaned_up(place.abandon), place:
         text_settings, corpus = as_text_files(settings, place.stage, stream, place.keep_work)
@@ -84,10 +86,15 @@ def _say(stream: TextIO | None, text: str) -> None:
 class _Preparation:
     def __init__(self, settings: PrepareSettings, passes: Passes, stream: TextIO | None, name: str | None, corpus: str
                  ) -> None:
-        self._settings, self._stage, self._passes = settings, passes.stage, passes
+        self._stage, self._passes = passes.stage, passes
         self._say, self._corpus, self._name = partial(_say, stream), corpus, name or settings.output
-        self._maker = VocabularyMaker(settings)
         passes.check_texts()
+        plan = planned(settings, passes.measure)
+        for choice in plan.chosen:
+            self._say(f"Chosen: {choice}.")
+        self._notes = [f"chosen: {choice}" for choice in plan.chosen]
+        self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
+        self._maker = VocabularyMaker(self._settings, plan)
         self._validation = ValidationText(settings.validation_files(), settings.factors)
         self._inputs = self._describe_inputs()
 
@@ -128,7 +135,7 @@ class _Preparation:
             raise DataError(f"{self._corpus}: no pair is left; dropped: "
                             f"{statistics.dropped_in_words()}. Check the text, and the settings of its "
                             f"filters (--max-length, --max-length-ratio and the others that are set).")
-        self._finish(source, target, notes, statistics, shards)
+        self._finish(source, target, self._notes + notes, statistics, shards)
 
     def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,
                 shards: list[ShardInfo]) -> None:

@@ -56,10 +56,13 @@ class PrepareSettings:
     vocab_kind: str = setting(
         "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
         VOCABULARY_KINDS)
-    vocab_size: int = setting(
-        8000, "Ids of each vocabulary, the four special ones included.",
+    vocab_size: int | None = setting(
+        None, "Ids of each vocabulary, the four special ones included; none: chosen by the text, 8000 for plain "
+        "words.",
         at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
-    shared_vocab: bool = setting(False, "One vocabulary for both languages, learned from both.")
+    shared_vocab: bool | None = setting(
+        None, "One vocabulary for both languages, learned from both, or none of it; left out: chosen together with the "
+        "size by the letters of both, and two vocabularies with --vocab-size or plain words.")
     source_vocab: str | None = setting(
         None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
     target_vocab: str | None = setting(None, "The same for the target.")

@@ -10,29 +10,39 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
 from towernmt.dataflow.prepare.tasks.learn_vocabulary import LearnVocabulary, Recipe
 from towernmt.dataflow.prepare.tasks.sample_text import Draw, drawn_sentences
+from towernmt.dataflow.prepare.vocabulary_plan import VocabularyPlan
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.factored import factored
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.words import WordVocabulary, learn_words
 
 
-class VocabularyMaker:
-    """Makes the two vocabularies that the settings ask for.
+def check_vocabulary_files(settings: PrepareSettings) -> None:
+    """Raises:
+        DataError: a file that the settings name is not there.
+    """
+    for path in (settings.source_vocab, settings.target_vocab):
+        if path and not Path(path).is_file():
+            raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
 
+
+class VocabularyMaker:
+    """Makes the two vocabularies of a preparation.
+
+    Args:
+        settings: of the preparation.
+        plan: what they are like.
     Raises:
         DataError: a vocabulary file that the settings name cannot be read.
     """
 
-    def __init__(self, settings: PrepareSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
+        self._settings, self._plan = settings, plan
         self._files = {"source": settings.source_vocab, "target": settings.target_vocab}
-        if settings.shared_vocab:
+        if plan.shared:
             file = settings.source_vocab or settings.target_vocab
             self._files = {"source": file, "target": file}
         self._factors = self._factors_from_files()
-        for path in self._files.values():
-            if path and not Path(path).is_file():
-                raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
 
     def file_checksums(self) -> dict[str, str]:
         """SHA-256 of the vocabulary files that the settings name."""
@@ -65,9 +75,9 @@ class VocabularyMaker:
         factors = 0 if self._factors else settings.factors
         if not sides and not factors:
             return None
-        if settings.shared_vocab and sides:
+        if self._plan.shared and sides:
             sides = ("source", "target")
-        texts = 2 if settings.shared_vocab else 1
+        texts = 2 if self._plan.shared else 1
         return Draw(sides, settings.vocab_sentences / (lines * texts), settings.vocab_sentences / lines,
                     settings.source_factors, factors, settings.seed)
 
@@ -84,9 +94,9 @@ class VocabularyMaker:
         for side in self._texts():
             if not self._is_learned(side):
                 continue
-            names = ("source", "target") if settings.shared_vocab else (side,)
+            names = ("source", "target") if self._plan.shared else (side,)
             recipe = Recipe(
-                settings.vocab_kind, settings.vocab_size, settings.character_coverage, settings.byte_fallback,
+                settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
                 tuple((settings.vocab_symbols or "").split(",")), self._files[side], settings.vocab_sentences,
                 lines * len(names))
             tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
@@ -102,26 +112,26 @@ class VocabularyMaker:
         Raises:
             DataError: the files are not vocabularies.
         """
-        settings, notes = self._settings, []
+        settings, plan, notes = self._settings, self._plan, []
         found = {side: learned[side].vocabulary() if side in learned else load_vocabulary(self._files[side] or "")
                  for side in self._texts()}
         for side, vocabulary in found.items():
-            if not self._files[side] and vocabulary.size != settings.vocab_size:
-                name = "shared" if settings.shared_vocab else side
-                notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {settings.vocab_size} "
-                             "asked for: the text has no more pieces than that")
+            if not self._files[side] and vocabulary.size != plan.size:
+                name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "asked for"
+                notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
+                             "the text has no more pieces than that")
         file = self._files["source"]
         if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
             notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
                          f"without: if its words have them behind them, pass --source-factors {word_lists}")
         factors = self._factors or [
-            learn_words(drawn_sentences(samples, f"factor_{number}"), settings.vocab_size)
+            learn_words(drawn_sentences(samples, f"factor_{number}"), plan.size)
             for number in range(1, settings.factors + 1)]
         return factored(found["source"], factors), found.get("target", found["source"]), notes
 
     def _texts(self) -> tuple[str, ...]:
         """The sides that have a vocabulary of their own."""
-        return ("source",) if self._settings.shared_vocab else ("source", "target")
+        return ("source",) if self._plan.shared else ("source", "target")
 
     def _is_learned(self, side: str) -> bool:
         path = self._files[side]

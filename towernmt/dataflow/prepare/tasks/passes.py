@@ -20,6 +20,7 @@ from towernmt.dataflow.prepare.tasks.find_duplicates import FindDuplicates
 from towernmt.dataflow.prepare.tasks.grouped_file import read_facts
 from towernmt.dataflow.prepare.tasks.index_text import IndexText
 from towernmt.dataflow.prepare.tasks.job import CHUNKS_OF_A_PART, Job
+from towernmt.dataflow.prepare.tasks.measure_text import MEASURED_LINES, MeasureText, TextMeasure, merged
 from towernmt.dataflow.prepare.tasks.sample_text import SampleText
 from towernmt.dataflow.prepare.tasks.work_directory import WORK, claim
 from towernmt.dataflow.prepare.tasks.write_shard import WriteShard, read_shard_info
@@ -89,6 +90,14 @@ class Passes:
         """
         for index in self._indexes.values():
             index.check_unchanged()
+
+    def measure(self) -> TextMeasure:
+        """Measure the text, as far as lines are drawn for it."""
+        settings, share = self._settings, min(MEASURED_LINES / max(self.lines, 1), 1.0)
+        tasks = [MeasureText.of(n, texts, share, settings.source_factors, settings.seed, self._work)
+                 for n, texts in enumerate(self._parts)]
+        do_all(self._runner, "measuring", tasks, self._stream)
+        return merged(tasks, share)
 
     def begin(self, key: str) -> bool:
         """Begin the preparation that the key stands for; whether an earlier process has begun it."""

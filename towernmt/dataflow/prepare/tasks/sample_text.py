@@ -14,6 +14,7 @@ from towernmt.dataflow.prepare.running.task import Task, putting
 from towernmt.dataflow.text.chunks import Chunk
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.text.line_hash import line_hash
+from towernmt.dataflow.text.text_index import TextPart
 from towernmt.dataflow.vocabulary.factored import FactorError, split_factors
 
 
@@ -60,28 +61,38 @@ class SampleText(Task):
         return f"drawing sentences from {self.texts.source.title}"
 
     def run(self) -> None:
-        drawn: dict[str, list[str]] = {side: list(self._sentences(side)) for side in self.draw.sides}
+        draw, texts = self.draw, {"source": self.texts.source, "target": self.texts.target}
+        drawn: dict[str, list[str]] = {
+            side: list(drawn_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
+            for side in draw.sides}
         if self.draw.factors:
             rows = list(self._factor_values())
             drawn |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
         with putting(self.output) as unfinished:
             unfinished.write_text(json.dumps(drawn), encoding="utf-8")
 
-    def _sentences(self, side: str) -> Iterator[str]:
-        factors = self.draw.text_factors if side == "source" else 0
-        for chunk in (self.texts.source if side == "source" else self.texts.target).chunks():
-            for number, line in chosen(chunk, self.draw.share, self.draw.seed):
-                text = clean(line)
-                if text and factors:
-                    text = " ".join(_split(text, factors, chunk.path, number)[0])
-                if text:
-                    yield text
-
     def _factor_values(self) -> Iterator[list[str]]:
         factors = self.draw.factors
         for chunk in self.texts.source_chunks():
             for number, line in chosen(chunk, self.draw.factor_share, self.draw.seed):
                 yield [" ".join(values) for values in _split(clean(line), factors, chunk.path, number)[1]]
+
+
+def drawn_texts(part: TextPart, share: float, seed: int, factors: int) -> Iterator[str]:
+    """The cleaned sentences of a part that are drawn, without empty ones, and without the factors behind their words.
+
+    Args:
+        part: of one side.
+        share, seed: of the draw, see `Draw`.
+        factors: behind each word.
+    """
+    for chunk in part.chunks():
+        for number, line in chosen(chunk, share, seed):
+            text = clean(line)
+            if text and factors:
+                text = " ".join(_split(text, factors, chunk.path, number)[0])
+            if text:
+                yield text
 
 
 def chosen(chunk: Chunk, share: float, seed: int) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,19 @@
+"""A setting or an option that was chosen, and why."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Choice(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+        key: a setting, dotted, or an option: "--towers".
+        value: of it.
+        reason: the end of a sentence: "because ...".
+    """
+
+    key: str
+    value: Any
+    reason: str
