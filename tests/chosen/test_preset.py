@@ -19,3 +19,8 @@ from towernmt.models import settings_and_presets
 def test_the_preset_follows_pairs_and_gpus(pairs: int, gpus: int, preset: str, reason: str) -> None:
     assert proposed_preset(pairs, gpus) == ("--preset", preset, reason)
     assert preset in settings_and_presets("transformer")[1]
+
+
+@pytest.mark.parametrize(("gpus", "minutes", "preset"), [(0, 30, "tiny"), (0, 600, "base"), (1, 30, "base")])
+def test_processors_train_no_large_model_in_a_short_time(gpus: int, minutes: float, preset: str) -> None:
+    assert proposed_preset(4_500_000, gpus, minutes).value == preset

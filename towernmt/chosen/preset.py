@@ -8,7 +8,12 @@ FEW, MANY = 100_000, 1_000_000
 """Pairs below which a text is too little for `base`, and from which it is too much for `tiny`."""
 
 
-def proposed_preset(pairs: int, gpus: int) -> Choice:
+SHORT = 600
+"""Minutes on processors in which `base` sees too few sentences: two cores train it on 450 to 1,400 tokens a second
+(docs/notes/performance.md)."""
+
+
+def proposed_preset(pairs: int, gpus: int, minutes: float = 0.0) -> Choice:
     """A preset of the Transformer.
 
     `tiny` gave 44.1 BLEU after 15 minutes on two cores for the 166,000 pairs of Tatoeba (docs/notes/measurements.md,
@@ -19,7 +24,10 @@ def proposed_preset(pairs: int, gpus: int) -> Choice:
     Args:
         pairs: of the corpus.
         gpus: that train; 0: the processors do.
+        minutes: of training; 0: there is no such limit, or it is not known yet.
     """
+    if not gpus and 0 < minutes < SHORT:
+        return Choice("--preset", "tiny", f"processors train for {minutes:g} minutes")
     if pairs >= MANY:
         return Choice("--preset", "base", f"there are {pairs:,} pairs")
     if gpus and pairs >= FEW:

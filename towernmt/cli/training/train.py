@@ -148,7 +148,7 @@ def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: 
 
     if options.model or options.preset or settings.architecture != "transformer" or not isinstance(data, PreparedData):
         return None
-    choice = proposed_preset(data.pairs, len(gpus or ()))
+    choice = proposed_preset(data.pairs, len(gpus or ()), settings.train.minutes)
     sizes = settings_and_presets(settings.architecture)[1][choice.value]
     return None if given_settings(options, settings) & {f"model.{name}" for name in sizes} else choice
 
