@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from towernmt.core.errors import CheckpointError
 from towernmt.core.files.json_files import Natural, read_json
@@ -42,7 +41,7 @@ class KeptAverage:
     step: Natural
     mean_of: list[int]
     metric: str
-    mode: Literal["max", "min"]
+    mode: str
     scores: dict[str, float]
 
     @property

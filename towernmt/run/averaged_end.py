@@ -137,15 +137,16 @@ class _End:
     def _outcome(self, checkpoint: str) -> Outcome:
         """The validation of a checkpoint, as training makes it: by the run's search, in training's precision."""
         source, references = self._validation.source, self._validation.references
-        options = {"device": self._device, "precision": self._settings.train.precision}
-        translator = Translator(self._run, checkpoint=checkpoint, model=self._components.model(self._settings),
-                                **options)
+        precision = self._settings.train.precision
+        translator = Translator(self._run, checkpoint=checkpoint, device=self._device, precision=precision,
+                                model=self._components.model(self._settings))
         translations = translator.translate(source)
         nll = None
         if self._metric.name in OF_LOSS:
             averaged = self._run.group("search", SearchSettings()).averaged
-            scored = Scorer(self._run, checkpoint, averaged=averaged, model=self._components.model(self._settings),
-                            **options).score(zip(source, references[0], strict=True))
+            scorer = Scorer(self._run, checkpoint, device=self._device, averaged=averaged, precision=precision,
+                            model=self._components.model(self._settings))
+            scored = scorer.score(zip(source, references[0], strict=True))
             nll = -sum(score.log_prob for score in scored) / sum(score.tokens for score in scored)
         return Outcome(translations, corpus_scores(translations, *references), nll)
 
