@@ -23,10 +23,12 @@ from towernmt.core.files.atomic_files import flush_to_disk, write_text
 from towernmt.core.world import World, in_world
 from towernmt.dataflow.order.training_data import TrainingData
 from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.predict.asked_search import AskedSearch
 from towernmt.predict.decoding.settings import SearchSettings
 from towernmt.predict.evaluate import corpus_scores
 from towernmt.predict.scorer import Scorer
-from towernmt.predict.translator import Translator
+from towernmt.predict.stream import translate_lines
+from towernmt.predict.towers import build_towers
 from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import finished
@@ -128,8 +130,8 @@ class _End:
                 _write_record(AverageRecord(steps[-1], wanted, kept), new)
                 _take_place(new, run.averaged)
             else:
-                _write_record(AverageRecord(steps[-1], wanted, record.kept), run.averaged)
                 shutil.rmtree(new)
+                _write_record(AverageRecord(steps[-1], wanted, record.kept), run.averaged)
         except OSError as error:
             raise CheckpointError(f"{run.averaged}: the mean could not be kept ({error.strerror}); free some space or "
                                   "make it writable, and start the same command again.") from error
@@ -137,15 +139,15 @@ class _End:
     def _outcome(self, checkpoint: str) -> Outcome:
         """The validation of a checkpoint, as training makes it: by the run's search, in training's precision."""
         source, references = self._validation.source, self._validation.references
-        precision = self._settings.train.precision
-        translator = Translator(self._run, checkpoint=checkpoint, device=self._device, precision=precision,
-                                model=self._components.model(self._settings))
-        translations = translator.translate(source)
+        search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
+        model = self._components.model(self._settings)
+        towers = build_towers(AskedSearch([self._run], [checkpoint], [model], None, self._device, search, (), False,
+                                          False, precision=precision))
+        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source)
         nll = None
         if self._metric.name in OF_LOSS:
-            averaged = self._run.group("search", SearchSettings()).averaged
-            scorer = Scorer(self._run, checkpoint, device=self._device, averaged=averaged, precision=precision,
-                            model=self._components.model(self._settings))
+            scorer = Scorer(self._run, checkpoint, device=self._device, averaged=search.averaged, model=model,
+                            precision=precision)
             scored = scorer.score(zip(source, references[0], strict=True))
             nll = -sum(score.log_prob for score in scored) / sum(score.tokens for score in scored)
         return Outcome(translations, corpus_scores(translations, *references), nll)
@@ -185,6 +187,6 @@ def _take_place(new: Path, place: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
     if place.exists():
         place.rename(former)
+        shutil.rmtree(former)
     new.rename(place)
     flush_to_disk(place.parent)
-    shutil.rmtree(former, ignore_errors=True)
