@@ -20,7 +20,7 @@ from towernmt.checkpoint.best_record import AverageRecord, BestEntry, KeptAverag
 from towernmt.checkpoint.files import write_values
 from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
-from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
 from towernmt.curves.outcome import outcome
@@ -28,7 +28,7 @@ from towernmt.curves.recorded_run import read_run
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.package.facts import validation_scores
 from towernmt.predict.evaluate import Scores
-from towernmt.run import averaged_end
+from towernmt.run import averaged_end, launch
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
@@ -161,6 +161,24 @@ def test_a_run_before_its_limit_is_not_averaged(logdir, place, caplog):
     settings = apply_overrides(run.settings(), {"checkpoint.average": 2, "train.steps": 9})   # ended by a signal at 8
     average_if_due(settings, PreparedData(place / "data"), run, Components(), None)
     assert not run.averaged.exists() and "Averaging" not in caplog.text
+
+
+@pytest.mark.parametrize("status", [0, 143])
+def test_a_run_that_a_signal_stopped_or_that_diverged_is_not_averaged(place, tmp_path, monkeypatch, status):
+    asked = []
+    monkeypatch.setattr(launch, "average_if_due", lambda *_: asked.append(True))
+    settings, data = RunDirectory(place / "run").settings(), PreparedData(place / "data")
+    monkeypatch.setattr(launch, "_train_alone", lambda *_: status)
+    assert launch.train(settings, data, tmp_path / "run") == status
+    assert asked == [True] * (status == 0)
+
+    def diverged(*_: object) -> int:
+        raise DivergenceError("at step 3")
+
+    monkeypatch.setattr(launch, "_train_alone", diverged)
+    with pytest.raises(DivergenceError):
+        launch.train(settings, data, tmp_path / "run")
+    assert asked == [True] * (status == 0)
 
 
 @pytest.fixture
