@@ -240,6 +240,7 @@ def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(l
         assert {"model.index", "state.json", "model.data-00000-of-00001"} == {path.name for path in taken.iterdir()}
         average(logdir, place, 3)
         assert kept(logdir) == (3, [4, 6, 8] if second == 0.5 else [6, 8])
+        assert recorded(logdir, "averaged_validation_loss") == min(1.0, second)
         assert [path.name for path in logdir.glob("averaged*")] == ["averaged"]
         if left[0] >= 0:
             break

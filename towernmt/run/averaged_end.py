@@ -123,7 +123,8 @@ class _End:
                     f"{self._metric.text(now)}, the best so far {self._metric.text(before)}: "
                     f"{'kept' if is_better else 'not kept'}.")
         scores = self._scores(found)
-        self._add_to_statistics(steps[-1], scores)
+        if is_better or record.compared_step != steps[-1]:      # a better one of this step stays told
+            self._add_to_statistics(steps[-1], scores)
         kept = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode, scores)
         try:
             if is_better:
