@@ -106,6 +106,26 @@ def test_without_validation_text_nothing_is_chosen_of_it():
     assert found["validation.minutes"] == 0 and found["checkpoint.minutes"] == 3
 
 
+@pytest.mark.parametrize(("given", "average"), [
+    ({"train__minutes": 30}, 5), ({"train__steps": 5000}, 5), ({"train__steps": 4999}, 0), ({"train__epochs": 1}, 0),
+    ({"train__epochs": 4}, 5), ({}, 0), ({"train__minutes": 30, "checkpoint__keep": 4}, 0),
+    ({"train__minutes": 30, "checkpoint__keep_best": 0}, 0), ({"train__minutes": 30, "checkpoint__average": 3}, 3),
+    ({"train__steps": 5000, "validation__steps": 0}, 0), ({"train__minutes": 30, "checkpoint__minutes": 10}, 0)])
+def test_the_mean_of_five_is_tried_where_a_limit_leaves_room_for_them(given, average):
+    assert chosen(TATOEBA, **given)["checkpoint.average"] == average
+    if average == 5:
+        assert chosen(dataclasses.replace(TATOEBA, validation_pairs=0), **given)["checkpoint.average"] == 0
+
+
+def test_updates_are_those_of_the_nearest_limit():
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000)
+    settings = apply_overrides(default_settings(), {"data.batch_tokens": 2000, "train.epochs": 5})
+    assert at.updates(settings) == 250
+    assert at.updates(apply_overrides(settings, {"train.steps": 100})) == 100
+    assert dataclasses.replace(at, target_tokens=None).updates(apply_overrides(settings, {"train.steps": 100})) == 100
+    assert at.updates(default_settings()) is None
+
+
 @pytest.mark.parametrize("model", ["convs2s", "rnnsearch", "seq2seq"])
 def test_the_other_architectures_keep_their_rate_and_clip_gradients(model):
     found = chosen(TATOEBA, model, train__minutes=15)

@@ -108,6 +108,8 @@ def test_the_outcome_is_by_the_runs_own_metric(rows) -> None:
     of_set = outcome(run_of([{"validation_bleu": 1.0, "validation_bleu/b": 3.0, "global_step": 2}],
                             {"validation.metric": "bleu", "validation.metric_set": "b"}))
     assert of_set.best_text == "BLEU on b 3.00"
+    of_mean = outcome(run_of([{"validation_bleu": 1.0, "averaged_validation_bleu": 1.5, "global_step": 2}]))
+    assert (of_mean.best, of_mean.averaged, by_bleu.averaged) == (1.0, 1.5, None)
     none = outcome(run_of([]))
     assert none.best is none.minutes is none.speed is None and none.best_text == ""
 

@@ -281,6 +281,16 @@ def test_a_run_goes_on_with_other_numbers_of_workers(alone, corpus, workers, arg
 
 
 @pytest.mark.thorough
+def test_the_chief_alone_averages_at_the_end(corpus, workers, arguments, tiny, tmp_path):
+    command = arguments(corpus.prepared, tmp_path / "run", *tiny, "train.steps=20", "checkpoint.steps=5",
+                        "validation.steps=10", "checkpoint.average=2")
+    chief, other = (process.wait() for process in workers([command] * 2))
+    assert (chief.status, other.status) == (0, 0), chief.text + other.text
+    assert "Averaging the last 2 checkpoints: " in chief.output and "Averaging" not in other.output
+    assert json.loads((tmp_path / "run/averaged/record.json").read_text())["compared_step"] == 20
+
+
+@pytest.mark.thorough
 def test_a_signal_to_one_worker_ends_all_after_the_same_step(corpus, workers, arguments, tiny, tmp_path):
     command = arguments(corpus.prepared, tmp_path / "run", *tiny, *NO_DROPOUT, "train.steps=100000")
     chief, other = workers([command] * 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from towernmt.checkpoint.weights import refuse_unknown, weights_of_model
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files.directory_lock import DirectoryLock
 from towernmt.optim.ema import SUFFIX
+
+if TYPE_CHECKING:
+    from towernmt.models.interface import NMTModel
 
 
 def last_checkpoints(run: SavedRun, count: int) -> list[Path]:
@@ -68,7 +71,8 @@ def _enough(run: SavedRun, what: str, setting: str, count: int, found: int) -> N
                               f"larger {setting}.")
 
 
-def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path) -> Path:
+def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path,
+                        model: NMTModel | None = None) -> Path:
     """Write a checkpoint with the mean weights of several.
 
     It holds what translating needs, the weights (and their moving averages where all have them), and no
@@ -78,6 +82,7 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
         run: whose model it is.
         checkpoints: directories `step-N`; each is read a variable at a time.
         output: the directory in which `step-N` is written.
+        model: of the run, where the run does not hold its code.
     Returns:
         the new checkpoint, for `--checkpoint` of `towernmt translate`.
     Raises:
@@ -93,7 +98,7 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
         check_vocabulary_of(one, run.vocabulary)
     shapes = [one.shapes() for one in held]
     values: dict[str, np.ndarray] = {}
-    weights = weights_of_model(run.load_model())
+    weights = weights_of_model(run.load_model(model))
     for one in held:
         refuse_unknown(one, weights, "average checkpoints of one model.")
     for name in weights:

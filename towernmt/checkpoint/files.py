@@ -133,6 +133,14 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
         raise _not_written(final, error) from error
 
 
+def set_aside(directory: Path) -> Path:
+    """Rename a directory of checkpoints that are not ours to remove; returns its new name, `NAME.1` or the next."""
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.{number}")).exists():
+        number += 1
+    return directory.rename(aside)
+
+
 def keep_last(directory: Path, count: int) -> None:
     """Remove all but the last `count` checkpoints, and what a killed process left unfinished."""
     steps = checkpoint_steps(directory)

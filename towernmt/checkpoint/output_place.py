@@ -24,7 +24,7 @@ def check_average_output(output: Path, step: int) -> None:
     _refuse_prepared_data(output)
     place = output.resolve()
     run = SavedRun(place.parent)
-    if run.exists() and place.name in (run.checkpoints.name, run.best.name):
+    if run.exists() and place.name in (run.checkpoints.name, run.best.name, run.averaged.name):
         raise SettingsError(f"{output} holds the steps of a run, which goes on from them: leave --output out, or name "
                             "another directory.")
     there = checkpoint_path(output, step)
@@ -43,7 +43,7 @@ def check_run_output(output: Path) -> None:
     run = SavedRun(output)
     if run.exists():
         raise SettingsError(f"{output} holds a run already: name another directory for the grown one.")
-    for place in (run.checkpoints, run.vocabulary, run.best):
+    for place in (run.checkpoints, run.vocabulary, run.best, run.averaged):
         if place.is_dir() and any(place.iterdir()):
             raise SettingsError(f"{place} is there already, and would be replaced: name another directory for the new "
                                 "run.")

@@ -9,7 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from towernmt.checkpoint.best_record import read_record
+from towernmt.checkpoint.best_record import read_average_record, read_record
 from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
 from towernmt.checkpoint.former_settings import FORMER
 from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
@@ -40,6 +40,7 @@ class SavedRun:
     code/                    of a model of one's own: its file and the files near it that it imports, with their SHA-256
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
+    averaged/step-N/         the mean of the last checkpoints, if it is better; averaged/record.json
     log/                     log.log, stats.jsonl, TensorBoard events
     graphs/                  graphs of searches that were kept to start faster; may be deleted at any time
     ```
@@ -52,6 +53,7 @@ class SavedRun:
         self.code = self.path / "code"
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"
+        self.averaged = self.path / "averaged"
         self.log = self.path / "log"
 
     @property
@@ -182,17 +184,24 @@ class SavedRun:
         """The prefix of a checkpoint's TensorFlow files.
 
         Args:
-            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the best if there is
-                one, else the last.
+            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the mean at the end of training
+                if it was kept and nothing better came since, else the best if there is one, else the last.
         Raises:
             CheckpointError: there is no such checkpoint.
         """
         return str(self._checkpoint_directory(which) / "model")
 
     def _checkpoint_directory(self, which: str | None) -> Path:
-        best = self._best_step()
+        best = next(iter(read_record(self.best)), None)
+        if which is None and best is not None:
+            record = read_average_record(self.averaged)
+            kept = None if record is None else record.kept
+            if kept is not None and kept.is_before(best):
+                place = checkpoint_path(self.averaged, kept.step)
+                if (place / "model.index").is_file():
+                    return place
         if which in (None, "best") and best is not None:
-            return checkpoint_path(self.best, best)
+            return checkpoint_path(self.best, best.step)
         if which in (None, "last"):
             last = latest_checkpoint(self.checkpoints)
             if last is not None:
@@ -204,11 +213,6 @@ class SavedRun:
         have = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
         raise CheckpointError(f"{self.path}: there is no checkpoint '{which or 'last'}'; it has "
                               f"{', '.join(have) or 'none yet: train first'}.")
-
-    def _best_step(self) -> int | None:
-        """The first of `best/record.json` (see `BestCheckpoints`)."""
-        entries = read_record(self.best)
-        return entries[0].step if entries else None
 
 
 def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:

@@ -39,6 +39,13 @@ class Circumstances:
     bfloat16: bool
     rates: ProductRates | None
 
+    def updates(self, settings: Settings) -> float | None:
+        """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
+        passes = self.passes(settings)
+        if passes is None or not self.target_tokens or settings.data.batch_type != "target":
+            return float(settings.train.steps) or None
+        return passes * self.target_tokens / (settings.data.batch_tokens * settings.train.update_cycle)
+
     def passes(self, settings: Settings) -> float | None:
         """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""
         limits = [limit for limit in (self._passes_of_steps(settings), self._passes_of_minutes(settings),

@@ -14,6 +14,9 @@ from towernmt.chosen.product_rates import FASTER
 from towernmt.core.settings import all_keys, apply_overrides
 from towernmt.run.settings import Settings
 
+AVERAGED = 5
+"""Checkpoints that are averaged at the end."""
+
 Rule = Callable[[Settings, Circumstances], Iterator[Choice]]
 
 
@@ -114,6 +117,28 @@ def stopping(settings: Settings, at: Circumstances) -> Iterator[Choice]:
         yield Choice("train.stop_patience", 10, "the run has no other end")
 
 
+def averaging(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """The mean of the last five checkpoints, which is kept only where validation finds it better.
+
+    A run that writes fewer has none to spare: those of its beginning would be among them (docs/notes/defaults.md).
+    """
+    kept, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
+    if not at.validation_pairs or not validated or not kept.keep_best or kept.keep < AVERAGED:
+        return
+    written = _checkpoints_written(settings, at)
+    if written >= AVERAGED:
+        yield Choice("checkpoint.average", AVERAGED, f"about {round_down(int(written))} checkpoints are written, and "
+                                                     "validation decides")
+
+
+def _checkpoints_written(settings: Settings, at: Circumstances) -> float:
+    """About how many checkpoints a run writes within its limit; 0: there is no limit, or too little is known."""
+    kept, updates = settings.checkpoint, at.updates(settings)
+    by_steps = updates / kept.steps if kept.steps and updates else 0.0
+    by_minutes = settings.train.minutes / kept.minutes if kept.minutes else 0.0
+    return max(by_steps, by_minutes)
+
+
 def choose_towers(settings: Settings, at: Circumstances) -> Choice:
     """How many towers on the processors: they change no number, but take time or save it.
 
@@ -126,7 +151,7 @@ def choose_towers(settings: Settings, at: Circumstances) -> Choice:
     return Choice("--towers", 1, "a second would save no time")
 
 
-RULES: tuple[Rule, ...] = (precision, batch, learning_rate, schedule, dropout, validation, stopping)
+RULES: tuple[Rule, ...] = (precision, batch, learning_rate, schedule, dropout, validation, stopping, averaging)
 """In the order in which they act."""
 
 

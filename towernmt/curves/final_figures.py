@@ -25,7 +25,7 @@ class FinalFigure:
 
 
 def final_figures(runs: Sequence[RecordedRun]) -> list[FinalFigure]:
-    """Best and last score, updates, tokens, minutes, speed and loss; columns in which no run has anything are left out.
+    """Best, last and averaged score, updates, tokens, minutes, speed and loss; columns without anything are left out.
 
     Where the runs choose their best step by different metrics, each cell names its own.
     """
@@ -37,6 +37,7 @@ def final_figures(runs: Sequence[RecordedRun]) -> list[FinalFigure]:
         (f"best {label}", lambda one: "" if one.best is None else one.text(one.best) if alike else one.best_text),
         ("at update", lambda one: _whole(one.best_step)),
         ("last", lambda one: "" if one.last is None else one.text(one.last)),
+        ("averaged", lambda one: "" if one.averaged is None else one.text(one.averaged)),
         ("updates", lambda one: _whole(one.updates)),
         ("tokens", lambda one: _short(one.target_tokens)),
         ("minutes", lambda one: "" if one.minutes is None else f"{one.minutes:,.1f}"),

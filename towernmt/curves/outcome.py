@@ -18,6 +18,7 @@ class Outcome:
         label: the same in words, such as "BLEU".
         best, best_step: the best of it, and where.
         last: of the last validation.
+        averaged: of the mean of checkpoints that was compared with the best one when training reached its limit.
         updates: that were made.
         target_tokens: that it trained on.
         minutes: of training.
@@ -30,6 +31,7 @@ class Outcome:
     best: float | None
     best_step: int | None
     last: float | None
+    averaged: float | None
     updates: int
     target_tokens: float | None
     minutes: float | None
@@ -50,7 +52,7 @@ class Outcome:
 def outcome(run: RecordedRun) -> Outcome:
     """The figures of a run."""
     metric = _metric(run)
-    scores = run.values(metric)
+    scores, means = run.values(metric), run.values(f"averaged_{metric}")
     best = best_step = None
     for step, score in scores:
         if best is None or (score >= best if mode_of(metric) == "max" else score <= best):
@@ -58,8 +60,9 @@ def outcome(run: RecordedRun) -> Outcome:
     end = run.rows[-1] if run.rows else {}
     loss = run.values("nll") or run.values("loss")
     speeds = run.values("target_tokens_per_second")
-    return Outcome(metric, _label(metric), best, best_step, scores[-1][1] if scores else None, run.last_step,
-                   end.get(TOKENS), end.get(MINUTES), _speed(speeds), loss[-1][1] if loss else None)
+    return Outcome(
+        metric, _label(metric), best, best_step, scores[-1][1] if scores else None, means[-1][1] if means else None,
+        run.last_step, end.get(TOKENS), end.get(MINUTES), _speed(speeds), loss[-1][1] if loss else None)
 
 
 def _metric(run: RecordedRun) -> str:

@@ -109,7 +109,7 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             parts.write(temporary / "tried.towernmt.zip", card_of(text, facts))
             scores += _tried(temporary, tests, order.precision)
         scores += [{**score, "of": "the training's record (float32, before packing)"}
-                            for score in validation_scores(trained.run, parts.manifest.step)]
+                            for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
         for format_name, precision in order.exports:
             _add_export(parts, trained, temporary, format_name, precision, text, order.calibration)
         facts["exports"] = [dataclasses.asdict(export) for export in parts.manifest.exports]

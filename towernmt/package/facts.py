@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from towernmt.checkpoint.best_record import read_average_record
 from towernmt.checkpoint.provenance import MADE_FROM, MADE_WITH, without_provenance
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.state import STATE
@@ -74,8 +75,23 @@ def trained_with(run: SavedRun) -> dict[str, str]:
             if key.startswith(f"{MADE_WITH}.")}
 
 
-def validation_scores(run: SavedRun, step: int) -> list[dict[str, Any]]:
-    """What the training recorded of the validation at a step: BLEU and chrF; none where there was no validation."""
+def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[str, Any]]:
+    """What the training recorded of the validation of a checkpoint: BLEU and chrF; none where there was no validation.
+
+    Args:
+        checkpoint: its directory.
+        step: of the checkpoint.
+    """
+    record = read_average_record(run.averaged) if checkpoint.parent == run.averaged else None
+    found = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
+    signature = _logged_signature(run, step)
+    return [{"test": "validation during training", "metric": metric, "score": round(found[key], 4), **more}
+            for metric, key, more in (("BLEU", "validation_bleu", {"signature": signature} if signature else {}),
+                                      ("chrF2", "validation_chrf", {})) if key in found]
+
+
+def _recorded_figures(run: SavedRun, step: int) -> dict[str, float]:
+    """All figures of a step."""
     found: dict[str, float] = {}
     for line in _lines(run.log / "stats.jsonl"):
         try:
@@ -84,10 +100,7 @@ def validation_scores(run: SavedRun, step: int) -> list[dict[str, Any]]:
             continue
         if isinstance(row, dict) and row.get("global_step") == step:
             found.update({name: value for name, value in row.items() if isinstance(value, (int, float))})
-    signature = _logged_signature(run, step)
-    return [{"test": "validation during training", "metric": metric, "score": round(found[key], 4), **more}
-            for metric, key, more in (("BLEU", "validation_bleu", {"signature": signature} if signature else {}),
-                                      ("chrF2", "validation_chrf", {})) if key in found]
+    return found
 
 
 def _logged_signature(run: SavedRun, step: int) -> str | None:

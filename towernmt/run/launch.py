@@ -27,6 +27,7 @@ from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels.precision import is_slow_on_cpu
 from towernmt.optim.freeze import TrainedVariables
 from towernmt.run.assemble import graph_settings, make_config, with_vocabulary_sizes
+from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory.fit import wants_search, with_fitting_batch, with_found_batch
@@ -69,8 +70,14 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     run.check_place()
     components = parts or Components(model, trainer, source, callbacks_before, callbacks_after)
     world = joined_world(settings.train.worker_timeout, cpu_towers=towers or 1)
-    with one_training(), world, run.writing("towernmt train"):
-        return _train_alone(with_vocabulary_sizes(settings, data), data, run, gpus, towers, components)
+    with one_training():
+        with world, run.writing("towernmt train"):
+            is_chief = present_world().is_chief
+            settings = with_vocabulary_sizes(settings, data)
+            status = _train_alone(settings, data, run, gpus, towers, components)
+        if is_chief and status == 0:    # the other processes have gone
+            average_if_due(settings, data, run, components, gpus)
+        return status
 
 
 _TRAINING = threading.Lock()
@@ -99,6 +106,7 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
     check_resumable(run, _settings_to_record(settings, components))
     check_vocabularies(run, data)
     check_data(run, data)
+    check_average(settings, data)
     if done := finished(run, settings.train):
         logger.info(done)
         return 0
@@ -132,6 +140,8 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         # Only now: settings that cannot work must not be the saved ones of the next start.
         recorded = settings if components.model is model_from_settings else settings_as_made(settings, config.model)
         run.begin(recorded, data)
+        if present_world().is_chief:
+            set_later_average_aside(run)
         if why_lost(recorded):
             logger.warning(why_lost(recorded))
         logger.info(f"Made with {', '.join(f'{name} {version}' for name, version in versions().items())}; data: "

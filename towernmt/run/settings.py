@@ -104,6 +104,9 @@ class CheckpointSettings:
     minutes: float = setting(0.0, "save a checkpoint every so many minutes; 0 for none", at_least=0)
     keep: int = setting(5, "how many of the last checkpoints stay", at_least=1)
     keep_best: int = setting(1, "how many of the best checkpoints by validation.metric are kept apart", at_least=0)
+    average: int = setting(
+        0, "when training reaches its limit, take the mean of the last so many checkpoints in place of the best one if "
+           "it is better by validation.metric; 0: make none", at_least=0)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.lookup import EndOfTraining, find_saver
 from towernmt.callbacks.validation.score_watcher import ScoreWatcher
 from towernmt.checkpoint.best_record import RECORD, BestEntry, read_record
-from towernmt.checkpoint.files import point_at
+from towernmt.checkpoint.files import point_at, set_aside
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files.atomic_files import flush_to_disk, write_text
 from towernmt.core.files.json_files import checked
@@ -153,11 +153,7 @@ class BestCheckpoints(ScoreWatcher):
 
     def _set_aside(self, content: str) -> None:
         """A new run in an old directory, or another metric: those best models are not ours to remove."""
-        number = 1
-        while (aside := self.directory.with_name(f"{self.directory.name}.{number}")).exists():
-            number += 1
-        self.directory.rename(aside)
-        logger.warning(f"{self.directory} held {content}: that is now in {aside}.")
+        logger.warning(f"{self.directory} held {content}: that is now in {set_aside(self.directory)}.")
 
     def _remove_unlisted(self) -> None:
         listed = {self._place(entry["step"]) for entry in self._entries}
