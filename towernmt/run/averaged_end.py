@@ -1,4 +1,4 @@
-"""The end of a training: the mean of the last checkpoints, or the last one alone, kept in `averaged/` if it is the best.
+"""The end of a training: the mean of the last checkpoints, or the last alone, kept in `averaged/` if it is the best.
 
 Training never reads `averaged/`, so a run that is given a higher limit goes on as if there were none.
 """
