@@ -1,0 +1,172 @@
+"""Trials of training, each on one processor: what settings come to in BLEU on a test set.
+
+    python benchmarks/grid.py trials.yaml --work grid --cpus 0,1
+
+trials.yaml, for example:
+
+    common: [train.steps=2900, validation.steps=580, checkpoint.steps=290]
+    trials:
+      - {name: pieces-4000, data: data/de-en-4000, source: test.de, reference: test.en}
+      - {name: dropout-0.3, data: data/de-en-4000, source: test.de, reference: test.en,
+         settings: [model.residual_dropout=0.3, model.embedding_dropout=0.3]}
+
+What neither `common` nor `settings` set is chosen, as by `towernmt train`; with updates as the limit the outcome does
+not depend on what else the machine does. Each trial is a run in WORK/runs. WORK/results.jsonl gets a line for each:
+BLEU and chrF of the last checkpoint, of the best by validation, and of the mean of the last five. What is there is not
+done again; a trial that was stopped goes on from its last checkpoint. At the end the table is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from towernmt.core.errors import SettingsError, TowerNMTError
+
+AVERAGED = 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training and what it is tested on.
+
+    Attributes:
+        name: of the run.
+        data: prepared.
+        source, reference: of the test set.
+        settings: key=value each, behind those that all have.
+    """
+
+    name: str
+    data: str
+    source: str
+    reference: str
+    settings: list[str] = field(default_factory=list)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Do what is not done, and print the table."""
+    options = parser().parse_args(arguments)
+    try:
+        trials, common = read_trials(options.trials)
+        results = options.work / "results.jsonl"
+        run_trials([trial for trial in trials if trial.name not in read_results(results)], common, options.work,
+                   options.cpus.split(","))
+    except TowerNMTError as error:
+        raise SystemExit(str(error)) from error
+    print(table(trials, read_results(results)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", type=Path, metavar="FILE", help="YAML")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for runs and results")
+    parser.add_argument("--cpus", default="0", metavar="N,N", help="processors; each trains one trial at a time")
+    return parser
+
+
+def read_trials(path: Path) -> tuple[list[Trial], list[str]]:
+    """The trials of a file, and what all have in common.
+
+    Raises:
+        SettingsError: the file is not as it should be.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        trials = [Trial(**one) for one in content["trials"]]
+        common = [str(one) for one in content.get("common", [])]
+    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise SettingsError(f"{path}: these are no trials ({error}); benchmarks/grid.py begins with some.") from error
+    names = [trial.name for trial in trials]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"{path}: two trials have the same name; give each its own.")
+    return trials, common
+
+
+def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus: Sequence[str]) -> None:
+    """Train and test, a trial a processor at a time."""
+    waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
+    for trial in trials:
+        waiting.put(trial)
+    failed: list[TowerNMTError] = []
+
+    def work_off(cpu: str) -> None:
+        while not waiting.empty() and not failed:
+            try:
+                run_trial(waiting.get_nowait(), common, work, cpu)
+            except queue.Empty:
+                return
+            except TowerNMTError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=work_off, args=(cpu,)) for cpu in cpus]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+_WRITING = threading.Lock()
+
+
+def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None:
+    """Train, test, and add the result."""
+    run = work / "runs" / trial.name
+    towernmt("train", "--data", trial.data, "--logdir", str(run), "--towers", "1", "--set", *common, *trial.settings,
+             cpu=cpu)
+    towernmt("average", "--model", str(run), "--last", str(AVERAGED), cpu=cpu)
+    mean = next((run / "averages" / f"last-{AVERAGED}").glob("step-*"))
+    test = ["--source", trial.source, "--reference", trial.reference, "--json"]
+    found = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
+             for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
+    result = {"name": trial.name, "settings": [*common, *trial.settings],
+              **{f"{name}_{metric}": found[name][metric] for name in found for metric in ("bleu", "chrf")}}
+    with _WRITING, (work / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result) + "\n")
+
+
+def towernmt(*arguments: str, cpu: str) -> str:
+    """What a command prints, on one processor.
+
+    Raises:
+        SettingsError: it failed.
+    """
+    done = subprocess.run([sys.executable, "-m", "towernmt", *arguments], text=True, capture_output=True,
+                          preexec_fn=lambda: os.sched_setaffinity(0, {int(cpu)}))
+    if done.returncode:
+        raise SettingsError(f"towernmt {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The results in a file, by the names of the trials."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {result["name"]: result for result in map(json.loads, lines)}
+
+
+def table(trials: Sequence[Trial], results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown: a row a trial, BLEU with two digits."""
+    rows = ["| trial | settings | last | best by validation | mean of the last five |", "|---|---|---|---|---|"]
+    for trial in trials:
+        if trial.name in results:
+            scores = " | ".join(f"{results[trial.name][f'{name}_bleu']:.2f}" for name in ("last", "best", "mean"))
+            rows.append(f"| {trial.name} | {' '.join(trial.settings)} | {scores} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

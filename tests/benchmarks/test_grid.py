@@ -1,0 +1,60 @@
+"""The trials of `benchmarks/grid.py`: read, done once, told in a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import grid
+import pytest
+
+from towernmt.core.errors import SettingsError
+
+TRIALS = """
+common: [train.steps=2]
+trials:
+  - {name: a, data: d, source: s, reference: r}
+  - {name: b, data: d, source: s, reference: r, settings: [model.residual_dropout=0.3]}
+"""
+
+
+@pytest.fixture
+def commands(monkeypatch) -> list[tuple[str, tuple[str, ...]]]:
+    """The commands of trials, in place of their processes: each checkpoint has its own BLEU."""
+    given: list[tuple[str, tuple[str, ...]]] = []
+
+    def towernmt(*arguments: str, cpu: str) -> str:
+        given.append((cpu, arguments))
+        if arguments[0] == "average":
+            (Path(arguments[2]) / "averages" / "last-5" / "step-2").mkdir(parents=True)
+        checkpoint = arguments[4] if arguments[0] == "evaluate" else ""
+        return json.dumps({"bleu": {"last": 10.126, "best": 9.5}.get(checkpoint, 11.0), "chrf": 30.0})
+
+    monkeypatch.setattr(grid, "towernmt", towernmt)
+    return given
+
+
+def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
+    file = tmp_path / "trials.yaml"
+    file.write_text(TRIALS)
+    grid.main([str(file), "--work", str(tmp_path), "--cpus", "1"])
+    assert {cpu for cpu, _ in commands} == {"1"} and len(commands) == 2 * 5
+    trained = [words for _, words in commands if words[0] == "train"]
+    assert trained[1][-2:] == ("train.steps=2", "model.residual_dropout=0.3")
+    assert "| b | model.residual_dropout=0.3 | 10.13 | 9.50 | 11.00 |" in capsys.readouterr().out
+    grid.main([str(file), "--work", str(tmp_path)])
+    assert len(commands) == 2 * 5
+
+
+@pytest.mark.parametrize("text", ["", "trials: [{name: a}]", "{}", "trials: [{name: a, data: d, source: s, reference: "
+                                  "r}, {name: a, data: d, source: s, reference: r}]"])
+def test_what_are_no_trials_is_refused(tmp_path, text):
+    file = tmp_path / "trials.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match="trials"):
+        grid.read_trials(file)
+
+
+def test_a_command_that_fails_ends_all_with_its_words(tmp_path):
+    with pytest.raises(SettingsError, match="missing"):
+        grid.towernmt("train", cpu="0")
