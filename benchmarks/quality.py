@@ -17,8 +17,9 @@ detokenised text.
     opennmt-tf  `--auto_config --model_type Transformer`, what https://opennmt.net/OpenNMT-tf/configuration.html and
                 .../training.html say to take (LazyAdam, Noam 2.0, 8,000 updates of warm-up, 25,000 tokens an update in
                 batches of 3,072, dropout 0.1, label smoothing 0.1); the last checkpoint or the mean of the last 8,
-                whichever is better in validation. Its documentation has no recipe for little text, and its author
-                warns of the automatic configuration there (github.com/OpenNMT/OpenNMT-tf/issues/771).
+                whichever is better in validation. Its documentation has no recipe for little text; of 20,856 sentences
+                its author says that they are not enough, "especially with the default auto configuration"
+                (github.com/OpenNMT/OpenNMT-tf/issues/771).
 
 A peer trains once, to the last of --minutes, and keeps a checkpoint every --every minutes. What it takes to start, to
 make its first update, and to save and choose checkpoints does not count (`quality_clock.py`). `--opennmt-config` and

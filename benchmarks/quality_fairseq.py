@@ -32,6 +32,7 @@ def main(folder: Path, minutes: float, every: float, arguments: list[str]) -> No
 
         def save() -> str:
             path = str(folder / f"checkpoint-{updates}.pt")
+            trainer.consolidate_optimizer()
             trainer.save_checkpoint(path, {"train_iterator": epoch_itr.state_dict(), "val_loss": None})
             return path
 

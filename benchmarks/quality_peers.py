@@ -253,10 +253,12 @@ class Fairseq(Marked):
         return tuple(checkpoints)
 
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        # fairseq-fixed leaves out the last sentences where batches are to be multiples of 8, its default.
         output = self.folder / "translation.txt"
         self._run(["-m", "fairseq_cli.generate", str(self._data), "--source-lang", "src", "--target-lang", "tgt",
-                   "--path", checkpoint, "--gen-subset", part, "--beam", str(BEAM), "--max-len-a", "1.2", "--max-len-b",
-                   "10", "--batch-size", "128", "--cpu"], "translate.log", output)
+                   "--path", checkpoint, "--gen-subset", part, "--beam", str(BEAM), "--max-len-a", "1.2",
+                   "--max-len-b", "10", "--batch-size", "128", "--required-batch-size-multiple", "1", "--cpu"],
+                  "translate.log", output)
         return generated(output.read_text(encoding="utf-8"))
 
 
@@ -344,7 +346,9 @@ def read_lines(path: Path) -> list[str]:
 def peer_environment(threads: int) -> dict[str, str]:
     """The environment of a program that is not ours."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**ours, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    # fairseq's checkpoints hold more than weights, which PyTorch since 2.6 loads only when told to.
+    return {**ours, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def run_program(command: Sequence[str], log: Path, output: Path | None = None,
