@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -376,14 +377,13 @@ def run_program(command: Sequence[str], log: Path, output: Path | None = None,
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    """End a program and those that it started: politely, then not."""
+    """End a program and those that it started: politely, and then not; a second interrupt does not wait."""
     process.terminate()
     try:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
         pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

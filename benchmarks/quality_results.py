@@ -134,7 +134,7 @@ def _figure(lines: dict[str, list[Result]]) -> Any:
     for number, (name, results) in enumerate(lines.items()):
         ours = results[0].peer == OURS
         axes.plot([result.minute for result in results], [result.bleu for result in results], label=name,
-                  marker="o", markersize=6 if ours else 3, **line_style(number))
+                  marker="o", markersize=6 if ours else 3, clip_on=False, zorder=3, **line_style(number))
     axes.set_title("Test BLEU")
     axes.set_xlabel("minutes of training")
     axes.set_xlim(left=0)
