@@ -26,12 +26,13 @@ _LINE = 0.2             # inches a line of text
 _WRAP = 175             # characters of a note's line
 _MANY = 4               # runs from which on a best point has no number beside it
 _QUIET = "#5d6670"
-_LOOK = {
+LOOK = {
     "font.family": "sans-serif", "font.size": 9.5, "axes.titlesize": 10, "axes.titlelocation": "left",
     "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#9aa5b1",
     "axes.grid": True, "grid.color": "#e4e8ec", "grid.linewidth": 0.8, "axes.axisbelow": True, "xtick.color": "#39424c",
     "ytick.color": "#39424c", "svg.fonttype": "none", "svg.hashsalt": "towernmt", "text.parse_math": False,
     "axes.formatter.use_mathtext": False, "lines.dash_capstyle": "butt"}
+"""Matplotlib's settings for pictures in this style."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def draw(runs: Sequence[RecordedRun], path: str | Path, settings: PictureSetting
         raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn; wait "
                         "for the first line of figures of the training.")
     vector = Path(path).suffix.lower() == ".svg"
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(LOOK):
         figure = _figure(runs, chosen, settings)
         content = io.BytesIO()
         figure.savefig(content, format="svg" if vector else "png", dpi=130,

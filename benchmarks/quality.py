@@ -1,0 +1,212 @@
+"""BLEU over the minutes of training: towernmt beside OpenNMT-tf and fairseq, on the same text, pieces and processors.
+
+    python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
+        --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python --draw quality.svg
+    python benchmarks/quality.py ... --only fairseq             # one program; the others' results stay
+    python benchmarks/quality.py ... --shape tiny               # the peers with a model of the size of towernmt's
+
+Each program trains by its own recipe and translates the test set by its own search, beam 5; sacreBLEU scores the
+detokenised text.
+
+    towernmt    `train --defaults chosen --set train.minutes=M`: for each M a run of its own, as the rate falls to the
+                end of the run. Its minutes include validation and checkpoints.
+    fairseq     the recipe for IWSLT'14 German-English of examples/translation/README.md (github.com/facebookresearch/
+                fairseq): transformer_iwslt_de_en, Adam (0.9, 0.98), 5e-4, inverse_sqrt, 4,000 updates of warm-up,
+                dropout 0.3, weight decay 1e-4, label smoothing 0.1, 4,096 tokens; of the checkpoints so far the one
+                that is best in validation.
+    opennmt-tf  `--auto_config --model_type Transformer`, what https://opennmt.net/OpenNMT-tf/configuration.html and
+                .../training.html say to take (LazyAdam, Noam 2.0, 8,000 updates of warm-up, 25,000 tokens an update in
+                batches of 3,072, dropout 0.1, label smoothing 0.1); the last checkpoint or the mean of the last 8,
+                whichever is better in validation. Its documentation has no recipe for little text; of 20,856 sentences
+                its author says that they are not enough, "especially with the default auto configuration"
+                (github.com/OpenNMT/OpenNMT-tf/issues/771).
+
+A peer trains once, to the last of --minutes, and keeps a checkpoint every --every minutes. What it takes to start, to
+make its first update, and to save and choose checkpoints does not count (`quality_clock.py`). `--opennmt-config` and
+`--fairseq-options` change a recipe; give that a name by --variant.
+
+Everything is in --work; results are added to --results (default WORK/results.jsonl). What is there is not done again,
+and a training that was stopped (Ctrl-C, SIGTERM) goes on from its last checkpoint. Programs on different processors may
+run side by side with the same --work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, read_lines, run_program
+from quality_results import Result, append_result, draw, read_results, scores
+from quality_text import Texts, shared_vocabulary, unpieced, write_pieces
+
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.files.atomic_files import write_text
+from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.vocabulary.base import Vocabulary
+
+PEERS = ("towernmt", "opennmt-tf", "fairseq")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, score and draw what the options say."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        compare(parser().parse_args(arguments))
+    except TowerNMTError as error:
+        raise SystemExit(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="with train, valid and test text")
+    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="NAME", help="ends of the files' names")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for everything that is made")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data, in place of WORK/prepared")
+    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="of WORK/prepared")
+    parser.add_argument("--minutes", type=float, nargs="+", default=[10, 30, 60], metavar="M")
+    parser.add_argument("--every", type=float, metavar="MINUTES", help="a peer's checkpoints (a tenth of the longest)")
+    parser.add_argument("--cpus", default="", metavar="N,N", help="processors (default: all that may be used)")
+    parser.add_argument("--only", choices=PEERS, action="append", help="this program; may be repeated")
+    parser.add_argument("--shape", choices=("recipe", "tiny"), default="recipe", help="of the peers' models")
+    parser.add_argument("--opennmt-python", metavar="FILE", help="a Python with OpenNMT-tf")
+    parser.add_argument("--fairseq-python", metavar="FILE", help="a Python with fairseq")
+    parser.add_argument("--opennmt-config", type=Path, metavar="FILE", help="YAML, over the automatic configuration")
+    parser.add_argument("--fairseq-options", default="", metavar="'WORDS'", help="of fairseq-train, behind the recipe")
+    parser.add_argument("--variant", metavar="NAME", help="what the peers' trainings are called (default: --shape)")
+    parser.add_argument("--valid-sentences", type=int, default=500, metavar="N", help="that choose a peer's checkpoint")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="default: WORK/results.jsonl")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="BLEU over minutes, .svg or .png")
+    parser.add_argument("--draw-only", action="store_true", help="draw the results that there are")
+    return parser
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Train what is not trained, score what is not scored, draw."""
+    results = options.results or options.work / "results.jsonl"
+    if not options.draw_only:
+        plan = plan_of(options)
+        peers = peers_of(options, plan)
+        texts = Texts(options.text, options.languages)
+        vocabulary = prepare(options, plan, texts)
+        for peer in peers:
+            with DirectoryLock(peer.folder, "benchmarks/quality.py"):
+                print(f"{peer.name}, {peer.variant}: training", flush=True)
+                peer.train()
+                score(peer, texts, vocabulary, results)
+    if options.draw:
+        draw(read_results(results), options.draw)
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """What the options say; this process, and what it starts, keeps to the processors from here on.
+
+    Raises:
+        SettingsError: they cannot be.
+    """
+    minutes = tuple(sorted(set(options.minutes)))
+    every = options.every or minutes[-1] / 10
+    if not minutes[0] > 0 or not every > 0:
+        raise SettingsError(f"--minutes {minutes[0]:g} and --every {every:g} must be above 0.")
+    allowed = os.sched_getaffinity(0)
+    try:
+        cpus = {int(number) for number in options.cpus.split(",")} if options.cpus else allowed
+    except ValueError:
+        raise SettingsError(f"--cpus {options.cpus}: expected numbers with commas between them, such as 0,1.") from None
+    if not cpus <= allowed:
+        raise SettingsError(f"--cpus {options.cpus}: this process may use {','.join(map(str, sorted(allowed)))}.")
+    os.sched_setaffinity(0, cpus)
+    work = options.work.resolve()
+    return Plan(work, (options.data or work / "prepared").resolve(), minutes, every, len(cpus), options.shape)
+
+
+def peers_of(options: argparse.Namespace, plan: Plan) -> list[Peer]:
+    """The programs that are asked for.
+
+    Raises:
+        SettingsError: the Python of one is missing.
+    """
+    variant = options.variant or options.shape
+    changed = options.opennmt_config or options.fairseq_options
+    if changed and variant in ("recipe", "tiny"):
+        raise SettingsError("--opennmt-config and --fairseq-options change a recipe: give that a name by --variant.")
+    make = {"towernmt": lambda: Ours(plan, "chosen"),
+            "opennmt-tf": lambda: OpenNMTTF(plan, variant, options.opennmt_python, options.opennmt_config),
+            "fairseq": lambda: Fairseq(plan, variant, options.fairseq_python, shlex.split(options.fairseq_options))}
+    return [make[name]() for name in PEERS if name in (options.only or PEERS)]
+
+
+def prepare(options: argparse.Namespace, plan: Plan, texts: Texts) -> Vocabulary:
+    """The vocabulary of the prepared data; both, and the pieces, are made if they are not there."""
+    with DirectoryLock(plan.work, "benchmarks/quality.py prepares"):
+        if not (plan.data / "manifest.json").exists():
+            words = [f"--{valid}{name}={texts.path(part, side)}" for valid, part in (("", "train"), ("valid-", "valid"))
+                     for name, side in (("source", "src"), ("target", "tgt"))]
+            run_program([sys.executable, "-m", "towernmt", "prepare", *words, "--vocab-size", str(options.vocab_size),
+                         "--shared-vocab", "--output", str(plan.data)], plan.work / "prepare.log")
+        vocabulary = shared_vocabulary(PreparedData(plan.data))
+        if not (plan.pieces / "finished").exists():
+            write_pieces(texts, vocabulary, plan.pieces, options.valid_sentences, plan.threads)
+            write_text(plan.pieces / "finished", "")
+    return vocabulary
+
+
+def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> None:
+    """Add the result of each mark that has none."""
+    there = {result.key for result in read_results(results)}
+    for mark in peer.marks():
+        key = (peer.name, peer.variant, peer.plan.threads, mark.minutes)
+        if key not in there:
+            result = result_of(peer, mark, texts, vocabulary)
+            append_result(results, result)
+            print(f"{peer.name}, {peer.variant}: {result.minute:.1f} minutes, {result.updates:,} updates, BLEU "
+                  f"{result.bleu:.2f}, chrF {result.chrf:.1f}", flush=True)
+
+
+def result_of(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> Result:
+    """The scores of a mark, by the candidate that is best on the validation sentences (of equal ones the last)."""
+    chosen, valid_bleu = mark.candidates[0], None
+    if len(mark.candidates) > 1:
+        tried = [(quality_of(peer, candidate, "valid", texts, vocabulary)[0], number)
+                 for number, candidate in enumerate(mark.candidates)]
+        valid_bleu, number = max(tried)
+        chosen = mark.candidates[number]
+    bleu, chrf, signature = quality_of(peer, chosen, "test", texts, vocabulary)
+    return Result(peer.name, peer.variant, peer.plan.threads, mark.minutes, mark.minute, bleu, chrf, valid_bleu,
+                  mark.updates, mark.target_tokens, checkpoint_name(chosen), signature, peer.version)
+
+
+def quality_of(peer: Peer, checkpoint: str, part: str, texts: Texts, vocabulary: Vocabulary
+               ) -> tuple[float, float, str]:
+    """The scores of a checkpoint; its translations are kept.
+
+    Raises:
+        DataError: there are too few or too many of them.
+    """
+    kept = peer.folder / "translations" / f"{checkpoint_name(checkpoint)}.{part}"
+    source = peer.plan.pieces / f"{part}.src" if peer.reads_pieces else texts.path(part, "src")
+    if not kept.exists():
+        lines = peer.translate(checkpoint, part, source)
+        write_text(kept, "".join(f"{line}\n" for line in (unpieced(lines, vocabulary) if peer.reads_pieces else lines)))
+    translations, wanted = read_lines(kept), len(read_lines(source))
+    if len(translations) != wanted:
+        raise DataError(f"{kept}: there are {len(translations)} translations of {wanted} sentences; remove the file, "
+                        "and look into the log beside it.")
+    return scores(translations, texts.lines(part, "tgt")[:wanted])
+
+
+def checkpoint_name(checkpoint: str) -> str:
+    """A short name of one checkpoint, or of the mean of several."""
+    names = [Path(name).name for name in checkpoint.split(",")]
+    return names[0] if len(names) == 1 else f"mean-{names[0]}-{names[-1]}"
+
+
+if __name__ == "__main__":
+    main()

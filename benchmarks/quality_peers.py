@@ -1,0 +1,389 @@
+"""The programs that `quality.py` compares: how each trains by its own recipe, and translates by its own search."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from quality_clock import read_marks
+
+from towernmt import __version__
+from towernmt.core.errors import SettingsError, UnfinishedError
+from towernmt.core.files.atomic_files import write_text
+from towernmt.curves.recorded_run import read_run
+
+HERE = Path(__file__).parent
+BEAM = 5
+LONGEST = 100
+"""Pieces of OpenNMT-tf's translations: those of a model that has learnt little would go on to 250, for minutes."""
+GRACE = 120.0
+"""Seconds that a program has to save a checkpoint when it is asked to end."""
+
+
+class Mark(NamedTuple):
+    """A moment of a training.
+
+    Attributes:
+        minutes: as they were asked for.
+        minute: of training.
+        updates, target_tokens: so far.
+        candidates: checkpoints that the recipe might translate with; the validation sentences decide between several.
+    """
+
+    minutes: float
+    minute: float
+    updates: int
+    target_tokens: int
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all trainings have in common.
+
+    Attributes:
+        work: the folder of everything.
+        data: prepared data.
+        minutes: of training, rising.
+        every: minutes between a peer's marks.
+        threads: as many as processors.
+        shape: "recipe" or "tiny".
+    """
+
+    work: Path
+    data: Path
+    minutes: tuple[float, ...]
+    every: float
+    threads: int
+    shape: str
+
+    @property
+    def pieces(self) -> Path:
+        """The folder of the files of pieces."""
+        return self.work / "pieces"
+
+
+class Peer(ABC):
+    """A program. Its trainings go on where they were stopped.
+
+    Attributes:
+        name: of the program.
+        variant: which of its trainings.
+        version: as it says.
+        folder: of its run.
+        reads_pieces: whether it translates pieces to pieces; otherwise text to text.
+    """
+
+    name: str
+    reads_pieces = True
+
+    def __init__(self, plan: Plan, variant: str) -> None:
+        self.plan, self.variant = plan, variant
+        self.folder = plan.work / "runs" / f"{self.name}-{variant}-{plan.threads}cpu"
+
+    @property
+    @abstractmethod
+    def version(self) -> str: ...
+
+    @abstractmethod
+    def train(self) -> None:
+        """Train to the end, or go on to it."""
+
+    @abstractmethod
+    def marks(self) -> list[Mark]:
+        """What there is to be scored."""
+
+    @abstractmethod
+    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        """Translations of a file, "valid" or "test"."""
+
+
+class Ours(Peer):
+    """towernmt by `--defaults chosen`: a run for each number of minutes, as its rate falls to the end of the run."""
+
+    name, version, reads_pieces = "towernmt", __version__, False
+
+    def train(self) -> None:
+        for minutes in self.plan.minutes:
+            run = self._run(minutes)
+            if not self._finished(run).exists():
+                run_program([sys.executable, "-m", "towernmt", "train", "--data", str(self.plan.data), "--logdir",
+                             str(run), "--defaults", "chosen", "--set", f"train.minutes={minutes:g}"],
+                            self.folder / f"{minutes:g}.log")
+                write_text(self._finished(run), "")
+
+    def marks(self) -> list[Mark]:
+        found = []
+        for minutes in self.plan.minutes:
+            last = read_run(self._run(minutes), self.name).rows[-1]
+            found.append(Mark(minutes, minutes, int(last["global_step"]), int(last["target_tokens_trained"]),
+                              (str(self._run(minutes)),)))
+        return found
+
+    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        output = self.folder / "translation.txt"
+        run_program([sys.executable, "-m", "towernmt", "translate", "--model", checkpoint, "--beam", str(BEAM),
+                     "--input", str(source), "--output", str(output)], self.folder / "translate.log")
+        return read_lines(output)
+
+    def _run(self, minutes: float) -> Path:
+        return self.folder / f"{minutes:g}"
+
+    def _finished(self, run: Path) -> Path:
+        return run.with_name(run.name + ".finished")
+
+
+class Marked(Peer):
+    """A peer whose one training is marked by the clock of `quality_clock.py`.
+
+    Args:
+        python: an interpreter that has it.
+    Raises:
+        SettingsError: it has not.
+    """
+
+    modules: tuple[str, ...]
+    """What is imported, and named with its version."""
+    option: str
+
+    def __init__(self, plan: Plan, variant: str, python: str | None) -> None:
+        super().__init__(plan, variant)
+        if python is None:
+            raise SettingsError(f"{self.name} needs {self.option} FILE: a Python that has it, or leave {self.name} out "
+                                "by --only.")
+        self.python = python
+        self._version = self._ask_version()
+
+    @property
+    def version(self) -> str:
+        return self._version
+
+    def _ask_version(self) -> str:
+        code = f"import {', '.join(self.modules)}\nprint({', '.join(f'{name}.__version__' for name in self.modules)})"
+        try:
+            done = subprocess.run([self.python, "-c", code], env=peer_environment(self.plan.threads), check=False,
+                                  capture_output=True, text=True)
+        except OSError as error:
+            raise SettingsError(f"{self.option} {self.python} cannot be started: {error.strerror}.") from error
+        if done.returncode:
+            reason = done.stderr.strip().rpartition("\n")[2]
+            raise SettingsError(f"{self.option} {self.python} cannot import {' and '.join(self.modules)} ({reason}): "
+                                "install them there.")
+        return " ".join(f"{name} {version}" for name, version in
+                        zip(self.modules, done.stdout.strip().split("\n")[-1].split(), strict=True))
+
+    def train(self) -> None:
+        kept = read_marks(self.folder)
+        if not kept or kept[-1]["minute"] < self.plan.minutes[-1]:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.prepare()
+            self._run([str(HERE / self.driver[0]), *self.driver[1:], str(self.folder), str(self.plan.minutes[-1]),
+                       str(self.plan.every), *self.training(kept[-1]["checkpoint"] if kept else None)], "train.log")
+
+    driver: tuple[str, ...]
+    """The script with the clock, and what it is given first."""
+
+    def prepare(self) -> None:
+        """What the peer wants to find before it trains."""
+
+    @abstractmethod
+    def training(self, checkpoint: str | None) -> list[str]:
+        """The arguments of the peer's program of training, from the beginning or a checkpoint on."""
+
+    def marks(self) -> list[Mark]:
+        kept = [mark for mark in read_marks(self.folder) if mark["mark"] is not None]
+        checkpoints = [mark["checkpoint"] for mark in kept]
+        return [Mark(mark["mark"], mark["minute"], mark["updates"], mark["target_tokens"],
+                     self.candidates(checkpoints[:number])) for number, mark in enumerate(kept, start=1)]
+
+    @abstractmethod
+    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
+        """What the recipe might translate with, when these checkpoints were kept."""
+
+    def _run(self, arguments: list[str], log: str, output: Path | None = None) -> None:
+        run_program([self.python, *arguments], self.folder / log, output, peer_environment(self.plan.threads))
+
+
+class Fairseq(Marked):
+    """fairseq by the recipe for IWSLT'14 German-English of its examples/translation/README.md.
+
+    The recipe keeps the checkpoint that is best in validation. Here the validation sentences choose it, of those of the
+    marks so far, and cost no minutes of training.
+    """
+
+    name, modules, option = "fairseq", ("fairseq", "torch"), "--fairseq-python"
+    driver = ("quality_fairseq.py",)
+
+    RECIPE = ("--arch transformer_iwslt_de_en --optimizer adam --adam-betas (0.9,0.98) --clip-norm 0.0 --lr 5e-4 "
+              "--lr-scheduler inverse_sqrt --warmup-updates 4000 --dropout 0.3 --weight-decay 0.0001 "
+              "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096")
+    SHAPES = {"recipe": "--share-decoder-input-output-embed",
+              "tiny": "--share-all-embeddings " + " ".join(
+                  f"--{side}-layers 3 --{side}-embed-dim 256 --{side}-ffn-embed-dim 1024 --{side}-attention-heads 4"
+                  for side in ("encoder", "decoder"))}
+
+    def __init__(self, plan: Plan, variant: str, python: str | None, more: Sequence[str] = ()) -> None:
+        super().__init__(plan, variant, python)
+        self._more = list(more)
+        self._data = plan.work / "fairseq"
+
+    def prepare(self) -> None:
+        if not (self._data / "finished").exists():
+            pieces = self.plan.pieces
+            self._run(["-m", "fairseq_cli.preprocess", "--source-lang", "src", "--target-lang", "tgt",
+                       "--joined-dictionary", "--srcdict", str(pieces / "fairseq.txt"), "--destdir", str(self._data),
+                       "--workers", str(self.plan.threads),
+                       *(word for part in ("train", "valid", "test") for word in
+                         (f"--{part}pref", str(pieces / part)))], "prepare.log")
+            write_text(self._data / "finished", "")
+
+    def training(self, checkpoint: str | None) -> list[str]:
+        return [str(self._data), "--source-lang", "src", "--target-lang", "tgt", *self.RECIPE.split(),
+                *self.SHAPES[self.plan.shape].split(), "--cpu", "--no-save", "--log-format", "json", "--log-interval",
+                "50", *(["--restore-file", checkpoint] if checkpoint else []), *self._more]
+
+    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
+        return tuple(checkpoints)
+
+    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        # fairseq-fixed leaves out the last sentences where batches are to be multiples of 8, its default.
+        output = self.folder / "translation.txt"
+        self._run(["-m", "fairseq_cli.generate", str(self._data), "--source-lang", "src", "--target-lang", "tgt",
+                   "--path", checkpoint, "--gen-subset", part, "--beam", str(BEAM), "--max-len-a", "1.2",
+                   "--max-len-b", "10", "--batch-size", "128", "--required-batch-size-multiple", "1", "--cpu"],
+                  "translate.log", output)
+        return generated(output.read_text(encoding="utf-8"))
+
+
+def generated(text: str) -> list[str]:
+    """The translations that `fairseq-generate` printed, in the order of the file: lines `H-NUMBER\\tSCORE\\tPIECES`."""
+    found = {}
+    for line in text.split("\n"):
+        if line.startswith("H-"):
+            number, _, pieces = line.removeprefix("H-").split("\t")
+            found[int(number)] = pieces
+    return [found[number] for number in sorted(found)]
+
+
+class OpenNMTTF(Marked):
+    """OpenNMT-tf by its automatic configuration (`--auto_config`), which its documentation says to take.
+
+    It averages the last 8 checkpoints at the end. Here the mean of the last 8 marks and the last checkpoint itself are
+    both tried, and the validation sentences choose.
+    """
+
+    name, modules, option = "opennmt-tf", ("opennmt", "tensorflow"), "--opennmt-python"
+    driver = ("quality_onmttf.py", "train")
+    AVERAGED = 8
+    SHAPES = {"recipe": ("--model_type", "Transformer"),
+              "tiny": ("--model", str(HERE / "quality_onmttf_model.py"))}
+
+    def __init__(self, plan: Plan, variant: str, python: str | None, more: Path | None = None) -> None:
+        super().__init__(plan, variant, python)
+        self._more = more
+
+    def prepare(self) -> None:
+        import yaml
+
+        pieces = self.plan.pieces
+        vocabulary = str(pieces / "opennmt.txt")
+        write_text(self._configuration, yaml.safe_dump({
+            "model_dir": str(self.folder / "model"),
+            "data": {"train_features_file": str(pieces / "train.src"), "train_labels_file": str(pieces / "train.tgt"),
+                     "source_vocabulary": vocabulary, "target_vocabulary": vocabulary},
+            "params": {"beam_width": BEAM, "maximum_decoding_length": LONGEST},
+            # The clock keeps the checkpoints, and averages are made when it has ended.
+            "train": {"save_checkpoints_steps": None, "keep_checkpoint_max": 10_000, "average_last_checkpoints": 0}}))
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / "configuration.yml"
+
+    def _main(self, *arguments: str) -> list[str]:
+        threads = str(self.plan.threads)
+        return ["--config", str(self._configuration), *([str(self._more)] if self._more else []), "--auto_config",
+                *self.SHAPES[self.plan.shape], "--intra_op_parallelism_threads", threads,
+                "--inter_op_parallelism_threads", threads, *arguments]
+
+    def training(self, checkpoint: str | None) -> list[str]:
+        there = ("--checkpoint_path", checkpoint) if checkpoint else ()
+        return self._main(*there, "train", *(["--continue_from_checkpoint"] if checkpoint else []))
+
+    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
+        last = checkpoints[-self.AVERAGED:]
+        return (last[-1],) if len(last) == 1 else (last[-1], ",".join(last))
+
+    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        if "," in checkpoint:
+            checkpoint = self._mean(checkpoint)
+        output = self.folder / "translation.txt"
+        self._run(["-m", "opennmt.bin.main", *self._main("--checkpoint_path", checkpoint, "infer", "--features_file",
+                   str(source), "--predictions_file", str(output))], "translate.log")
+        return read_lines(output)
+
+    def _mean(self, checkpoints: str) -> str:
+        """The folder of the mean of checkpoints."""
+        steps = [checkpoint.rpartition("-")[2] for checkpoint in checkpoints.split(",")]
+        folder = self.folder / f"mean-{steps[0]}-{steps[-1]}"
+        if not (folder / "checkpoint").exists():
+            self._run([str(HERE / self.driver[0]), "average", checkpoints, *self._main(
+                "average_checkpoints", "--output_dir", str(folder), "--max_count", str(self.AVERAGED))], "average.log")
+        return str(folder)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file that a program wrote."""
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def peer_environment(threads: int) -> dict[str, str]:
+    """The environment of a program that is not ours."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # fairseq's checkpoints hold more than weights, which PyTorch since 2.6 loads only when told to.
+    return {**ours, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+
+
+def run_program(command: Sequence[str], log: Path, output: Path | None = None,
+                environment: dict[str, str] | None = None) -> None:
+    """Run a program to its end, in a session of its own; end it when this program is interrupted.
+
+    Args:
+        log: what it says is added there.
+        output: its standard output, if not to the log.
+    Raises:
+        UnfinishedError: it failed.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as said, (output or log).open("wb" if output else "ab") as printed:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=said,
+                                   start_new_session=True)
+        try:
+            status = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+    if status:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        raise UnfinishedError(f"{' '.join(command[:4])} ... ended with status {status}: {last} (all of it: {log})")
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """End a program and those that it started: politely, and then not; a second interrupt does not wait."""
+    process.terminate()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

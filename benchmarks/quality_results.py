@@ -1,0 +1,146 @@
+"""The results of `quality.py`: lines of JSON, their scores, and the picture of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from towernmt.core.errors import DataError
+from towernmt.curves.picture import LOOK, import_matplotlib, line_style
+from towernmt.predict.output_file import output_file
+
+OURS = "towernmt"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The quality of one program after so many minutes of training.
+
+    Attributes:
+        peer: its name.
+        variant: which of its trainings.
+        cpus: processors that it trained on.
+        mark: minutes, as they were asked for.
+        minute: minutes of training at the checkpoint.
+        bleu, chrf: of the test set.
+        valid_bleu: of the validation sentences by which the checkpoint was chosen; None where the program chose.
+        updates, target_tokens: of training up to the mark.
+        checkpoint: what was translated with.
+        signature: of sacreBLEU's BLEU.
+        version: of the program.
+    """
+
+    peer: str
+    variant: str
+    cpus: int
+    mark: float
+    minute: float
+    bleu: float
+    chrf: float
+    valid_bleu: float | None
+    updates: int
+    target_tokens: int
+    checkpoint: str
+    signature: str
+    version: str
+
+    @property
+    def key(self) -> tuple[str, str, int, float]:
+        """What is measured once."""
+        return (*self.line, self.mark)
+
+    @property
+    def line(self) -> tuple[str, str, int]:
+        """What is one line of the picture."""
+        return self.peer, self.variant, self.cpus
+
+
+def read_results(path: Path) -> list[Result]:
+    """The results in a file; none if it is not there. A last line that a killed process left unfinished is left out.
+
+    Raises:
+        DataError: another line is no result.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    found = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            found.append(Result(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: this is no result; remove the line.") from error
+    return found
+
+
+def append_result(path: Path, result: Result) -> None:
+    """Add a line, in place of an unfinished last one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+        file.write((json.dumps({name: round(value, 4) if isinstance(value, float) else value
+                                for name, value in asdict(result).items()}) + "\n").encode())
+
+
+def scores(translations: Sequence[str], references: Sequence[str]) -> tuple[float, float, str]:
+    """BLEU, chrF, and the signature of the former, as sacreBLEU has them by default."""
+    from sacrebleu.metrics import BLEU, CHRF
+
+    bleu = BLEU()
+    score = bleu.corpus_score(list(translations), [list(references)]).score
+    return score, CHRF().corpus_score(list(translations), [list(references)]).score, str(bleu.get_signature())
+
+
+def lines_of(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The lines of the picture by their names, each by rising minutes; towernmt's first."""
+    several = len({result.cpus for result in results}) > 1
+    found: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: (result.peer != OURS, result.line, result.minute)):
+        name = result.peer if result.peer == OURS else f"{result.peer}, {result.variant}"
+        found.setdefault(f"{name}, {result.cpus} CPU" if several else name, []).append(result)
+    return found
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """BLEU over the minutes of training, as PNG or SVG.
+
+    Raises:
+        DataError: there are no results, or the file cannot be written.
+        SettingsError: Matplotlib is not installed.
+    """
+    if not results:
+        raise DataError("There is nothing to draw: no result was measured yet.")
+    matplotlib = import_matplotlib()
+    vector = path.suffix.lower() == ".svg"
+    with matplotlib.rc_context(LOOK):
+        content = io.BytesIO()
+        _figure(lines_of(results)).savefig(content, format="svg" if vector else "png", dpi=130,
+                                           metadata={"Date": None, "Creator": None} if vector else None)
+    with output_file(path) as file:
+        file.write(content.getvalue())
+
+
+def _figure(lines: dict[str, list[Result]]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.6), facecolor="white")
+    axes = figure.add_axes((0.085, 0.17, 0.895, 0.75))
+    for number, (name, results) in enumerate(lines.items()):
+        ours = results[0].peer == OURS
+        axes.plot([result.minute for result in results], [result.bleu for result in results], label=name,
+                  marker="o", markersize=6 if ours else 3, clip_on=False, zorder=3, **line_style(number))
+    axes.set_title("Test BLEU")
+    axes.set_xlabel("minutes of training")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, loc="best", handlelength=3.2)
+    if any(results[0].peer == OURS for results in lines.values()):
+        figure.text(0.085, 0.02, "Each point of towernmt is a training of its own, whose rate falls to its end; the "
+                    "others' points are of one training.", size=8, color="#5d6670")
+    return figure
