@@ -87,6 +87,7 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         DataError: there is nothing to make batches of.
     """
     from towernmt.dataflow.order.batches import Batches
+    from towernmt.dataflow.order.sampled_batches import SampledBatches
     from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 
     if alignments and not getattr(data, "has_alignments", False):
@@ -97,10 +98,11 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         if report is not None:
             report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
         return stream
-    if settings.subword_sampling:
-        raise SettingsError(f"data.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
-                            "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
-    batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
+    sampling = settings.sampling()
+    if sampling is None:
+        batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
+    else:
+        batches = SampledBatches(cast("PreparedData", data), settings, sampling, epochs, alignments)
     if report is not None and isinstance(data, PreparedData):
         _report_size(data, batches.estimated_size, settings, report)
     return batches
