@@ -18,7 +18,7 @@ from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import Sampling
 
-_WINDOWS = 2  # of the keys of random numbers, as in `drawn_windows`
+_WINDOWS = 4  # of the keys of random numbers: neither those of plans nor those of `drawn_windows`
 
 
 class SampledBatches(Batches):

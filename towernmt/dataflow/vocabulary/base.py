@@ -43,8 +43,8 @@ class WordDraws(Protocol):
     """Draws segmentations of words, of very many at once. Not for several threads at once."""
 
     @property
-    def size(self) -> int:
-        """How much is held, in items of 16 to 50 bytes."""
+    def held_bytes(self) -> int:
+        """How much memory what is kept of the words takes, about."""
 
     def add(self, word: str) -> int | None:
         """The number of a word; None where it is to keep its segmentation."""

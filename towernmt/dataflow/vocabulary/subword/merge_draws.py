@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.vocabulary.subword.spans import spans
 
-_UNMADE = -1
+_UNMADE, _NO_PIECE = -1, -1
+_STATE_BYTES, _MERGE_BYTES = 350, 14
+
+Segmentation = tuple[int, ...]
+"""The numbers of its symbols."""
 
 
 class MergeDraws:
@@ -24,30 +28,33 @@ class MergeDraws:
 
     Args:
         rank: of the merge of two symbols, the lowest being the best; None: they do not merge.
-        symbols: the symbols that a word begins as; None for a word that is to stay as it is.
-        ids: of the symbols of a segmentation; none where it has a symbol that is no piece.
+        symbols: the symbols that a word begins as; None for a word that is to keep its segmentation.
+        id_of: the id of a symbol; None where it is no piece. A word that would have such a symbol keeps its segmentation.
         dropout: probability that a merge is left out, from 0; more than 1 counts as 1.
     """
 
     def __init__(self, rank: Callable[[str, str], float | None], symbols: Callable[[str], Sequence[str] | None],
-                 ids: Callable[[Sequence[str]], list[int]], dropout: float) -> None:
-        self._rank, self._first, self._ids_of, self._dropout = rank, symbols, ids, min(dropout, 1.0)
-        self._states: dict[tuple[str, ...], int] = {}
-        self._symbols: list[tuple[str, ...]] = []
-        self._merges, self._first_children = array("i"), array("q")  # of each state: how many, and where in `children`
-        self._children, self._parents = array("i"), array("i")  # of each merge: the state after it and that before it
-        self._lengths = array("i")  # of each state: its symbols
-        self._first_ids, self._counts, self._ids = array("q"), array("i"), array("i")
+                 id_of: Callable[[str], int | None], dropout: float) -> None:
+        self._begins_as, self._dropout = symbols, min(dropout, 1.0)
+        self._symbols = _Symbols(id_of)
+        self._pairs = _Pairs(self._symbols, rank)
+        self._states: dict[Segmentation, int] = {}
+        self._segmentations: list[Segmentation] = []
+        self._merges, self._first_merges = array("i"), array("q")  # of each state: how many, and the first of them
+        # Of each merge: the state before it, the place of its first symbol there, and the state after it.
+        self._parents, self._places, self._children = array("i"), array("i"), array("i")
+        self._lengths, self._first_ids, self._counts = array("i"), array("q"), array("i")  # of each state
+        self._ids = array("i")
 
     @property
-    def size(self) -> int:
-        """Symbols and merges that are held, some 50 bytes each."""
-        return len(self._children) + len(self._ids)
+    def held_bytes(self) -> int:
+        """See `WordDraws.held_bytes`."""
+        return _STATE_BYTES * len(self._segmentations) + _MERGE_BYTES * len(self._children)
 
     def add(self, word: str) -> int | None:
-        """The number of a word; None where it is to stay as it is."""
-        symbols = self._first(word)
-        return None if symbols is None else self._state(tuple(symbols))
+        """See `WordDraws.add`."""
+        symbols = self._begins_as(word)
+        return None if symbols is None else self._state(tuple(map(self._symbols.number, symbols)))
 
     def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `WordDraws.takes`."""
@@ -66,48 +73,79 @@ class MergeDraws:
             current = states[active]
             going = left_out < np.array(self._merges)[current]
             active = active[going]
-            merges = np.array(self._first_children)[current[going]] + left_out[going]
-            children = np.array(self._children)
-            unmade = np.unique(merges[children[merges] == _UNMADE])
-            if len(unmade):
-                self._make(unmade.tolist())
-                children = np.array(self._children)
-            states[active] = children[merges]
+            states[active] = self._after(np.array(self._first_merges)[current[going]] + left_out[going])
             step += 1
         counts = np.array(self._counts)[states].astype(np.int64)
         return np.array(self._ids)[spans(np.array(self._first_ids)[states], counts)], counts
 
-    def _make(self, merges: list[int]) -> None:
-        for merge in merges:
-            parent = self._parents[merge]
-            symbols = self._symbols[parent]
-            _, place = self._possible(symbols)[merge - self._first_children[parent]]
-            merged = (*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2:])
-            self._children[merge] = self._state(merged)
+    def _after(self, merges: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The states after merges; those that no word came to before are made."""
+        children = np.array(self._children)
+        unmade = np.unique(merges[children[merges] == _UNMADE])
+        for merge in unmade.tolist():
+            before, place = self._segmentations[self._parents[merge]], self._places[merge]
+            merged = self._pairs[before[place:place + 2]]
+            if merged is not None:
+                self._children[merge] = self._state((*before[:place], merged[1], *before[place + 2:]))
+        return (np.array(self._children) if len(unmade) else children)[merges]
 
-    def _state(self, symbols: tuple[str, ...]) -> int:
-        number = self._states.get(symbols)
+    def _state(self, segmentation: Segmentation) -> int:
+        number = self._states.get(segmentation)
         if number is None:
-            number = self._states[symbols] = len(self._symbols)
-            self._symbols.append(symbols)
-            self._lengths.append(len(symbols))
-            merges = len(self._possible(symbols))
-            self._merges.append(merges)
-            self._first_children.append(len(self._children))
-            self._children.extend([_UNMADE] * merges)
-            self._parents.extend([number] * merges)
-            ids = self._ids_of(symbols)
+            number = self._states[segmentation] = len(self._segmentations)
+            self._segmentations.append(segmentation)
+            self._lengths.append(len(segmentation))
+            self._add_merges(number, segmentation)
+            ids = [self._symbols.ids[symbol] for symbol in segmentation]
             self._first_ids.append(len(self._ids))
-            self._counts.append(len(ids))
+            self._counts.append(0 if _NO_PIECE in ids else len(ids))
             self._ids.extend(ids)
         return number
 
-    def _possible(self, symbols: tuple[str, ...]) -> list[tuple[float, int]]:
-        """Rank and place of each merge, the best first."""
-        rank = self._rank
-        found = []
-        for place in range(len(symbols) - 1):
-            value = rank(symbols[place], symbols[place + 1])
-            if value is not None:
-                found.append((value, place))
-        return sorted(found)
+    def _add_merges(self, number: int, segmentation: Segmentation) -> None:
+        pairs = self._pairs
+        possible = [(merged[0], place) for place, pair in enumerate(zip(segmentation, segmentation[1:], strict=False))
+                    if (merged := pairs[pair]) is not None]
+        possible.sort()
+        self._merges.append(len(possible))
+        self._first_merges.append(len(self._children))
+        self._parents.extend([number] * len(possible))
+        self._places.extend([place for _, place in possible])
+        self._children.extend([_UNMADE] * len(possible))
+
+
+class _Symbols:
+    """Numbers of symbols, as they come.
+
+    Attributes:
+        names, ids: of each symbol; the id is -1 where it is no piece.
+    """
+
+    def __init__(self, id_of: Callable[[str], int | None]) -> None:
+        self._id_of = id_of
+        self._numbers: dict[str, int] = {}
+        self.names: list[str] = []
+        self.ids: list[int] = []
+
+    def number(self, symbol: str) -> int:
+        number = self._numbers.get(symbol)
+        if number is None:
+            number = self._numbers[symbol] = len(self.names)
+            self.names.append(symbol)
+            id = self._id_of(symbol)
+            self.ids.append(_NO_PIECE if id is None else id)
+        return number
+
+
+class _Pairs(dict[Segmentation, "tuple[float, int] | None"]):
+    """Of two symbols: the rank of their merge, and what they merge to; None: they do not merge."""
+
+    def __init__(self, symbols: _Symbols, rank: Callable[[str, str], float | None]) -> None:
+        super().__init__()
+        self._symbols, self._rank = symbols, rank
+
+    def __missing__(self, pair: Segmentation) -> tuple[float, int] | None:
+        left, right = (self._symbols.names[symbol] for symbol in pair)
+        rank = self._rank(left, right)
+        found = self[pair] = None if rank is None else (rank, self._symbols.number(left + right))
+        return found

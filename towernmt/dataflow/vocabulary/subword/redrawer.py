@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from towernmt.dataflow.vocabulary.base import StoredWords, WordDraws
 from towernmt.dataflow.vocabulary.subword.spans import spans
 
-_HELD = 5_000_000  # `size` of the draws, and words; more is forgotten before the next sentences
+_HELD_BYTES = 256 << 20  # what is known of words; when it is more, it is forgotten before the next sentences
+_WORD_BYTES = 200
 _UNSEEN, _KEPT = -2, -1
 
 
@@ -55,7 +56,7 @@ class Redrawer:
             key: whole numbers from 0 that name the draws.
             longest: a sentence that would have more tokens keeps its segmentation.
         """
-        if len(self._numbers) + self._draws.size > _HELD:
+        if _WORD_BYTES * len(self._numbers) + self._draws.held_bytes > _HELD_BYTES:
             self._forget()
         starts = offsets[:-1][np.diff(offsets) > 0]  # of sentences that are not empty
         opening = self._words.begins(ids)

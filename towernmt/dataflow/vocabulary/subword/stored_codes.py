@@ -50,10 +50,8 @@ class StoredCodes:
     def draws(self) -> MergeDraws:
         """See `StoredWords.draws`."""
         return MergeDraws(lambda left, right: self._ranks.get((left, right)), lambda word: [*word[:-1], word[-1] + _END],
-                          self._ids_of, self._dropout)
+                          self._id_of, self._dropout)
 
-    def _ids_of(self, symbols: Sequence[str]) -> list[int]:
-        """None where a symbol is no piece: the vocabulary has the pieces of best segmentations only."""
-        pieces = [symbol + _GOES_ON for symbol in symbols[:-1]] + [symbols[-1].removesuffix(_END)]
-        ids = [self._ids.get(piece) for piece in pieces]
-        return [] if None in ids else ids  # type: ignore[return-value]
+    def _id_of(self, symbol: str) -> int | None:
+        """None where it is no piece: the vocabulary has the pieces of best segmentations only."""
+        return self._ids.get(symbol.removesuffix(_END) if symbol.endswith(_END) else symbol + _GOES_ON)

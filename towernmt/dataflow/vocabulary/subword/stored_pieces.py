@@ -49,8 +49,7 @@ class StoredPieces:
         """See `StoredWords.draws`."""
         if not self._model.is_bpe:
             return UnigramDraws(self._model, self._sampling.alpha, self._ids.__getitem__)
-        return MergeDraws(self._rank, self._symbols, lambda symbols: [self._ids[symbol] for symbol in symbols],
-                          self._sampling.alpha)
+        return MergeDraws(self._rank, self._symbols, self._ids.get, self._sampling.alpha)
 
     def _rank(self, left: str, right: str) -> float | None:
         score = self._model.scores.get(left + right)

@@ -33,12 +33,12 @@ class UnigramDraws:
         self._widths, self._ids = array("i"), array("i")  # of each arc: characters of its piece, and the piece
 
     @property
-    def size(self) -> int:
-        """Arcs that are held, 16 bytes each."""
-        return len(self._bounds)
+    def held_bytes(self) -> int:
+        """See `WordDraws.held_bytes`."""
+        return 16 * len(self._bounds) + 8 * len(self._last_arcs) + 12 * len(self._lengths)
 
     def add(self, word: str) -> int | None:
-        """The number of a word; None where a character lacks a piece, so that not all segmentations are of pieces."""
+        """See `WordDraws.add`. None where a character lacks a piece: not all segmentations would be of pieces."""
         if any(character not in self._scores for character in word):
             return None
         self._first_nodes.append(len(self._last_arcs))
