@@ -18,6 +18,7 @@ from towernmt.dataflow.vocabulary.subword.spans import spans
 
 _UNMADE, _NO_PIECE = -1, -1
 _STATE_BYTES, _MERGE_BYTES = 350, 14
+_LONGEST_KEPT = 32  # symbols; longer words hardly come again, and have as many states
 
 Segmentation = tuple[int, ...]
 """The numbers of its symbols."""
@@ -66,28 +67,49 @@ class MergeDraws:
         states = numbers.copy()
         # A number u from 0 to below 1 leaves out floor(log(1 - u) / log(dropout)) merges.
         scale = 1 / math.log(self._dropout) if 0 < self._dropout < 1 else 0.0
-        active = np.arange(len(numbers) if self._dropout < 1 else 0)
+        lengths = self.takes(numbers)
+        active = np.flatnonzero(lengths <= _LONGEST_KEPT) if self._dropout < 1 else np.zeros(0, np.int64)
+        counts, first_merges, children = self._tables()
         step = 0
         while len(active):
             left_out = (scale * np.log1p(-uniform[first[active] + step])).astype(np.int64)
             current = states[active]
-            going = left_out < np.array(self._merges)[current]
-            active = active[going]
-            states[active] = self._after(np.array(self._first_merges)[current[going]] + left_out[going])
+            going = left_out < counts[current]
+            active, merges = active[going], first_merges[current[going]] + left_out[going]
+            unmade = np.unique(merges[children[merges] == _UNMADE])
+            if len(unmade):
+                self._make(unmade.tolist())
+                counts, first_merges, children = self._tables()
+            states[active] = children[merges]
             step += 1
-        counts = np.array(self._counts)[states].astype(np.int64)
-        return np.array(self._ids)[spans(np.array(self._first_ids)[states], counts)], counts
+        counts, first_ids = np.array(self._counts)[states].astype(np.int64), np.array(self._first_ids)[states]
+        ids = self._ids[:]
+        for word in np.flatnonzero(lengths > _LONGEST_KEPT).tolist() if self._dropout < 1 else ():
+            begin = int(first[word])
+            drawn = self._alone(states[word], (scale * np.log1p(-uniform[begin:begin + lengths[word]])).astype(np.int64))
+            first_ids[word], counts[word] = len(ids), len(drawn)
+            ids.extend(drawn)
+        return np.array(ids)[spans(first_ids, counts)], counts
 
-    def _after(self, merges: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The states after merges; those that no word came to before are made."""
-        children = np.array(self._children)
-        unmade = np.unique(merges[children[merges] == _UNMADE])
-        for merge in unmade.tolist():
-            before, place = self._segmentations[self._parents[merge]], self._places[merge]
-            merged = self._pairs[before[place:place + 2]]
-            if merged is not None:
-                self._children[merge] = self._state((*before[:place], merged[1], *before[place + 2:]))
-        return (np.array(self._children) if len(unmade) else children)[merges]
+    def _alone(self, state: int, left_out: NDArray[np.int64]) -> list[int]:
+        """The ids of a long word, of which no state is kept; `left_out`: how many merges each step leaves out."""
+        segmentation = self._segmentations[state]
+        for skipped in left_out.tolist():
+            possible = self._possible(segmentation)
+            if skipped >= len(possible):
+                break
+            segmentation = self._merged(segmentation, possible[skipped])
+        return self._ids_of(segmentation)
+
+    def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """Of each state the number of its merges, and the first of them; of each merge the state after it."""
+        return np.array(self._merges), np.array(self._first_merges), np.array(self._children)
+
+    def _make(self, merges: list[int]) -> None:
+        """Make the states after merges."""
+        for merge in merges:
+            before = self._segmentations[self._parents[merge]]
+            self._children[merge] = self._state(self._merged(before, self._places[merge]))
 
     def _state(self, segmentation: Segmentation) -> int:
         number = self._states.get(segmentation)
@@ -95,23 +117,34 @@ class MergeDraws:
             number = self._states[segmentation] = len(self._segmentations)
             self._segmentations.append(segmentation)
             self._lengths.append(len(segmentation))
-            self._add_merges(number, segmentation)
-            ids = [self._symbols.ids[symbol] for symbol in segmentation]
+            places = self._possible(segmentation)
+            self._merges.append(len(places))
+            self._first_merges.append(len(self._children))
+            self._parents.extend([number] * len(places))
+            self._places.extend(places)
+            self._children.extend([_UNMADE] * len(places))
+            ids = self._ids_of(segmentation)
             self._first_ids.append(len(self._ids))
-            self._counts.append(0 if _NO_PIECE in ids else len(ids))
+            self._counts.append(len(ids))
             self._ids.extend(ids)
         return number
 
-    def _add_merges(self, number: int, segmentation: Segmentation) -> None:
+    def _possible(self, segmentation: Segmentation) -> list[int]:
+        """The places of the possible merges, the best first; of those that are as good, the leftmost."""
         pairs = self._pairs
         possible = [(merged[0], place) for place, pair in enumerate(zip(segmentation, segmentation[1:], strict=False))
                     if (merged := pairs[pair]) is not None]
         possible.sort()
-        self._merges.append(len(possible))
-        self._first_merges.append(len(self._children))
-        self._parents.extend([number] * len(possible))
-        self._places.extend([place for _, place in possible])
-        self._children.extend([_UNMADE] * len(possible))
+        return [place for _, place in possible]
+
+    def _merged(self, segmentation: Segmentation, place: int) -> Segmentation:
+        merged = self._pairs[segmentation[place:place + 2]]
+        return segmentation if merged is None else (*segmentation[:place], merged[1], *segmentation[place + 2:])
+
+    def _ids_of(self, segmentation: Segmentation) -> list[int]:
+        """None where a symbol is no piece."""
+        ids = [self._symbols.ids[symbol] for symbol in segmentation]
+        return [] if _NO_PIECE in ids else ids
 
 
 class _Symbols:

@@ -17,6 +17,7 @@ from towernmt.dataflow.vocabulary.subword.spans import spans
 
 _HELD_BYTES = 256 << 20  # what is known of words; when it is more, it is forgotten before the next sentences
 _WORD_BYTES = 200
+_SLICE = 16_384  # sentences at a time: what their words take is held at least
 _UNSEEN, _KEPT = -2, -1
 
 
@@ -56,6 +57,19 @@ class Redrawer:
             key: whole numbers from 0 that name the draws.
             longest: a sentence that would have more tokens keeps its segmentation.
         """
+        slices = []
+        for number, first in enumerate(range(0, len(offsets) - 1, _SLICE)):
+            part = offsets[first:first + _SLICE + 1]
+            slices.append(self._redraw(ids[part[0]:part[-1]], part - part[0], [*key, number], longest))
+        if not slices:
+            return Redrawn(ids, offsets, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        lengths = np.concatenate([np.diff(part.offsets) for part in slices])
+        begins = np.concatenate([part.begins + offsets[number * _SLICE] for number, part in enumerate(slices)])
+        return Redrawn(np.concatenate([part.ids for part in slices]), np.concatenate([[0], np.cumsum(lengths)]), begins,
+                       np.concatenate([part.counts for part in slices]))
+
+    def _redraw(self, ids: NDArray[np.integer], offsets: NDArray[np.int64], key: Sequence[int], longest: int
+                ) -> Redrawn:
         if _WORD_BYTES * len(self._numbers) + self._draws.held_bytes > _HELD_BYTES:
             self._forget()
         starts = offsets[:-1][np.diff(offsets) > 0]  # of sentences that are not empty

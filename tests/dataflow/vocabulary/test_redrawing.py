@@ -1,0 +1,177 @@
+"""Stored ids segmented anew: always the same text, drawn as the papers have it, and the same whatever is remembered."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.dataflow.vocabulary.test_sampled_distribution import (
+    MODELS,
+    REAL_TEXT,
+    SENTENCES,
+    chi_square,
+    dropout_probabilities,
+    segmentations,
+)
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
+from towernmt.dataflow.vocabulary.subword import redrawer
+from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
+from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
+from towernmt.dataflow.vocabulary.subword.redrawer import Redrawer, Redrawn
+from towernmt.dataflow.vocabulary.words import learn_words
+
+
+@cache
+def codes() -> BpeCodesVocabulary:
+    pytest.importorskip("subword_nmt")
+    return learn_bpe_codes(REAL_TEXT * 2, 420)
+
+
+NAMES = [*MODELS, "codes"]
+
+
+def vocabulary_of(name: str) -> Vocabulary:
+    return codes() if name == "codes" else MODELS[name]()
+
+
+class Sentences(NamedTuple):
+    """The arguments of `redraw`."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+def encoded(vocabulary: Vocabulary, texts: Sequence[str]) -> Sentences:
+    lists = vocabulary.encode_batch(texts)
+    return Sentences(np.array([id for ids in lists for id in ids], np.uint16),
+                     np.cumsum([0, *map(len, lists)]).astype(np.int64))
+
+
+def sentences(drawn: Redrawn | Sentences) -> list[list[int]]:
+    return [drawn.ids[begin:end].tolist() for begin, end in zip(drawn.offsets[:-1], drawn.offsets[1:], strict=True)]
+
+
+def redrawn(vocabulary: Vocabulary, texts: Sequence[str], alpha: float, key: Sequence[int] = (1, 2),
+            longest: int = 10**6) -> list[list[int]]:
+    return sentences(Redrawer(vocabulary.stored_words(Sampling(alpha))).redraw(*encoded(vocabulary, texts), key, longest))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(texts=st.lists(SENTENCES, max_size=4), alpha=st.sampled_from([0.0, 0.1, 0.5, 1.0]), seed=st.integers(0, 2**40))
+def test_what_is_drawn_is_the_text_that_was_stored_word_for_word(name: str, texts: list[str], alpha: float, seed: int
+                                                                 ) -> None:
+    vocabulary = vocabulary_of(name)
+    stored = encoded(vocabulary, [clean(text) for text in texts])
+    drawn = Redrawer(vocabulary.stored_words(Sampling(alpha))).redraw(*stored, [seed], 10**6)
+    assert drawn.ids.dtype == stored.ids.dtype
+    for old, new in zip(sentences(stored), sentences(drawn), strict=True):
+        assert vocabulary.decode(new) == vocabulary.decode(old)
+        assert new.count(UNK) == old.count(UNK)
+    old_ends, new_ends = np.append(drawn.begins, len(stored.ids))[1:], np.cumsum(drawn.counts)
+    for old, old_end, new, new_end in zip(drawn.begins, old_ends, new_ends - drawn.counts, new_ends, strict=True):
+        before, after = stored.ids[old:old_end].tolist(), drawn.ids[new:new_end].tolist()
+        assert UNK not in before or after == before
+        assert vocabulary.decode(after) == vocabulary.decode(before)
+
+
+def unigram_probabilities(word: str, model: PieceModel, alpha: float) -> dict[tuple[str, ...], float]:
+    """Of all segmentations, counted out."""
+    known = {tuple(pieces): alpha * sum(model.scores[piece] for piece in pieces) for pieces in segmentations(word)
+             if all(piece in model.scores for piece in pieces)}
+    weights = {pieces: np.exp(score) for pieces, score in known.items()}
+    return {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
+
+
+@pytest.mark.parametrize(("name", "alpha"), [("unigram", 0.0), ("unigram", 0.3), ("unigram", 1.0), ("bpe", 0.1), ("bpe", 0.5)])
+def test_each_segmentation_of_each_word_comes_as_often_as_it_is_probable(name: str, alpha: float) -> None:
+    vocabulary, draws = vocabulary_of(name), 20_000
+    model = PieceModel(vocabulary.files()[".model"])
+    words = ["rechten", "Würde", "droits"]
+    found: list[Counter[tuple[str, ...]]] = [Counter() for _ in words]
+    for ids in redrawn(vocabulary, [" ".join(words)] * draws, alpha):
+        pieces = [vocabulary.id_to_piece(id) for id in ids]
+        begins = [*(place for place, piece in enumerate(pieces) if piece[0] == "\u2581"), len(pieces)]
+        for counts, begin, end in zip(found, begins, begins[1:], strict=True):
+            counts[tuple(pieces[begin:end])] += 1
+    for word, counts in zip(words, found, strict=True):
+        shares = (unigram_probabilities("\u2581" + word, model, alpha) if name == "unigram" else
+                  dropout_probabilities("\u2581" + word, model.scores, alpha))
+        assert len(shares) > 4 and chi_square(counts, shares) < 4
+
+
+def test_codes_are_dropped_as_the_paper_has_it() -> None:
+    ranks = {("a", "b"): 0, ("ab", "c"): 1, ("b", "c"): 2, ("c", "a"): 3, ("ab", "c</w>"): 4, ("c", "ab"): 5}
+    text = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in ranks)
+    pytest.importorskip("subword_nmt")
+    pieces = ["<pad>", "<s>", "</s>", "<unk>", *(f"{one}@@" for one in ("a", "b", "c", "ab", "abc", "bc", "ca", "cab")),
+              "c", "abc"]
+    vocabulary = BpeCodesVocabulary(text.encode(), pieces)
+    # By the concatenation alone merges are told from each other here, as the reference has them.
+    scores = {left + right: -float(rank) for (left, right), rank in ranks.items()}
+    shares: Counter[tuple[str, ...]] = Counter()
+    for symbols, share in dropout_probabilities("abcabC", {name.replace("c</w>", "C"): score
+                                                         for name, score in scores.items()}, 0.3).items():
+        shares[tuple(f"{symbol}@@" for symbol in symbols[:-1]) + (symbols[-1].replace("C", "c"),)] += share
+    counts = Counter(tuple(map(vocabulary.id_to_piece, ids)) for ids in redrawn(vocabulary, ["abcabc"] * 20_000, 0.3))
+    assert len(shares) > 8 and chi_square(counts, shares) < 4
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe", "codes", "bpe with bytes"])
+def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary, chance = vocabulary_of(name), random.Random(3)
+    words = [word for line in REAL_TEXT for word in line.split()]
+    texts = [" ".join(chance.choices(words, k=chance.randint(0, 9))) for _ in range(300)]
+    monkeypatch.setattr(redrawer, "_SLICE", 70)
+    once = Redrawer(vocabulary.stored_words(Sampling(0.3)))
+    first, other = (once.redraw(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
+    again = once.redraw(*encoded(vocabulary, texts), [1], 10**6)
+    monkeypatch.setattr(redrawer, "_HELD_BYTES", 0)
+    forgetful = Redrawer(vocabulary.stored_words(Sampling(0.3))).redraw(*encoded(vocabulary, texts), [1], 10**6)
+    assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
+    for place in range(4):
+        assert np.array_equal(first[place], forgetful[place])
+    assert len({str(ids) for ids in redrawn(vocabulary, [texts[5] or "rechten"] * 40, 0.3)}) > 5  # each place its own
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe", "codes"])
+def test_a_sentence_that_would_be_too_long_stays_as_it_was_stored(name: str) -> None:
+    vocabulary, texts = vocabulary_of(name), REAL_TEXT[:8] * 10
+    stored = sentences(encoded(vocabulary, texts))
+    free = redrawn(vocabulary, texts, 0.3)
+    longest = int(np.median([len(ids) for ids in free]))
+    bounded = redrawn(vocabulary, texts, 0.3, longest=longest)
+    assert bounded == [new if len(new) <= longest else old for old, new in zip(stored, free, strict=True)]
+    assert bounded != free and bounded != stored
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe"])
+def test_a_long_text_without_spaces_is_drawn_too(name: str) -> None:
+    text = "".join(random.Random(1).choices("人生而自由在尊严和权利上一律平等", k=600))
+    vocabulary = vocabulary_of(name)
+    first, second = redrawn(vocabulary, [text, text], 0.3)
+    assert first != second and vocabulary.decode(first) == vocabulary.decode(second) == text
+
+
+def test_a_long_word_is_drawn_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = vocabulary_of("bpe")
+    texts = REAL_TEXT * 5
+    kept = redrawn(vocabulary, texts, 0.3)
+    monkeypatch.setattr("towernmt.dataflow.vocabulary.subword.merge_draws._LONGEST_KEPT", 4)
+    assert redrawn(vocabulary, texts, 0.3) == kept
+
+
+def test_words_have_one_segmentation() -> None:
+    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text: leave it false"):
+        learn_words(["ja nein"], 10).stored_words(Sampling())
