@@ -34,7 +34,7 @@ class BatchSettings:
 
 @dataclass
 class StreamBatchSettings(BatchSettings):
-    """How data become batches: the settings of all batches, of windows, and of segmentations that are drawn anew."""
+    """How data become batches: the settings of all batches, and those of windows and drawn segmentations."""
 
     window: int = setting(
         100_000, "Unprepared sources: pairs that are read, encoded and shuffled together; what resuming reads again "

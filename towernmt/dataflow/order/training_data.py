@@ -119,9 +119,9 @@ def _report_size(data: PreparedData, batches: Batches, settings: StreamBatchSett
                  ) -> None:
     size, blocks = batches.estimated_size, batches.num_blocks
     about = "about " if settings.subword_sampling else ""
-    report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {about}{size.source_tokens:,} source "
-           f"and {about}{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source positions "
-           f"and {size.target:.1%} of the target positions.")
+    report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {about}{size.source_tokens:,} "
+           f"source and {about}{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source "
+           f"positions and {size.target:.1%} of the target positions.")
     if settings.subword_sampling:
         report(f"Segmentations are drawn anew in each epoch, for {size.pairs / blocks:,.0f} pairs at a time.")
     mean = size.mean_batch(settings.batch_type)

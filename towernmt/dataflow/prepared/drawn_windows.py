@@ -1,4 +1,4 @@
-"""Prepared data with segmentations drawn anew, in windows: shards are cut, since drawing takes longer than mapping a file.
+"""Prepared data with segmentations drawn anew, in windows: parts of shards, since drawing takes longer than reading.
 
 A drawn segmentation is a function of (seed, epoch, window, place in the window) alone.
 """

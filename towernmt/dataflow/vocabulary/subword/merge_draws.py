@@ -1,8 +1,8 @@
 """Segmentations of very many words drawn at once by BPE-dropout (Provilkov et al., 2020, arXiv:1910.13267).
 
-A segmentation is a state, with its possible merges in order, the best first. A step leaves out each of them with probability
-`dropout` and makes the best of the others, which leads to another state; where all are left out, the word is done. All
-words take their steps together. A state is made when a word first comes to it, and is kept.
+A segmentation is a state, with its possible merges in order, the best first. A step leaves out each of them with
+probability `dropout` and makes the best of the others, which leads to another state; where all are left out, the word
+is done. All words take their steps together. A state is made when a word first comes to it, and is kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from towernmt.dataflow.vocabulary.subword.spans import spans
 
 _UNMADE, _NO_PIECE = -1, -1
+_ALL = 1 << 62  # merges to leave out
 _STATE_BYTES, _MERGE_BYTES = 350, 14
 _LONGEST_KEPT = 32  # symbols; longer words hardly come again, and have as many states
 
@@ -30,13 +31,14 @@ class MergeDraws:
     Args:
         rank: of the merge of two symbols, the lowest being the best; None: they do not merge.
         symbols: the symbols that a word begins as; None for a word that is to keep its segmentation.
-        id_of: the id of a symbol; None where it is no piece. A word that would have such a symbol keeps its segmentation.
+        id_of: the id of a symbol; None where it is no piece. A word that would have such a one keeps its segmentation.
         dropout: probability that a merge is left out, from 0; more than 1 counts as 1.
     """
 
     def __init__(self, rank: Callable[[str, str], float | None], symbols: Callable[[str], Sequence[str] | None],
                  id_of: Callable[[str], int | None], dropout: float) -> None:
-        self._begins_as, self._dropout = symbols, min(dropout, 1.0)
+        self._begins_as = symbols
+        self._scale = None if dropout >= 1 else 1 / math.log(dropout) if dropout > 0 else 0.0
         self._symbols = _Symbols(id_of)
         self._pairs = _Pairs(self._symbols, rank)
         self._states: dict[Segmentation, int] = {}
@@ -64,16 +66,26 @@ class MergeDraws:
     def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
              ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """See `WordDraws.draw`."""
-        states = numbers.copy()
-        # A number u from 0 to below 1 leaves out floor(log(1 - u) / log(dropout)) merges.
-        scale = 1 / math.log(self._dropout) if 0 < self._dropout < 1 else 0.0
         lengths = self.takes(numbers)
-        active = np.flatnonzero(lengths <= _LONGEST_KEPT) if self._dropout < 1 else np.zeros(0, np.int64)
+        short, long = np.flatnonzero(lengths <= _LONGEST_KEPT), np.flatnonzero(lengths > _LONGEST_KEPT)
+        counts, first_ids, ids = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64), array("i")
+        for word in long.tolist():
+            begin = int(first[word])
+            drawn = self._alone(numbers[word], self._left_out(uniform[begin:begin + lengths[word]]))
+            first_ids[word], counts[word] = len(ids), len(drawn)
+            ids.extend(drawn)
+        states = self._walked(numbers[short], uniform, first[short])
+        first_ids[short], counts[short] = np.array(self._first_ids)[states] + len(ids), np.array(self._counts)[states]
+        return np.concatenate([np.array(ids), np.array(self._ids)])[spans(first_ids, counts)], counts
+
+    def _walked(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
+                ) -> NDArray[np.int64]:
+        """The states in which words end."""
+        states, active = numbers.copy(), np.arange(len(numbers))
         counts, first_merges, children = self._tables()
         step = 0
         while len(active):
-            left_out = (scale * np.log1p(-uniform[first[active] + step])).astype(np.int64)
-            current = states[active]
+            left_out, current = self._left_out(uniform[first[active] + step]), states[active]
             going = left_out < counts[current]
             active, merges = active[going], first_merges[current[going]] + left_out[going]
             unmade = np.unique(merges[children[merges] == _UNMADE])
@@ -82,14 +94,13 @@ class MergeDraws:
                 counts, first_merges, children = self._tables()
             states[active] = children[merges]
             step += 1
-        counts, first_ids = np.array(self._counts)[states].astype(np.int64), np.array(self._first_ids)[states]
-        ids = self._ids[:]
-        for word in np.flatnonzero(lengths > _LONGEST_KEPT).tolist() if self._dropout < 1 else ():
-            begin = int(first[word])
-            drawn = self._alone(states[word], (scale * np.log1p(-uniform[begin:begin + lengths[word]])).astype(np.int64))
-            first_ids[word], counts[word] = len(ids), len(drawn)
-            ids.extend(drawn)
-        return np.array(ids)[spans(first_ids, counts)], counts
+        return states
+
+    def _left_out(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+        """How many of the best merges a step leaves out: floor(log(1 - u) / log(dropout))."""
+        if self._scale is None:
+            return np.full(len(uniform), _ALL)
+        return (self._scale * np.log1p(-uniform)).astype(np.int64)
 
     def _alone(self, state: int, left_out: NDArray[np.int64]) -> list[int]:
         """The ids of a long word, of which no state is kept; `left_out`: how many merges each step leaves out."""

@@ -1,7 +1,7 @@
 """Stored ids segmented anew: the words that they spell are found in them, and a segmentation of each is drawn.
 
-The text is not needed. The pieces of a sentence, one after another, are its text, so that a draw among the segmentations of
-each word draws among those of the sentence. What is unknown has no text, and keeps its ids.
+The text is not needed. The pieces of a sentence, one after another, are its text, so that a draw among the
+segmentations of each word draws among those of the sentence. What is unknown has no text, and keeps its ids.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class Redrawer:
         return _KEPT if number is None else number
 
     def _within(self, longest: int, offsets: NDArray[np.int64], begins: NDArray[np.int64],
-                old_counts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+                old_counts: NDArray[np.int64], counts: NDArray[np.int64]
+                ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The new offsets, and `counts` without the words of sentences that would be too long."""
         word_offsets = np.searchsorted(begins, offsets)  # [sentences + 1]
         for _ in range(2):

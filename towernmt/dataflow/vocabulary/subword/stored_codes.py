@@ -41,7 +41,7 @@ class StoredCodes:
         return begins
 
     def text(self, ids: Sequence[int]) -> str | None:
-        """See `StoredWords.text`. A word of the text may itself end in `@@`: what is not encoded as these ids, stays."""
+        """See `StoredWords.text`. None, too, where a word of the text ends in `@@` itself and so is not told apart."""
         if min(ids) < len(SPECIAL_PIECES):
             return None
         word = "".join(self._pieces[id].removesuffix(_GOES_ON) for id in ids)
@@ -49,8 +49,8 @@ class StoredCodes:
 
     def draws(self) -> MergeDraws:
         """See `StoredWords.draws`."""
-        return MergeDraws(lambda left, right: self._ranks.get((left, right)), lambda word: [*word[:-1], word[-1] + _END],
-                          self._id_of, self._dropout)
+        return MergeDraws(lambda *pair: self._ranks.get(pair), lambda word: [*word[:-1], word[-1] + _END], self._id_of,
+                          self._dropout)
 
     def _id_of(self, symbol: str) -> int | None:
         """None where it is no piece: the vocabulary has the pieces of best segmentations only."""

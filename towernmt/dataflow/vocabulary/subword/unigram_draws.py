@@ -1,7 +1,7 @@
 """Segmentations of very many words drawn at once under a unigram model (Kudo, 2018, arXiv:1804.10959).
 
-Each word's lattice is made once, by `UnigramSampler`, and laid out in flat arrays. The pieces of all words are then drawn in
-step: the last piece of each, then the one before it, until all words are at their beginning.
+Each word's lattice is made once, by `UnigramSampler`, and laid out in flat arrays. The pieces of all words are then
+drawn in step: the last piece of each, then the one before it, until all words are at their beginning.
 """
 
 from __future__ import annotations
