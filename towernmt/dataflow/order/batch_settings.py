@@ -46,7 +46,8 @@ class StreamBatchSettings(BatchSettings):
         0.1, "Of the sampling. unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; "
         "bpe: share of merges that is left out.", at_least=0)
     subword_nbest: int = setting(
-        -1, "Unprepared sources, unigram: draw among so many best segmentations; -1 for among all.", at_least=-1, at_most=512)
+        -1, "Unprepared sources, unigram: draw among so many best segmentations; -1 for among all.", at_least=-1,
+        at_most=512)
 
     def sampling(self) -> Sampling | None:
         """The sampling of sub-words, or None for the best segmentation.
