@@ -12,7 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.order import batches as batches_module
 from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
@@ -277,7 +276,7 @@ def test_many_threads_read_what_one_reads() -> None:
 
 
 def test_readers_in_step_plan_each_block_once_and_keep_few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "_PLANNED_PAIRS", 0)
+    monkeypatch.setattr(Batches, "planned_pairs", 0)
     corpus = corpus_of(many_pairs(blocks=10))
     batches = Batches(corpus, BatchSettings(batch_tokens=90), epochs=2)
     corpus.reads.clear()

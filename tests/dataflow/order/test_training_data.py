@@ -136,7 +136,7 @@ def test_what_lacks_is_said(place: Path) -> None:
         open_training_data("pairs.tsv")
     with pytest.raises(SettingsError, match="is prepared data, which has its vocabularies"):
         open_training_data("prepared", "other.words")
-    with pytest.raises(SettingsError, match="subword_sampling=true needs the text, but prepared is prepared"):
+    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text: leave it false"):
         make_batches(open_training_data("prepared"), StreamBatchSettings(subword_sampling=True))
     with pytest.raises(DataError, match="Make it with `towernmt prepare`"):
         open_training_data("nowhere")

@@ -3,6 +3,7 @@
     python subword_sampling.py draws MODEL...            # a digest of segmentations of each vocabulary
     python subword_sampling.py batches CORPORA MODEL [POSITION...]
                                                          # position and digest of each batch from each position on
+    python subword_sampling.py prepared DIRECTORY [POSITION]                # the same of prepared data
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import hashlib
 import random
 import sys
 
+from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.order.position import Position
 from towernmt.dataflow.order.stream_batches import StreamBatches
+from towernmt.dataflow.order.training_data import make_batches
 from towernmt.dataflow.order.window import StreamBatchSettings
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
@@ -38,6 +42,16 @@ def batches(corpora: str, model: str, position: str | None = None) -> list[str]:
     settings = StreamBatchSettings(batch_tokens=600, window=700, subword_sampling=True, seed=3)
     stream = StreamBatches(read_corpora(corpora).mixture(), vocabulary, vocabulary, settings, epochs=2,
                            report=lambda _: None)
+    return _lines(stream, position)
+
+
+def prepared(directory: str, position: str | None = None) -> list[str]:
+    """As `batches`, of prepared data."""
+    settings = StreamBatchSettings(batch_tokens=150, window=40, subword_sampling=True, seed=3)
+    return _lines(make_batches(PreparedData(directory), settings, 2), position)
+
+
+def _lines(stream: Batches | StreamBatches, position: str | None) -> list[str]:
     begin = None if position is None else Position.from_json(position)
     return [f"{after.to_json()} {hashlib.sha256(b''.join(array.tobytes() for array in batch.arrays())).hexdigest()}"
             for after, batch in stream.read(begin)]
@@ -47,6 +61,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "draws":
         for name in sys.argv[2:]:
             print(*digests(name))
+    elif sys.argv[1] == "prepared":
+        print(*prepared(*sys.argv[2:]), "", sep="\n")
     else:
         for begin in sys.argv[4:] or [None]:
             print(*batches(*sys.argv[2:4], begin), "", sep="\n")

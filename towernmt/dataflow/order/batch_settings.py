@@ -34,19 +34,20 @@ class BatchSettings:
 
 @dataclass
 class StreamBatchSettings(BatchSettings):
-    """How unprepared sources become batches: the settings of all batches, and those of streams alone."""
+    """How data become batches: the settings of all batches, and those of windows and drawn segmentations."""
 
     window: int = setting(
         100_000, "Unprepared sources: pairs that are read, encoded and shuffled together; what resuming reads again "
-        "at most.", at_least=1)
+        "at most. Prepared data with subword_sampling: pairs that are drawn for and shuffled together.", at_least=1)
     subword_sampling: bool = setting(
-        False, "Unprepared sources: draw the segmentation of each sentence anew in each epoch (SentencePiece's unigram "
-        "sampling, or BPE-dropout).")
+        False, "Draw the segmentation of each sentence anew in each epoch (SentencePiece's unigram sampling, or "
+        "BPE-dropout).")
     subword_alpha: float = setting(
         0.1, "Of the sampling. unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; "
         "bpe: share of merges that is left out.", at_least=0)
     subword_nbest: int = setting(
-        -1, "Of unigram sampling: draw among so many best segmentations; -1 for among all.", at_least=-1, at_most=512)
+        -1, "Unprepared sources, unigram: draw among so many best segmentations; -1 for among all.", at_least=-1,
+        at_most=512)
 
     def sampling(self) -> Sampling | None:
         """The sampling of sub-words, or None for the best segmentation.

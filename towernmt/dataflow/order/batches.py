@@ -25,7 +25,6 @@ from towernmt.dataflow.prepared.pair_block import PairBlock
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 
 _MIN_PLANS = 3  # so many plans are always kept: readers are in neighbouring blocks
-_PLANNED_PAIRS = 1_000_000  # more plans are kept while they hold no more pairs than this (8 bytes a pair)
 _MAX_COUNTS = 100_000
 _SAMPLED_PAIRS = 1_000_000  # at most so many are planned for the estimate of an epoch
 
@@ -46,7 +45,13 @@ class BlockSource(Protocol):
 
 
 class Batches:
-    """The batches of a corpus, for any number of readers in any number of threads."""
+    """The batches of a corpus, for any number of readers in any number of threads.
+
+    Attributes:
+        num_blocks: how many blocks an epoch has.
+    """
+
+    planned_pairs = 1_000_000  # more plans are kept while they hold no more pairs than this (8 bytes a pair)
 
     def __init__(self, data: BlockSource, settings: BatchSettings, epochs: int | None = None,
                  alignments: bool = False) -> None:
@@ -63,6 +68,7 @@ class Batches:
         """
         check_batch_settings(settings, epochs)
         self._data = data
+        self.num_blocks = data.num_blocks
         self._settings = settings
         self._epochs = epochs
         self._alignments = alignments
@@ -121,14 +127,13 @@ class Batches:
 
         The same for all epochs if pairs are sorted by length; else the random order moves the cuts a little.
         """
-        return sum(self._count(epoch, block) for block in range(self._data.num_blocks))
+        return sum(self._count(epoch, block) for block in range(self.num_blocks))
 
     def padding_waste(self, epoch: int = 0) -> EpochSize:
         """Tokens and padding of all the batches of an epoch; opens and checks every block."""
         size = EpochSize()
-        for index in range(self._data.num_blocks):
-            block, plan = self._plan(epoch, index)
-            size += size_of_plan(plan, *_lengths(block))
+        for index in range(self.num_blocks):
+            size += self._size_of_block(epoch, index)
         return size
 
     @cached_property
@@ -144,8 +149,7 @@ class Batches:
         if not isinstance(data, PreparedData):
             return self.padding_waste()
         if data.pair_lengths is None:
-            block, plan = self._plan(0, self._block_order(0)[0])
-            size = size_of_plan(plan, *_lengths(block))
+            size = self._size_of_block(0, self._block_order(0)[0])
         else:
             pairs = min(max(data.pairs // data.num_blocks, 1), _SAMPLED_PAIRS)
             source, target = (lengths + 1 for lengths in data.pair_lengths.sample(pairs))  # with EOS
@@ -157,12 +161,22 @@ class Batches:
         return self.estimated_size.batches
 
     def _block_order(self, epoch: int) -> list[int]:
+        return self._shuffled(epoch, self.num_blocks)
+
+    def _shuffled(self, epoch: int, count: int) -> list[int]:
         if not self._settings.shuffle:
-            return list(range(self._data.num_blocks))
-        return [int(block) for block in permutation([self._settings.seed, epoch], self._data.num_blocks)]
+            return list(range(count))
+        return [int(block) for block in permutation([self._settings.seed, epoch], count)]
+
+    def _read_block(self, epoch: int, index: int) -> PairBlock:
+        return self._data.read_block(index)
+
+    def _size_of_block(self, epoch: int, index: int) -> EpochSize:
+        block, plan = self._plan(epoch, index)
+        return size_of_plan(plan, *_lengths(block))
 
     def _exists(self, position: Position) -> bool:
-        if min(position[:3]) < 0 or position.cursor is not None or position.block >= self._data.num_blocks:
+        if min(position[:3]) < 0 or position.cursor is not None or position.block >= self.num_blocks:
             return False
         return position.batch == 0 or position.batch < self._count(
             position.epoch, self._block_order(position.epoch)[position.block])
@@ -170,7 +184,7 @@ class Batches:
     def _after(self, epoch: int, place: int, index: int, count: int) -> Position:
         if index + 1 < count:
             return Position(epoch, place, index + 1)
-        if place + 1 < self._data.num_blocks:
+        if place + 1 < self.num_blocks:
             return Position(epoch, place + 1, 0)
         return Position(epoch + 1, 0, 0)
 
@@ -186,7 +200,7 @@ class Batches:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-            block = self._data.read_block(index)
+            block = self._read_block(epoch, index)
             settings = self._settings
             plan = self._plan_lengths(*_lengths(block), [settings.seed, epoch, index] if settings.shuffle else None)
             if len(self._counts) >= _MAX_COUNTS:
@@ -194,7 +208,7 @@ class Batches:
             self._counts[key] = len(plan)
             self._plans[key] = block, plan
             held = sum(len(planned) for planned, _ in self._plans.values())
-            while len(self._plans) > _MIN_PLANS and held > _PLANNED_PAIRS:
+            while len(self._plans) > _MIN_PLANS and held > self.planned_pairs:
                 held -= len(self._plans.popitem(last=False)[1][0])
             return block, plan
 

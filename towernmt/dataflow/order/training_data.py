@@ -11,9 +11,8 @@ from towernmt.core.secrets import mask_uri
 from towernmt.dataflow.prepared.prepared_data import PreparedData, open_prepared
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
+    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
     from towernmt.dataflow.order.batches import Batches, BlockSource
-    from towernmt.dataflow.order.epoch_size import EpochSize
     from towernmt.dataflow.order.stream_batches import StreamBatches
     from towernmt.dataflow.text.validation_set import ValidationSet
     from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -86,7 +85,6 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         SettingsError: a setting cannot work, or the data have no alignments.
         DataError: there is nothing to make batches of.
     """
-    from towernmt.dataflow.order.batches import Batches
     from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
 
     if alignments and not getattr(data, "has_alignments", False):
@@ -97,24 +95,42 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         if report is not None:
             report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
         return stream
-    if settings.subword_sampling:
-        raise SettingsError(f"data.subword_sampling=true needs the text, but {data.directory} is prepared: its ids "
-                            "are fixed. Pass --data corpora.yaml (or a URI), or leave it false.")
-    batches = Batches(cast("BlockSource", data), settings, epochs, alignments)
+    batches = _batches_of_blocks(data, settings, epochs, alignments)
     if report is not None and isinstance(data, PreparedData):
-        _report_size(data, batches.estimated_size, settings, report)
+        _report_size(data, batches, settings, report)
     return batches
 
 
-def _report_size(data: PreparedData, size: EpochSize, settings: BatchSettings, report: Callable[[str], None]) -> None:
-    report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {size.source_tokens:,} source and "
-           f"{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source positions and "
-           f"{size.target:.1%} of the target positions.")
+def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs: int | None, alignments: bool
+                       ) -> Batches:
+    from towernmt.dataflow.order.batches import Batches
+    from towernmt.dataflow.order.sampled_batches import SampledBatches
+
+    sampling = settings.sampling()
+    if sampling is None:
+        return Batches(cast("BlockSource", data), settings, epochs, alignments)
+    if not isinstance(data, PreparedData):
+        raise SettingsError(f"data.subword_sampling=true draws for prepared data and for sources, but {data.directory} "
+                            "is neither: leave it false.")
+    return SampledBatches(data, settings, sampling, epochs, alignments)
+
+
+def _report_size(data: PreparedData, batches: Batches, settings: StreamBatchSettings, report: Callable[[str], None]
+                 ) -> None:
+    size, blocks = batches.estimated_size, batches.num_blocks
+    about = "about " if settings.subword_sampling else ""
+    report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {about}{size.source_tokens:,} "
+           f"source and {about}{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source "
+           f"positions and {size.target:.1%} of the target positions.")
+    if settings.subword_sampling:
+        report(f"Segmentations are drawn anew in each epoch, for {size.pairs / blocks:,.0f} pairs at a time.")
     mean = size.mean_batch(settings.batch_type)
-    if data.num_blocks > 1 and mean < _FULL * settings.batch_tokens and size.batches < _FEW * data.num_blocks:
+    if blocks > 1 and mean < _FULL * settings.batch_tokens and size.batches < _FEW * blocks:
+        what, remedy = (("shards", "prepare with a larger --shard-pairs") if blocks == data.num_blocks else
+                        ("windows", f"set data.window above {settings.window:,}"))
         report(f"Batches hold {mean:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
-               f"reaches over two shards, and the {data.num_blocks:,} shards of {data.directory} have "
-               f"{size.pairs / data.num_blocks:,.0f} pairs each: prepare with a larger --shard-pairs.")
+               f"reaches over two {what}, and the {blocks:,} {what} of {data.directory} have "
+               f"{size.pairs / blocks:,.0f} pairs each: {remedy}.")
 
 
 def is_prepared(where: str | Path) -> bool:

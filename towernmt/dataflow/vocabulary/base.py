@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files.atomic_files import replacing
@@ -33,6 +37,56 @@ class Sampling:
 
     alpha: float = 0.1
     nbest: int = -1
+
+
+class WordDraws(Protocol):
+    """Draws segmentations of words, of very many at once. Not for several threads at once."""
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory what is kept of the words takes, about."""
+
+    def add(self, word: str) -> int | None:
+        """The number of a word; None where it is to keep its segmentation."""
+
+    def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 `[words]`: how many random numbers a draw of each word takes at most."""
+
+    def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
+             ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """A segmentation of each word.
+
+        Args:
+            numbers: int64 `[words]`, as `add` gave them.
+            uniform: random numbers, from 0 to below 1.
+            first: int64 `[words]`: where those of each word begin in `uniform`.
+        Returns:
+            (ids of all words one after another, int64 `[words]`: how many each has; none: it is to keep its
+            segmentation).
+        """
+
+
+class StoredWords(Protocol):
+    """The words of sentences that are stored as ids, for segmenting them anew.
+
+    A word is here what no piece crosses: one between white space, or a part of such a word.
+
+    Attributes:
+        size: of the vocabulary.
+        within_words: whether they lie within what stands between white space, as no piece has white space inside.
+    """
+
+    size: int
+    within_words: bool
+
+    def begins(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """bool `[tokens]`: whether a word begins with each id, if not for the beginning of a sentence."""
+
+    def text(self, ids: Sequence[int]) -> str | None:
+        """What the ids of a word spell; None where they do not tell, or where there is nothing to draw."""
+
+    def draws(self) -> WordDraws:
+        """Draws segmentations of these texts; each call gives a new one, without words."""
 
 
 class Vocabulary(ABC):
@@ -82,6 +136,16 @@ class Vocabulary(ABC):
     def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
         """As `sample_batch`, with the words of the pieces as `encode_with_words` has them."""
+        raise self._one_segmentation()
+
+    def stored_words(self, sampling: Sampling) -> StoredWords:
+        """What segments anew what is stored as ids of the best segmentation.
+
+        Args:
+            sampling: how far from the best segmentation; without `nbest`.
+        Raises:
+            SettingsError: this kind of vocabulary has only one segmentation of a text.
+        """
         raise self._one_segmentation()
 
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.cleaning import clean
-from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
+from towernmt.dataflow.vocabulary.base import Sampling, StoredWords, Vocabulary
 from towernmt.dataflow.vocabulary.words import WordVocabulary
 
 SEPARATOR = "|"
@@ -102,6 +102,10 @@ class FactoredVocabulary(Vocabulary):
         """See `Vocabulary.encode_with_words` and `encode_batch`."""
         encoded = self.encode_texts(texts, threads)
         return _rows(encoded), encoded.words
+
+    def stored_words(self, sampling: Sampling) -> StoredWords:
+        """Of the pieces; their words' factors are the caller's concern."""
+        return self.words.stored_words(sampling)
 
     def plain_words(self, text: str) -> list[str]:
         """The words of a text without their factors.

@@ -17,6 +17,7 @@ from typing import Any
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
+from towernmt.dataflow.vocabulary.subword.stored_codes import StoredCodes
 from towernmt.dataflow.vocabulary.words import most_frequent, read_pieces, write_pieces
 
 SEPARATOR = "@@"
@@ -103,6 +104,9 @@ class BpeCodesVocabulary(Vocabulary):
             ids = [self._ids.get(piece, UNK) for piece in self._bpe.segment_tokens([word])]
             self._cache[word] = ids
         return ids
+
+    def stored_words(self, sampling: Sampling) -> StoredCodes:
+        return StoredCodes(self._pieces, self._encode_word, self._bpe.bpe_codes, sampling)
 
     def decode(self, ids: Iterable[int]) -> str:
         text = " ".join(self._pieces[id] for id in self._sentence_ids(ids))

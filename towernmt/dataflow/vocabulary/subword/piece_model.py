@@ -6,7 +6,7 @@ import re
 
 from towernmt.core.errors import SettingsError
 
-_SPACE = "\u2581"  # SentencePiece's mark of a space
+SPACE = "\u2581"  # SentencePiece's mark of a space
 _UNIGRAM, _BPE = 1, 2  # TrainerSpec.ModelType
 _NORMAL, _UNKNOWN, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 4, 5, 6  # SentencePiece.Type
 _UNKNOWN_PENALTY = 10.0  # of an unknown character, below the worst piece
@@ -21,7 +21,10 @@ class PieceModel:
         scores: by piece, without the user-defined symbols.
         unknown_score: of a character without a piece, in a unigram model.
         longest: characters of the longest of these pieces.
+        normal: the ids of these pieces.
         is_bpe: whether scores are priorities of merges rather than log probabilities.
+        marks_begin_words, marks_end_words: whether the mark of a space stands at the beginning, or at the end, of
+            pieces only.
     Raises:
         SettingsError: the model has only one segmentation of a text, or segmentations cannot be drawn from it.
     """
@@ -45,7 +48,8 @@ class PieceModel:
         self.unknown_score = min(self.scores.values(), default=0.0) - _UNKNOWN_PENALTY
         self.longest = max(map(len, self.scores), default=1)
         symbols = [piece for piece, _ in by_type.get(_USER_DEFINED, [])]
-        self._ids = dict(by_type.get(_NORMAL, []) + by_type.get(_USER_DEFINED, []))
+        self.normal = dict(by_type.get(_NORMAL, []))
+        self._ids = self.normal | dict(by_type.get(_USER_DEFINED, []))
         self._unknown = by_type[_UNKNOWN][0][1]
         self._bytes = ([id for _, id in by_type[_BYTE]]
                        if parsed.trainer_spec.byte_fallback and len(by_type.get(_BYTE, [])) == 256 else None)
@@ -53,7 +57,14 @@ class PieceModel:
         self._byte_starts = {id for byte, id in enumerate(self._bytes or ()) if byte & 0xC0 != 0x80}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbol = re.compile(f"({'|'.join(longest_first)})") if symbols else None
-        self._part = re.compile(_part_pattern(self.scores), re.DOTALL)
+        self.marks_begin_words = not any(SPACE in piece[1:] for piece in self.scores)
+        self.marks_end_words = not self.marks_begin_words and not any(SPACE in piece[:-1] for piece in self.scores)
+        self._part = re.compile(self._part_pattern(), re.DOTALL)
+
+    @property
+    def crosses_spaces(self) -> bool:
+        """Whether a piece may hold parts of two words."""
+        return not (self.marks_begin_words or self.marks_end_words)
 
     def parts(self, normalized: str) -> list[tuple[str, bool]]:
         """The text in parts that no piece crosses, and for each whether it is a user-defined symbol (one piece).
@@ -96,6 +107,13 @@ class PieceModel:
                 total += self.scores.get(piece, 0.0)
         return total
 
+    def _part_pattern(self) -> str:
+        if self.marks_begin_words:
+            return f"{SPACE}[^{SPACE}]*|[^{SPACE}]+"
+        if self.marks_end_words:
+            return f"[^{SPACE}]*{SPACE}|[^{SPACE}]+"
+        return ".+"
+
     def _resolved(self, pieces: list[str]) -> list[tuple[list[str], list[int]]]:
         found: list[tuple[list[str], list[int]]] = []
         run = False  # whether the last one is unknown
@@ -112,11 +130,3 @@ class PieceModel:
                 found.append(([piece], [self._unknown]))
             run = id is None and self._bytes is None
         return found
-
-
-def _part_pattern(pieces: dict[str, float]) -> str:
-    if not any(_SPACE in piece[1:] for piece in pieces):
-        return f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+"
-    if not any(_SPACE in piece[:-1] for piece in pieces):
-        return f"[^{_SPACE}]*{_SPACE}|[^{_SPACE}]+"
-    return ".+"

@@ -13,8 +13,10 @@ import sentencepiece
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
+from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
 from towernmt.dataflow.vocabulary.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.vocabulary.subword.piece_words import PieceWords
+from towernmt.dataflow.vocabulary.subword.stored_pieces import StoredPieces
 
 _TRAINER_THREADS = 16  # fixed, because the learned model depends on it
 _learned: set[int] = set()      # processes whose SentencePiece has started the threads of its trainer
@@ -78,6 +80,9 @@ class SentencePieceVocabulary(Vocabulary):
         encoded = sampler.ids(cleaned, seed, first)
         words = self._words.of(cleaned, encoded, lambda: sampler.written(cleaned, seed, first))
         return self._renumbered(encoded), words
+
+    def stored_words(self, sampling: Sampling) -> StoredPieces:
+        return StoredPieces(PieceModel(self._processor.serialized_model_proto()), sampling, self._theirs)
 
     def _sampler(self, sampling: Sampling) -> PieceSampler:
         sampler = self._samplers.get(sampling)
