@@ -21,6 +21,7 @@ def test_the_preset_follows_pairs_and_gpus(pairs: int, gpus: int, preset: str, r
     assert preset in settings_and_presets("transformer")[1]
 
 
-@pytest.mark.parametrize(("gpus", "minutes", "preset"), [(0, 30, "tiny"), (0, 600, "base"), (1, 30, "base")])
-def test_processors_train_no_large_model_in_a_short_time(gpus: int, minutes: float, preset: str) -> None:
-    assert proposed_preset(4_500_000, gpus, minutes).value == preset
+@pytest.mark.parametrize(("gpus", "tokens", "preset"), [
+    (0, 3e6, "mini"), (0, 20e6, "tiny"), (0, 60e6, "base"), (1, 3e6, "base")])
+def test_processors_train_a_small_model_in_a_short_time(gpus: int, tokens: float, preset: str) -> None:
+    assert proposed_preset(4_500_000, gpus, tokens).value == preset

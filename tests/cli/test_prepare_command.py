@@ -37,7 +37,7 @@ def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
     assert "pairs: 50 of 50 lines; 0 dropped" in printed.out
     assert "encoding: 50 of 50 lines" in printed.err
     assert printed.err.endswith(f"Prepared. Train on it: towernmt train "
-                                f"--data {tmp_path / 'out'} --preset tiny --logdir runs/out\n")
+                                f"--data {tmp_path / 'out'} --logdir runs/out\n")
 
 
 def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,8 +50,8 @@ def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(("gpus", "options"), [
-    ([], "--preset tiny --logdir"), (["0", "1"], "--preset tiny --gpu 0 --logdir")])
-def test_the_next_command_has_a_preset_and_its_reason(gpus: list[str], options: str, tmp_path: Path,
+    ([], "--logdir"), (["0", "1"], "--gpu 0 --logdir")])
+def test_a_preset_is_proposed_with_its_reason_and_the_next_command(gpus: list[str], options: str, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch,
                                                       capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("a b\n")
@@ -60,7 +60,7 @@ def test_the_next_command_has_a_preset_and_its_reason(gpus: list[str], options: 
     assert main(["prepare", "--source", text, "--target", text, "--vocab-kind", "word", "--output",
                  str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().err
-    assert "Chosen: --preset tiny, as there are 1 pairs" in printed
+    assert "Proposed: --preset tiny, as there are 1 pairs" in printed
     assert f"Prepared. Train on it: towernmt train --data {tmp_path / 'out'} {options} runs/out\n" in printed
 
 

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.chosen.circumstances import circumstances_of
+from towernmt.chosen.rules import choose
 from towernmt.cli.main import main, make_parser
 from towernmt.cli.training.train import wants_chosen
+from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import default_settings
 
@@ -81,7 +85,7 @@ def test_every_setting_that_the_issue_names_exists(key, capsys):
     (["model.heads=3"], [], "heads"),
     ([], ["--model", "tranformer"], "tranformer"),
     ([], ["--preset", "huge"],
-     "--preset huge: transformer has the presets tiny, small, base, big, modern, student, deep_shallow, "
+     "--preset huge: transformer has the presets mini, tiny, small, base, big, modern, student, deep_shallow, "
      "tiny-fast, base-fast, deep."),
     ([], ["--gpu", "0"], "--gpu 0: GPU 0 was not found ("),
     ([], ["--gpu", "zero"], "--gpu zero: expected GPU numbers separated by commas"),
@@ -240,3 +244,11 @@ def test_a_run_that_goes_on_keeps_its_settings(six_steps):
 def test_chosen_defaults_are_refused_for_several_workers(train):
     status, error = train(arguments=("--defaults", "chosen", "--workers", "2"))
     assert status == 1 and "leave it out" in error
+
+
+def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_steps, data):
+    settings = apply_overrides(default_settings(), {"init.checkpoint": str(six_steps), "train.steps": 3})
+    found, choices = choose(settings, circumstances_of(PreparedData(data), None, None), {"model.heads"})
+    assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
+    assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
+    assert "optimizer.learning_rate" not in {choice.key for choice in choices}

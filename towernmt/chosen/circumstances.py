@@ -41,10 +41,15 @@ class Circumstances:
 
     def updates(self, settings: Settings) -> float | None:
         """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
-        passes = self.passes(settings)
-        if passes is None or not self.target_tokens or settings.data.batch_type != "target":
+        tokens = self.tokens(settings)
+        if tokens is None or settings.data.batch_type != "target":
             return float(settings.train.steps) or None
-        return passes * self.target_tokens / (settings.data.batch_tokens * settings.train.update_cycle)
+        return tokens / (settings.data.batch_tokens * settings.train.update_cycle)
+
+    def tokens(self, settings: Settings) -> float | None:
+        """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
+        passes = self.passes(settings)
+        return None if passes is None or self.target_tokens is None else passes * self.target_tokens
 
     def passes(self, settings: Settings) -> float | None:
         """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""

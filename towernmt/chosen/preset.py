@@ -8,26 +8,28 @@ FEW, MANY = 100_000, 1_000_000
 """Pairs below which a text is too little for `base`, and from which it is too much for `tiny`."""
 
 
-SHORT = 600
-"""Minutes on processors in which `base` sees too few sentences: two cores train it on 450 to 1,400 tokens a second
-(docs/notes/performance.md)."""
+SHORT, MEDIUM = 8_000_000, 50_000_000
+"""Target tokens that `tiny` would train on, below which `mini` is taken, and from which `base` may be."""
 
 
-def proposed_preset(pairs: int, gpus: int, minutes: float = 0.0) -> Choice:
+def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> Choice:
     """A preset of the Transformer.
 
-    `tiny` gave 44.1 BLEU after 15 minutes on two cores for the 166,000 pairs of Tatoeba (docs/notes/measurements.md,
-    "The four architectures"). `base` is the size of Vaswani et al. 2017 for 4.5 million pairs. Little text asks for
-    narrower models (Araabi and Monz 2020, "Optimizing Transformer for low-resource neural machine translation"). Both
-    limits are guesses: neither preset was measured on either side of them.
+    What a short training lacks is updates. In 13 minutes on one core `mini` came to 37.8 BLEU on Tatoeba and `tiny` to
+    31.7: at the same number of updates they know as much, and `mini` makes half as many again (docs/notes/defaults.md,
+    "The size of the model"). `tiny` gave 44.1 after 15 minutes on two cores (docs/notes/measurements.md, "The four
+    architectures"). `base` is the size of Vaswani et al. 2017 for 4.5 million pairs. Little text asks for narrower
+    models (Araabi and Monz 2020, "Optimizing Transformer for low-resource neural machine translation"). The other
+    limits are guesses: no preset was measured on either side of them.
 
     Args:
         pairs: of the corpus.
         gpus: that train; 0: the processors do.
-        minutes: of training; 0: there is no such limit, or it is not known yet.
+        tokens: target tokens that `tiny` would train on within the limit; None: there is none, or it is not known.
     """
-    if not gpus and 0 < minutes < SHORT:
-        return Choice("--preset", "tiny", f"processors train for {minutes:g} minutes")
+    if not gpus and tokens is not None and tokens < MEDIUM:
+        seen = f"processors would train tiny on about {tokens / 1e6:.1f} million tokens"
+        return Choice("--preset", "mini" if tokens < SHORT else "tiny", seen)
     if pairs >= MANY:
         return Choice("--preset", "base", f"there are {pairs:,} pairs")
     if gpus and pairs >= FEW:

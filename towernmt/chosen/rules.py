@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from towernmt.chosen.choice import Choice
 from towernmt.chosen.circumstances import Circumstances
+from towernmt.chosen.initial_model import model_of_initial_run
 from towernmt.chosen.product_rates import FASTER
 from towernmt.core.settings import all_keys, apply_overrides
 from towernmt.run.settings import Settings
@@ -18,6 +19,12 @@ AVERAGED = 5
 """Checkpoints that are averaged at the end."""
 
 Rule = Callable[[Settings, Circumstances], Iterator[Choice]]
+
+
+def initial_model(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """The model of the run whose parameters this one begins with: no other can take them."""
+    if settings.init.checkpoint:
+        yield from model_of_initial_run(settings)
 
 
 def precision(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -55,7 +62,7 @@ def learning_rate(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     translation").
     """
     depth = getattr(settings.model, "hidden_size", 256)
-    if settings.architecture == "transformer":
+    if settings.architecture == "transformer" and not settings.init.checkpoint:
         few = settings.data.batch_type == "target" and settings.data.batch_tokens <= 512
         rate = (0.0015 if few else 0.002) if depth <= 256 else 0.0007 if depth <= 512 else 0.0005
         small = ", and batches are small" if few else ""
@@ -88,7 +95,7 @@ def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     between them is a guess.
     """
     passes = at.passes(settings)
-    if passes is None or not hasattr(settings.model, "residual_dropout"):
+    if passes is None or settings.init.checkpoint or not hasattr(settings.model, "residual_dropout"):
         return
     share = next(share for most, share in ((20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < most)
     for name in ("residual_dropout", "embedding_dropout"):
@@ -151,7 +158,8 @@ def choose_towers(settings: Settings, at: Circumstances) -> Choice:
     return Choice("--towers", 1, "a second would save no time")
 
 
-RULES: tuple[Rule, ...] = (precision, batch, learning_rate, schedule, dropout, validation, stopping, averaging)
+RULES: tuple[Rule, ...] = (
+    initial_model, precision, batch, learning_rate, schedule, dropout, validation, stopping, averaging)
 """In the order in which they act."""
 
 

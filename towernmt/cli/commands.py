@@ -37,7 +37,7 @@ towernmt inspect data/de-en --samples 10"""),
 towernmt lexicon --model runs/de-en --source train.de --target train.en --output de-en.lexicon"""),
     "train": Command(
         "towernmt.cli.training.train", "train a model, or go on with a run",
-        """towernmt train --data data/de-en --preset tiny --logdir runs/de-en --set train.minutes=30
+        """towernmt train --data data/de-en --logdir runs/de-en --set train.minutes=30
 towernmt train --data data/de-en --logdir runs/de-en --workers 4
 towernmt train --help-settings schedule"""),
     "tune": Command(

@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     run_name = Path(str(data.directory).rstrip("/")).name or "run"
     gpus = len(visible_gpus())
     preset = proposed_preset(data.pairs, gpus)
-    print(f"Chosen: --preset {preset.value}, as {preset.reason}.\n"
+    smaller = "" if gpus else "; towernmt train takes a smaller one for a short training"
+    print(f"Proposed: --preset {preset.value}, as {preset.reason}{smaller}.\n"
           f"Prepared. Train on it: towernmt train --data {shlex.quote(mask_uri(settings.output))} "
-          f"--preset {preset.value} {'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}",
-          file=sys.stderr)
+          f"{'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from towernmt.models import ARCHITECTURES
 
 if TYPE_CHECKING:
     from towernmt.chosen.choice import Choice
+    from towernmt.chosen.circumstances import Circumstances
     from towernmt.dataflow.order.training_data import TrainingData
     from towernmt.run.directory import RunDirectory
     from towernmt.run.settings import Settings
@@ -125,11 +126,11 @@ def train_chosen(options: argparse.Namespace, data: TrainingData, settings: Sett
 
     mend_terminal(verbose=options.verbose)
     gpus = gpu_numbers(options.gpu)
-    preset = _proposed_preset(options, data, settings, gpus)
+    circumstances = circumstances_of(data, gpus, product_rates())
+    preset = _proposed_preset(options, data, settings, circumstances)
     if preset is not None:
         options.preset = preset.value
         settings = settings_of(options)
-    circumstances = circumstances_of(data, gpus, product_rates())
     settings, choices = choose(settings, circumstances, given_settings(options, settings))
     choices[:0] = [] if preset is None else [preset]
     if gpus is None and options.towers is None:
@@ -139,18 +140,20 @@ def train_chosen(options: argparse.Namespace, data: TrainingData, settings: Sett
                  callbacks_before=lambda: [ChosenRecord(choices, Path(options.logdir))])
 
 
-def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: Settings, gpus: Sequence[int] | None
+def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: Settings, at: Circumstances
                      ) -> Choice | None:
     """The preset for a corpus whose pairs are known, unless the command line says anything of the model's size."""
     from towernmt.chosen.preset import proposed_preset
+    from towernmt.chosen.rules import choose
     from towernmt.dataflow.prepared.prepared_data import PreparedData
     from towernmt.models import settings_and_presets
 
-    if options.model or options.preset or settings.architecture != "transformer" or not isinstance(data, PreparedData):
+    if options.model or options.preset or settings.init.checkpoint or not isinstance(data, PreparedData):
         return None
-    choice = proposed_preset(data.pairs, len(gpus or ()), settings.train.minutes)
+    given = given_settings(options, settings)
+    choice = proposed_preset(data.pairs, at.gpus, at.tokens(choose(settings, at, given)[0]))
     sizes = settings_and_presets(settings.architecture)[1][choice.value]
-    return None if given_settings(options, settings) & {f"model.{name}" for name in sizes} else choice
+    return None if given & {f"model.{name}" for name in sizes} else choice
 
 
 def given_settings(options: argparse.Namespace, settings: Settings) -> set[str]:

@@ -63,6 +63,7 @@ class TransformerSettings(CommonSettings):
 
 
 PRESETS: dict[str, dict[str, Any]] = {
+    "mini": {"hidden_size": 192, "filter_size": 768, "heads": 4, "encoder_layers": 4, "decoder_layers": 2},
     "tiny": {},
     "small": {"hidden_size": 256, "filter_size": 1024, "heads": 4, "encoder_layers": 6, "decoder_layers": 6},
     "base": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 6, "decoder_layers": 6},
@@ -78,11 +79,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "deep": {"hidden_size": 512, "filter_size": 2048, "heads": 8, "encoder_layers": 18, "decoder_layers": 18,
              "preprocess": "", "postprocess": "drn", "initialization": "deepnorm"},
 }
-"""`base` and `big` are the sizes of Vaswani et al. (2017, table 3); `tiny` and `small` suit laptops. `modern` has the
-size of `tiny`. `student` is the tiny student of Bogoychev et al. (2020), to be trained on a teacher's translations;
-Marian and the engine of browsers run it (`towernmt export --format marian`). `deep_shallow` is "12-1" of Kasai et al.
-(2021), and `tiny-fast` and `base-fast` are deep and shallow like it, in the widths of `tiny` and `base`, with an SSRU;
-`deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
+"""`base` and `big` are the sizes of Vaswani et al. (2017, table 3); `mini`, `tiny` and `small` suit laptops, `mini`
+trainings of minutes. `modern` has the size of `tiny`. `student` is the tiny student of Bogoychev et al. (2020), to be
+trained on a teacher's translations; Marian and the engine of browsers run it (`towernmt export --format marian`).
+`deep_shallow` is "12-1" of Kasai et al. (2021), and `tiny-fast` and `base-fast` are deep and shallow like it, in the
+widths of `tiny` and `base`, with an SSRU; `deep` has 18 layers a stack, as the smallest of Wang et al. (2022)."""
 
 
 def check_settings(s: TransformerSettings) -> None:
