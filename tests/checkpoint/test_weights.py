@@ -74,7 +74,8 @@ def test_variables_that_the_settings_leave_out_may_be_lacking_when_a_run_starts_
 
 
 def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
-    run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary", load_model=lambda: None)
+    run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary",
+                          load_model=lambda model: model)
     save(tmp_path / "step-1", ["a", "extra"], "adam")
     monkeypatch.setattr("towernmt.checkpoint.average.weights_of_model", lambda model: ["a"])
     with pytest.raises(CheckpointError, match="'extra', which the model does not have"):

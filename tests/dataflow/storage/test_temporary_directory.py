@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.core.files.directory_lock import DirectoryLock
 from towernmt.dataflow.storage.temporary_directory import temporary_directory
 
 HOLDER = """
@@ -48,3 +50,19 @@ def test_links_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     with temporary_directory("a test"):
         pass
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "towernmt-scratch-x"}
+
+
+def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_anew(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[Path] = []
+    lock = os.open
+
+    def removing(path: Path, *arguments: int, **more: int) -> int:
+        if not removed and Path(path).parent.name.startswith("towernmt-scratch-"):
+            removed.append(Path(path).parent)
+            shutil.rmtree(removed[0])       # what the other process does, between mkdtemp and the lock
+        return lock(path, *arguments, **more)
+
+    monkeypatch.setattr(f"{DirectoryLock.__module__}.os.open", removing)
+    with temporary_directory("a test", tmp_path) as directory:
+        assert removed and directory.is_dir() and directory.parent not in removed

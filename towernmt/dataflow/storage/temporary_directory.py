@@ -46,7 +46,7 @@ def _locked_directory(activity: str, parent: Path) -> DirectoryLock:
         try:
             lock.acquire()
             return lock
-        except DirectoryInUseError:     # another process took it for abandoned before it was locked
+        except (DirectoryInUseError, FileNotFoundError):    # another process took it for abandoned before it was locked
             continue
 
 
