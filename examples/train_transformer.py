@@ -18,9 +18,15 @@ from pathlib import Path
 
 from nearest import nearest_translations
 
-from towernmt.chosen.product_rates import faster_precision
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared
+from towernmt.cli.training.train import (
+    add_run_arguments,
+    print_settings,
+    settings_of,
+    train_chosen,
+    train_prepared,
+    wants_chosen,
+)
 from towernmt.core.errors import SettingsError
 from towernmt.curves.picture import draw
 from towernmt.curves.recorded_run import read_run
@@ -31,14 +37,8 @@ from towernmt.dataflow.sources.default_corpus import default_corpus
 from towernmt.dataflow.text.chunks import read_lines
 from towernmt.predict.evaluate import corpus_scores
 
-DEMONSTRATION = [
-    "model.hidden_size=192", "model.filter_size=768", "model.encoder_layers=4", "model.decoder_layers=2",
-    "model.residual_dropout=0", "model.embedding_dropout=0", "data.batch_tokens=512", "train.steps=8000",
-    "train.minutes=8.5", "train.clip_norm=1", "validation.steps=2000", "validation.sentences=200",
-    "checkpoint.steps=1000", "log.steps=100", "optimizer.learning_rate=0.0015", "optimizer.beta2=0.998",
-    "schedule.name=budget", "schedule.warmup_steps=400", "schedule.end_learning_rate=0.00003"]
-"""What suits a corpus of 34,000 short sentences and a few minutes: a small model with a shallow decoder (Kasai et
-al. 2021), many updates from small batches, and no dropout, as it sees no sentence often. --set overrides it."""
+MINUTES = 8.5
+"""Of training, on the default corpus. All else is chosen, as by `towernmt train`, unless --set says it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("source", "target", "valid-source", "valid-target", "test-source", "test-target"):
         parser.add_argument(f"--{name}", metavar="FILE", help="text, one sentence a line")
     parser.add_argument("--pair", default="en-de", help="languages of the default corpus (no --source)")
-    parser.add_argument("--vocab-size", type=int, default=None, help="pieces of the joint vocabulary")
+    parser.add_argument("--vocab-size", type=int, default=None, help="pieces of one vocabulary (default: by the text)")
     add_run_arguments(parser)
+    parser.set_defaults(defaults=None, workers=None)
     options = parser.parse_args(arguments)
     return run_command(lambda: print_settings(options) if options.help_settings is not None else run(options))
 
@@ -64,10 +65,10 @@ def run(options: argparse.Namespace) -> int:
     options.logdir = options.logdir or "runs/transformer"
     data = prepare(PrepareSettings(
         source=options.source, target=options.target, valid_source=options.valid_source,
-        valid_target=options.valid_target, vocab_size=options.vocab_size or 8000, shared_vocab=True,
+        valid_target=options.valid_target, vocab_size=options.vocab_size, shared_vocab=bool(options.vocab_size) or None,
         output=str(Path(options.logdir) / "data")), stream=sys.stderr)
     print(data.statistics_table, flush=True)
-    status = train_prepared(options, data, settings_of(options))
+    status = (train_chosen if wants_chosen(options) else train_prepared)(options, data, settings_of(options))
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)
     draw_curves(options.logdir)
@@ -83,10 +84,8 @@ def use_default_corpus(options: argparse.Namespace) -> None:
         prefix = "" if name == "train" else f"{name}_"
         setattr(options, f"{prefix}source", str(getattr(corpus, f"{name}_source")))
         setattr(options, f"{prefix}target", str(getattr(corpus, f"{name}_target")))
-    options.vocab_size = options.vocab_size or 4000
     options.logdir = options.logdir or f"runs/{options.pair}"
-    precision = "float32" if options.gpu else faster_precision()
-    options.assignments = [*DEMONSTRATION, f"train.precision={precision}", *options.assignments]
+    options.assignments = [f"train.minutes={MINUTES}", *options.assignments]
 
 
 def evaluate(options: argparse.Namespace, data: PreparedData) -> None:

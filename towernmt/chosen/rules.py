@@ -113,8 +113,9 @@ def validation(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     if at.validation_pairs:
         yield Choice("validation.steps", 0, "validations follow the clock")
         yield Choice("validation.minutes", every, "ten in the run's time")
-        if at.validation_pairs > 500 and minutes < 120:
-            yield Choice("validation.sentences", 500, "a short run has little time for more")
+        few = 200 if minutes < 20 else 500
+        if at.validation_pairs > few and minutes < 120:
+            yield Choice("validation.sentences", few, "a short run has little time for more")
 
 
 def stopping(settings: Settings, at: Circumstances) -> Iterator[Choice]:
