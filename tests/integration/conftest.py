@@ -112,13 +112,6 @@ class Process:
             self._errors += [line.decode(errors="replace") for line in lines]
 
 
-def fixed_defaults(arguments: Sequence[str | Path]) -> list[str | Path]:
-    """The arguments of a `towernmt train` without the seconds that chosen defaults measure the machine for."""
-    if arguments[:1] != ("train",) or "--defaults" in arguments:
-        return [*arguments]
-    return ["train", "--defaults", "fixed", *arguments[1:]]
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program."""
@@ -135,7 +128,7 @@ def _starter(directory: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt.cli.main")) -> Process:
-        started.append(Process([*program, *fixed_defaults(arguments)], directory))
+        started.append(Process([*program, *arguments], directory))
         return started[-1]
 
     yield start
@@ -195,7 +188,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def train_arguments(data: Path, logdir: Path, *settings: str) -> list[str | Path]:
-    return ["train", "--data", data, "--logdir", logdir, "--set", *settings]
+    """What the tests train does not depend on the machine that chosen defaults measure for seconds."""
+    return ["train", "--defaults", "fixed", "--data", data, "--logdir", logdir, "--set", *settings]
 
 
 @pytest.fixture(scope="session")
