@@ -124,13 +124,12 @@ class _End:
         before, now, alone = (self._metric.text(self._score(outcome)) for outcome in found.values())
         logger.info(f"Averaging the last {len(steps)} checkpoints: validation {self._metric.label} {now}, the best so "
                     f"far {before}, the last one {alone}: {result}.")
-        if result == "kept" or record.compared_step != steps[-1]:       # a better one of this step stays told
-            self._add_to_statistics(steps[-1], self._scores(found["kept"]))
         try:
             if result == "not kept":
                 shutil.rmtree(new)
                 _write_record(AverageRecord(steps[-1], wanted, record.kept), run.averaged)
                 return
+            self._add_to_statistics(steps[-1], self._scores(found[result]))
             if result != "kept":
                 self._mean(steps := steps[-1:], new)
             kept = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode,
@@ -177,7 +176,7 @@ class _End:
         return {name: value for name, value in values.items() if value is not None}
 
     def _add_to_statistics(self, step: int, scores: dict[str, float]) -> None:
-        """Add the figures of the mean to those of the last step, under names of their own."""
+        """Add the figures of what is kept to those of the last step, under names of their own: of more sentences."""
         row = {**{f"averaged_{name}": score for name, score in scores.items()}, "global_step": step}
         try:
             with (self._run.log / "stats.jsonl").open("a", encoding="utf-8") as file:
