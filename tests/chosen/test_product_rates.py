@@ -17,16 +17,6 @@ def test_rates_are_those_of_a_processor():
     assert 1e8 < rates.float32 < 1e15 and 1e8 < rates.bfloat16 < 1e15
 
 
-@pytest.mark.parametrize(("has", "rates", "precision"), [
-    (True, product_rates.ProductRates(1e11, 1.2e11), "bfloat16"),
-    (True, product_rates.ProductRates(1e11, 1.1e11), "float32"),
-    (True, None, "float32"), (False, product_rates.ProductRates(1e11, 9e11), "float32")])
-def test_bfloat16_is_taken_where_it_was_measured_to_be_faster(monkeypatch, has, rates, precision):
-    monkeypatch.setattr(product_rates, "has_fast_bfloat16", lambda: has)
-    monkeypatch.setattr(product_rates, "product_rates", lambda: rates)
-    assert product_rates.faster_precision() == precision
-
-
 @pytest.mark.parametrize("output", ["", "nonsense", "[1]", '{"float32": 1}'])
 def test_what_cannot_be_measured_is_not_known(monkeypatch, output):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=output))

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from towernmt.core.machine.processor import has_fast_bfloat16
 from towernmt.core.tf_compat import tf, tf1
 
 SIZES = (1024, 512, 512)
@@ -41,17 +40,9 @@ class ProductRates:
 
 
 FASTER = 1.2
-"""The gain from which bfloat16 is taken: at less, the casts of a step may take it away."""
-
-
-def faster_precision() -> str:
-    """The value of `train.precision` with which training on the processors is faster.
-
-    That the processor has instructions for bfloat16 is not enough: on an Intel Xeon with AVX512_BF16, but without AMX,
-    its products were measured to take 1.8 times as long as those in float32.
-    """
-    rates = product_rates() if has_fast_bfloat16() else None
-    return "bfloat16" if rates is not None and rates.gain >= FASTER else "float32"
+"""The gain from which bfloat16 is taken: at less, the casts of a step may take it away. That the processor has
+instructions for bfloat16 is not enough: on an Intel Xeon with AVX512_BF16, but without AMX, its products were measured
+to take 1.8 times as long as those in float32."""
 
 
 def product_rates() -> ProductRates | None:
