@@ -19,14 +19,7 @@ from pathlib import Path
 from nearest import nearest_translations
 
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import (
-    add_run_arguments,
-    print_settings,
-    settings_of,
-    train_chosen,
-    train_prepared,
-    wants_chosen,
-)
+from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared, wants_chosen
 from towernmt.core.errors import SettingsError
 from towernmt.curves.picture import draw
 from towernmt.curves.recorded_run import read_run
@@ -68,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         valid_target=options.valid_target, vocab_size=options.vocab_size, shared_vocab=bool(options.vocab_size) or None,
         output=str(Path(options.logdir) / "data")), stream=sys.stderr)
     print(data.statistics_table, flush=True)
-    status = (train_chosen if wants_chosen(options) else train_prepared)(options, data, settings_of(options))
+    status = train_prepared(options, data, settings_of(options), chosen=wants_chosen(options))
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)
     draw_curves(options.logdir)

@@ -58,8 +58,11 @@ def fixed_defaults() -> Iterator[None]:
 
     Choosing measures the machine for seconds, and what a test trains must not depend on it.
     """
+    from towernmt.cli.training import train
+
+    wants = train.wants_chosen
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("towernmt.cli.training.train.wants_chosen", lambda options: options.defaults == "chosen")
+        patch.setattr(train, "wants_chosen", lambda options: wants(options) and options.defaults == "chosen")
         yield
 
 

@@ -20,7 +20,7 @@ def test_each_worker_gets_the_same_command_without_what_is_for_workers() -> None
               "--towers", "0", "--config", "c", "--verbose", "--set", "a=1", "b= 2", "--set", "c=3"]
     options = parsed(*of_all, "--workers", "3", "--min-workers", "2", "--max-failures", "0", "--cpus", "1", "--wait",
                      "5", "--ray", "local")
-    assert vars(parsed(*arguments_of_each(options)[1:])) == vars(parsed(*of_all))
+    assert vars(parsed(*arguments_of_each(options)[1:])) == vars(parsed(*of_all, "--defaults", "fixed"))
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     data = training_data(options)
     if by_workers:
         return train_with_workers(options, settings, data, gpu_numbers(options.gpu))
-    status = (train_chosen if chosen else train_prepared)(options, data, settings)
+    status = train_prepared(options, data, settings, chosen)
     if status == 0:
         print(next_command(options.logdir))
     return status
@@ -106,25 +106,30 @@ def training_data(options: argparse.Namespace) -> TrainingData:
     return open_training_data(options.data, options.vocabulary, former)
 
 
-def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
-    """Train on a corpus with the devices of the command line."""
+def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Settings, chosen: bool = False) -> int:
+    """Train on a corpus with the devices of the command line.
+
+    Args:
+        chosen: choose what the command line does not set.
+    """
+    from towernmt.chosen.record import ChosenRecord
     from towernmt.core.terminal.terminal_log import mend_terminal
     from towernmt.run.launch import train
 
     mend_terminal(verbose=options.verbose)
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers)
+    choices: list[Choice] = []
+    if chosen:
+        settings, choices = _chosen(options, data, settings)
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers,
+                 callbacks_before=lambda: [ChosenRecord(choices, Path(options.logdir))] if chosen else [])
 
 
-def train_chosen(options: argparse.Namespace, data: TrainingData, settings: Settings) -> int:
-    """Begin a run whose settings are chosen, but for those of the command line."""
+def _chosen(options: argparse.Namespace, data: TrainingData, settings: Settings) -> tuple[Settings, list[Choice]]:
+    """The settings with what nobody has set, and what was chosen; --towers is chosen in the options."""
     from towernmt.chosen.circumstances import circumstances_of
     from towernmt.chosen.product_rates import product_rates
-    from towernmt.chosen.record import ChosenRecord
     from towernmt.chosen.rules import choose, choose_towers
-    from towernmt.core.terminal.terminal_log import mend_terminal
-    from towernmt.run.launch import train
 
-    mend_terminal(verbose=options.verbose)
     gpus = gpu_numbers(options.gpu)
     circumstances = circumstances_of(data, gpus, product_rates())
     preset = _proposed_preset(options, data, settings, circumstances)
@@ -136,8 +141,7 @@ def train_chosen(options: argparse.Namespace, data: TrainingData, settings: Sett
     if gpus is None and options.towers is None:
         choices.append(choose_towers(settings, circumstances))
         options.towers = choices[-1].value
-    return train(settings, data, options.logdir, gpus, options.towers,
-                 callbacks_before=lambda: [ChosenRecord(choices, Path(options.logdir))])
+    return settings, choices
 
 
 def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: Settings, at: Circumstances

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from towernmt.run.settings import Settings
 
 _OPTIONS = ("workers", "min_workers", "max_failures", "cpus", "wait", "ray")
-_OF_THE_PROGRAM = ("command", "help_settings")
+_OF_THE_PROGRAM = ("command", "help_settings", "defaults")
 
 
 def add_workers_options(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +82,11 @@ def train_with_workers(options: argparse.Namespace, settings: Settings, data: Tr
 
 
 def arguments_of_each(options: argparse.Namespace) -> list[str]:
-    """What `towernmt` gets in each worker: the same command without the options of this module."""
-    arguments = ["train"]
+    """What `towernmt` gets in each worker: the same command without the options of this module.
+
+    One that trains alone, since there is no room for more, would else choose what no other is to have.
+    """
+    arguments = ["train", "--defaults=fixed"]
     for name, value in vars(options).items():
         if name in (*_OPTIONS, *_OF_THE_PROGRAM) or value is None or value is False or value == []:
             continue
