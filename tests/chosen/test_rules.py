@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from towernmt.chosen.circumstances import Circumstances, parameters_in_products
+from towernmt.chosen import circumstances
+from towernmt.chosen.circumstances import Circumstances, needs_rates, parameters_in_products
 from towernmt.chosen.product_rates import ProductRates
 from towernmt.chosen.rules import RULES, choose, choose_towers, round_down
 from towernmt.core.settings import apply_overrides, flatten
@@ -93,6 +94,20 @@ def test_passes_are_counted_by_the_nearest_limit():
     assert at.passes(settings) == 2
     assert at.passes(apply_overrides(settings, {"train.steps": 1000})) == 5
     assert at.passes(default_settings()) is None
+
+
+def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
+    """With a cycle of four, the warm-up of a run of minutes is a quarter as long."""
+    once, four = (chosen(TATOEBA, train__minutes=300, train__update_cycle=cycle) for cycle in (1, 4))
+    assert once["schedule.warmup_steps"] == pytest.approx(4 * four["schedule.warmup_steps"], rel=0.1)
+
+
+@pytest.mark.parametrize(("settings", "given", "gpus", "fast", "needed"), [
+    ({}, set(), None, True, True), ({}, set(), None, False, False), ({}, set(), [0], False, True),
+    ({}, {"train.precision"}, None, True, False), ({"train.minutes": 5}, {"train.precision"}, None, False, True)])
+def test_the_machine_is_measured_only_where_something_depends_on_it(monkeypatch, settings, given, gpus, fast, needed):
+    monkeypatch.setattr(circumstances, "has_fast_bfloat16", lambda: fast)
+    assert needs_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
 
 
 def test_a_run_without_an_end_has_patience():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from towernmt.chosen.product_rates import ProductRates
@@ -42,31 +42,27 @@ class Circumstances:
     def updates(self, settings: Settings) -> float | None:
         """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
         tokens = self.tokens(settings)
-        if tokens is None or settings.data.batch_type != "target":
+        if tokens is None:
             return float(settings.train.steps) or None
         return tokens / (settings.data.batch_tokens * settings.train.update_cycle)
 
-    def tokens(self, settings: Settings) -> float | None:
-        """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
-        passes = self.passes(settings)
-        return None if passes is None or self.target_tokens is None else passes * self.target_tokens
-
     def passes(self, settings: Settings) -> float | None:
         """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""
-        limits = [limit for limit in (self._passes_of_steps(settings), self._passes_of_minutes(settings),
-                                      float(settings.train.epochs) or None) if limit is not None]
+        tokens = self.tokens(settings)
+        if tokens is None or not self.target_tokens:
+            return float(settings.train.epochs) or None
+        return tokens / self.target_tokens
+
+    def tokens(self, settings: Settings) -> float | None:
+        """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
+        train, speed, limits = settings.train, self.tokens_per_second(settings), []
+        if train.steps and settings.data.batch_type == "target":
+            limits.append(float(train.steps * train.update_cycle * settings.data.batch_tokens))
+        if train.minutes and speed is not None:
+            limits.append(train.minutes * 60 * speed)
+        if train.epochs and self.target_tokens:
+            limits.append(float(train.epochs * self.target_tokens))
         return min(limits, default=None)
-
-    def _passes_of_steps(self, settings: Settings) -> float | None:
-        if not settings.train.steps or not self.target_tokens or settings.data.batch_type != "target":
-            return None
-        return settings.train.steps * settings.train.update_cycle * settings.data.batch_tokens / self.target_tokens
-
-    def _passes_of_minutes(self, settings: Settings) -> float | None:
-        speed = self.tokens_per_second(settings)
-        if not settings.train.minutes or not self.target_tokens or speed is None:
-            return None
-        return settings.train.minutes * 60 * speed / self.target_tokens
 
     def tokens_per_second(self, settings: Settings) -> float | None:
         """About how many target tokens training takes a second: right within a factor of two. None: not known."""
@@ -92,6 +88,16 @@ def parameters_in_products(model: object, vocabulary: int) -> float:
     return float(depth * (layers + vocabulary))
 
 
+def needs_rates(settings: Settings, given: Collection[str], gpus: Sequence[int] | None) -> bool:
+    """Whether anything is chosen by how fast the machine multiplies, which takes seconds to measure.
+
+    Args:
+        given: dotted keys that the user has set.
+        gpus: the numbers of those used; None: the processors are.
+    """
+    return bool(settings.train.minutes) or ("train.precision" not in given and _multiplies_bfloat16(gpus))
+
+
 def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: ProductRates | None) -> Circumstances:
     """The circumstances of a training on this machine.
 
@@ -102,4 +108,8 @@ def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: Prod
     return Circumstances(
         target_tokens=prepared.target_tokens + prepared.pairs if prepared else None,
         vocabulary=len(data.target_vocabulary), validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
-        processors=processors(), bfloat16=bool(gpus) or has_fast_bfloat16(), rates=rates)
+        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates)
+
+
+def _multiplies_bfloat16(gpus: Sequence[int] | None) -> bool:
+    return bool(gpus) or has_fast_bfloat16()

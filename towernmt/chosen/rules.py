@@ -81,10 +81,9 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
         if settings.train.steps and not settings.train.minutes:
             yield Choice("schedule.warmup_steps", max(1, min(4000, settings.train.steps // 20)),
                          "a twentieth of train.steps")
-        elif speed := at.tokens_per_second(settings):
-            updates = int(settings.train.minutes * 60 * speed / settings.data.batch_tokens)
-            yield Choice("schedule.warmup_steps", round_down(max(50, min(4000, updates // 20))),
-                         f"a twentieth of about {round_down(updates):,} updates")
+        elif at.tokens_per_second(settings) and (updates := at.updates(settings)):
+            yield Choice("schedule.warmup_steps", round_down(max(50, min(4000, int(updates) // 20))),
+                         f"a twentieth of about {round_down(int(updates)):,} updates")
 
 
 def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:

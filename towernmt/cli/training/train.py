@@ -126,12 +126,13 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
 
 def _chosen(options: argparse.Namespace, data: TrainingData, settings: Settings) -> tuple[Settings, list[Choice]]:
     """The settings with what nobody has set, and what was chosen; --towers is chosen in the options."""
-    from towernmt.chosen.circumstances import circumstances_of
+    from towernmt.chosen.circumstances import circumstances_of, needs_rates
     from towernmt.chosen.product_rates import product_rates
     from towernmt.chosen.rules import choose, choose_towers
 
     gpus = gpu_numbers(options.gpu)
-    circumstances = circumstances_of(data, gpus, product_rates())
+    measured = needs_rates(settings, given_settings(options, settings), gpus)
+    circumstances = circumstances_of(data, gpus, product_rates() if measured else None)
     preset = _proposed_preset(options, data, settings, circumstances)
     if preset is not None:
         options.preset = preset.value
