@@ -3,7 +3,7 @@
     python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
         --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python --draw quality.svg
     python benchmarks/quality.py ... --only fairseq             # one program; the others' results stay
-    python benchmarks/quality.py ... --shape tiny               # the peers with a model of the size of towernmt's
+    python benchmarks/quality.py ... --shape tiny               # the peers with a model of the preset `tiny`
 
 Each program trains by its own recipe and translates the test set by its own search, beam 5; sacreBLEU scores the
 detokenised text.

@@ -6,8 +6,6 @@ from towernmt.chosen.choice import Choice
 
 FEW, MANY = 100_000, 1_000_000
 """Pairs below which a text is too little for `base`, and from which it is too much for `tiny`."""
-
-
 SHORT, MEDIUM = 15_000_000, 50_000_000
 """Target tokens that `tiny` would train on, below which `mini` is taken, and from which `base` may be."""
 
