@@ -8,9 +8,11 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,6 +82,67 @@ def no_determinism_left_behind() -> Iterator[None]:
 def log_level_of_tensorpack() -> None:
     """tensorpack's logger is one for the process: a test or fixture that quiets it must not quiet other tests."""
     logging.getLogger("tensorpack").setLevel(logging.INFO)
+
+
+@pytest.fixture(scope="session")
+def write_pairs() -> Callable[[Path], None]:
+    """`write_pairs(place)` writes 50 pairs of random words, `source` and `target`, and the first five as `valid.*`."""
+
+    def write(place: Path) -> None:
+        chance = random.Random(5)
+        for name in ("source", "target"):
+            lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
+            (place / name).write_text("".join(f"{line}\n" for line in lines))
+            (place / f"valid.{name}").write_text("".join(f"{line}\n" for line in lines[:5]))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def prepare_pairs(write_pairs: Callable[[Path], None]) -> Callable[[Path], Path]:
+    """`prepare_pairs(place)` writes such pairs, and prepares them with their validation text in `place/data`."""
+
+    def prepare(place: Path) -> Path:
+        from towernmt.cli.main import main
+
+        write_pairs(place)
+        files = [x for name in ("source", "target")
+                 for x in (f"--{name}", str(place / name), f"--valid-{name}", str(place / f"valid.{name}"))]
+        assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", "--output", str(place / "data")]) == 0
+        return place / "data"
+
+    return prepare
+
+
+class Killed(BaseException):
+    """In place of the end of a process."""
+
+
+@pytest.fixture(scope="session")
+def killed_after() -> Callable[..., AbstractContextManager[list[int]]]:
+    """`with killed_after(n, functions) as left:` ends its block at the n-th call, from 0, of any of these functions.
+
+    They are (owner, name) each. `left[0]` is how many calls were left; below 0 where the block was ended.
+    """
+
+    @contextmanager
+    def killed(operations: int, functions: Sequence[tuple[Any, str]]) -> Iterator[list[int]]:
+        left = [operations]
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+                return function(*args, **kwargs)
+            return call
+
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            for owner, name in functions:
+                patch.setattr(owner, name, counted(getattr(owner, name)))
+            yield left
+
+    return killed
 
 
 @pytest.fixture

@@ -100,37 +100,17 @@ def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
         assert present == {f"step-{step}" for step, _ in expected}
 
 
-class Killed(BaseException):
-    pass
-
-
 @settings(max_examples=50, deadline=None)
 @given(scores=st.lists(st.integers(0, 4).map(float), min_size=2, max_size=8), keep=st.integers(1, 3),
        kills=st.lists(st.integers(1, 60), min_size=1, max_size=3))
-def test_a_run_that_is_killed_at_any_file_operation_ends_like_the_uninterrupted_one(scores, keep, kills):
+def test_a_run_that_is_killed_at_any_file_operation_ends_like_the_uninterrupted_one(
+        killed_after, scores, keep, kills):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         Loop(Path(one), keep).run(scores)
         for operations in kills:
-            patch = pytest.MonkeyPatch()
-            left = [operations]
-
-            def counted(function, left=left):
-                def call(*args, **kwargs):
-                    left[0] -= 1
-                    if left[0] < 0:
-                        raise Killed
-                    return function(*args, **kwargs)
-                return call
-
-            for owner, name in [(os, "link"), (os, "fsync"), (shutil, "rmtree"), (Path, "rename"),
-                                (Path, "replace"), (Path, "mkdir")]:
-                patch.setattr(owner, name, counted(getattr(owner, name)))
-            try:
+            with killed_after(operations, [(os, "link"), (os, "fsync"), (shutil, "rmtree"), (Path, "rename"),
+                                           (Path, "replace"), (Path, "mkdir")]):
                 Loop(Path(other), keep).run(scores)
-            except Killed:
-                pass
-            finally:
-                patch.undo()
         Loop(Path(other), keep).run(scores)
         assert tree(Path(other)) == tree(Path(one))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +26,10 @@ SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "mo
 
 
 @pytest.fixture(scope="module")
-def logdir(tmp_path_factory) -> Path:
+def logdir(tmp_path_factory, prepare_pairs) -> Path:
     """Eight updates with checkpoints 4, 6 and 8, two validations, and a moving average."""
     place = tmp_path_factory.mktemp("run")
-    chance = random.Random(5)
-    for name in ("source", "target"):
-        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
-        (place / name).write_text("".join(f"{line}\n" for line in lines))
-        (place / f"valid.{name}").write_text("".join(f"{line}\n" for line in lines[:5]))
-    files = [x for name in ("source", "target")
-             for x in (f"--{name}", str(place / name), f"--valid-{name}", str(place / f"valid.{name}"))]
-    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", "--output", str(place / "data")]) == 0
+    prepare_pairs(place)
     assert main(["train", "--data", str(place / "data"), "--logdir", str(place / "run"), "--set", *SETTINGS]) == 0
     return place / "run"
 

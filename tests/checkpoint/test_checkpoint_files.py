@@ -29,26 +29,7 @@ class FakeSaver:
         os.rename(prefix + ".data-00000-of-00001.tempstate", prefix + ".data-00000-of-00001")
 
 
-class Killed(BaseException):
-    """The process is dead: nothing of it runs any more."""
-
-
-class Death:
-    """Counts the operations on the file system; from the `moment`-th on, every one is the death."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
-        self.moment, self.count = moment, 0
-        for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open"):
-            monkeypatch.setattr(os, name, self._mortal(getattr(os, name)))
-
-    def _mortal(self, operation):
-        def act(*arguments, **options):
-            self.count += 1
-            if self.count > self.moment:
-                raise Killed
-            return operation(*arguments, **options)
-
-        return act
+OPERATIONS = [(os, name) for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")]
 
 
 def state(step: int, position: str) -> dict[str, object]:
@@ -80,19 +61,15 @@ def assert_all_complete(directory: Path) -> None:
             assert (place / f"model{suffix}").read_text() == f"values {step}"
 
 
-def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(tmp_path):
+def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(tmp_path, killed_after):
     moment, died, latest = 0, True, set()
     while died:
         directory = tmp_path / str(moment)
         for step in (1, 2):
             write(directory, step)
-        with pytest.MonkeyPatch.context() as patch:
-            Death(patch, moment)
-            try:
-                save(directory)
-                died = False
-            except Killed:
-                pass
+        with killed_after(moment, OPERATIONS) as left:
+            save(directory)
+        died = left[0] < 0
         assert_all_complete(directory)
         latest.add(checkpoint_steps(directory)[-1])
         remove_unfinished(directory)            # the next start

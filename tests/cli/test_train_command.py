@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 
@@ -32,13 +31,10 @@ SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
+def data(tmp_path_factory, write_pairs) -> Path:
     """50 pairs of random words, 8 batches or so."""
     place = tmp_path_factory.mktemp("data")
-    chance = random.Random(5)
-    for name in ("source", "target"):
-        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
-        (place / name).write_text("".join(f"{line}\n" for line in lines))
+    write_pairs(place)
     assert main(["prepare", "--source", str(place / "source"), "--target", str(place / "target"), "--vocab-kind",
                  "word", "--shared-vocab", "--output", str(place / "data")]) == 0
     return place / "data"

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import os
-import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,17 +40,10 @@ LOSS = "validation_loss"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory, prepare_pairs) -> Path:
     """Data, and a run of eight updates on them, with checkpoints 4, 6 and 8 and a moving average."""
     place = tmp_path_factory.mktemp("averaged")
-    chance = random.Random(5)
-    for name in ("source", "target"):
-        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
-        (place / name).write_text("".join(f"{line}\n" for line in lines))
-        (place / f"valid.{name}").write_text("".join(f"{line}\n" for line in lines[:5]))
-    files = [x for name in ("source", "target")
-             for x in (f"--{name}", str(place / name), f"--valid-{name}", str(place / f"valid.{name}"))]
-    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", "--output", str(place / "data")]) == 0
+    prepare_pairs(place)
     assert train(place / "run", place, "train.steps=8", *SETTINGS) == 0
     return place
 
@@ -218,10 +210,6 @@ def scored(monkeypatch) -> dict[str, float]:
     return losses
 
 
-class Killed(BaseException):
-    pass
-
-
 def kept(logdir: Path) -> tuple[int, list[int]]:
     """The mean that is taken by default: what the record and the checkpoint itself say it is made of."""
     record = read_average_record(logdir / "averaged")
@@ -231,8 +219,8 @@ def kept(logdir: Path) -> tuple[int, list[int]]:
 
 
 @pytest.mark.parametrize("second", [0.5, 5.0])
-def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(logdir, place, scored, monkeypatch,
-                                                                                     second):
+def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(
+        logdir, place, scored, monkeypatch, killed_after, second):
     """A better mean takes the place of the former one, or a worse one does not: with a kill and without."""
     scored["3"] = second
     average(logdir, place, 2)
@@ -242,24 +230,10 @@ def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(l
     ready = average_checkpoints(run, last_checkpoints(run, 3), logdir.parent / "mean")
     monkeypatch.setattr(averaged_end, "average_checkpoints", lambda run, steps, place, model: Path(
         shutil.copytree(ready, place / ready.name)))        # which takes no time, and is whole or not there anyhow
+    of_files = [(os, "fsync"), (shutil, "rmtree"), (Path, "rename"), (Path, "replace")]
     for operations in itertools.count():
-        left = [operations]
-
-        def counted(function, left=left):
-            def call(*args, **kwargs):
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Killed
-                return function(*args, **kwargs)
-            return call
-
-        with pytest.MonkeyPatch.context() as patch:
-            for owner, name in [(os, "fsync"), (shutil, "rmtree"), (Path, "rename"), (Path, "replace")]:
-                patch.setattr(owner, name, counted(getattr(owner, name)))
-            try:
-                average(logdir, place, 3)
-            except Killed:
-                pass
+        with killed_after(operations, of_files) as left:
+            average(logdir, place, 3)
         taken = Path(run.checkpoint()).parent       # never a half of one
         assert {"model.index", "state.json", "model.data-00000-of-00001"} == {path.name for path in taken.iterdir()}
         average(logdir, place, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 
@@ -18,12 +17,9 @@ SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Path:
+def text(tmp_path_factory, write_pairs) -> Path:
     place = tmp_path_factory.mktemp("text")
-    chance = random.Random(5)
-    for name in ("source", "target"):
-        lines = [" ".join(chance.choices("abcdefghij", k=chance.randint(2, 12))) for _ in range(50)]
-        (place / name).write_text("".join(f"{line}\n" for line in lines))
+    write_pairs(place)
     return place
 
 

@@ -18,8 +18,8 @@ class Outcome:
         label: the same in words, such as "BLEU".
         best, best_step: the best of it, and where.
         last: of the last validation.
-        averaged: of the mean, or the last checkpoint, that was better than the best one when training reached its limit;
-            of more sentences than the others.
+        averaged: of the mean, or the last checkpoint, that was better than the best one when training ended; of more
+            sentences than the others.
         updates: that were made.
         target_tokens: that it trained on.
         minutes: of training.

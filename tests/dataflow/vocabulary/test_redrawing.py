@@ -6,7 +6,7 @@ import io
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from towernmt_drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.cleaning import clean
@@ -112,44 +113,9 @@ def test_what_is_drawn_is_the_text_that_was_stored_word_for_word(name: str, text
 
 def unigram_probabilities(word: str, scores: dict[str, float], alpha: float) -> dict[tuple[str, ...], float]:
     """Of all segmentations, counted out."""
-    weights = {}
-    for cuts in product((False, True), repeat=len(word) - 1):
-        places = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(word)]
-        pieces = tuple(word[begin:end] for begin, end in pairwise(places))
-        if all(piece in scores for piece in pieces):
-            weights[pieces] = math.exp(alpha * sum(scores[piece] for piece in pieces))
+    weights = {tuple(pieces): math.exp(alpha * sum(scores[piece] for piece in pieces))
+               for pieces in segmentations(word) if all(piece in scores for piece in pieces)}
     return {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
-
-
-def dropout_probabilities(symbols: Sequence[str], rank: Callable[[str, str], float | None], dropout: float
-                          ) -> dict[tuple[str, ...], float]:
-    """Algorithm 1 of Provilkov et al., with every subset of the merges that a step may leave out."""
-    finished: Counter[tuple[str, ...]] = Counter()
-    open_ = {tuple(symbols): 1.0}
-    while open_:
-        now, share = open_.popitem()
-        ranks = [(found, place) for place, pair in enumerate(pairwise(now)) if (found := rank(*pair)) is not None]
-        for kept in product((False, True), repeat=len(ranks)):
-            part = share * math.prod(1 - dropout if one else dropout for one in kept)
-            left = [one for one, keep in zip(ranks, kept, strict=True) if keep]
-            if not left:
-                finished[now] += part
-                continue
-            place = min(left)[1]
-            merged = (*now[:place], now[place] + now[place + 1], *now[place + 2:])
-            open_[merged] = open_.get(merged, 0.0) + part
-    return finished
-
-
-def chi_square(counts: Counter[tuple[str, ...]], shares: dict[tuple[str, ...], float]) -> float:
-    """Standard deviations that chi-square lies above its mean; those expected less than 5 times count as one."""
-    draws = sum(counts.values())
-    assert set(counts) <= set(shares)
-    cells = [(counts[key], draws * share) for key, share in shares.items() if draws * share >= 5]
-    seldom = [(counts[key], draws * share) for key, share in shares.items() if draws * share < 5]
-    cells += [(sum(one for one, _ in seldom), sum(two for _, two in seldom))] if seldom else []
-    value = sum((found - expected) ** 2 / expected for found, expected in cells if expected > 1e-9)
-    return (value - len(cells) + 1) / math.sqrt(2 * max(1, len(cells) - 1))
 
 
 @pytest.mark.parametrize(("name", "alpha"), [
@@ -165,12 +131,9 @@ def test_each_segmentation_of_each_word_comes_as_often_as_it_is_probable(name: s
         for counts, (begin, end) in zip(found, pairwise(begins), strict=True):
             counts[tuple(pieces[begin:end])] += 1
 
-    def rank(left: str, right: str) -> float | None:
-        return -scores[left + right] if left + right in scores else None
-
     for word, counts in zip(words, found, strict=True):
         shares = (unigram_probabilities("\u2581" + word, scores, alpha) if name == "unigram" else
-                  dropout_probabilities("\u2581" + word, rank, alpha))
+                  dropout_probabilities("\u2581" + word, rank_by(scores), alpha))
         assert len(shares) >= 4 and chi_square(counts, shares) < 4
 
 

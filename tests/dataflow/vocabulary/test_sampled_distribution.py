@@ -6,7 +6,7 @@ import math
 import random
 from collections import Counter
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from towernmt_drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.cleaning import clean
@@ -110,13 +111,6 @@ def test_any_draw_is_the_text_that_the_library_reads_back(name: str, text: str, 
     assert [processor.piece_to_id(piece) for piece in pieces] == sampler.ids([clean(text)], seed, 0)[0]
 
 
-def segmentations(word: str) -> list[list[str]]:
-    """All of them, in pieces of any length."""
-    cuts = product((False, True), repeat=len(word) - 1)
-    ends = [[0, *(place for place, cut in enumerate(choice, 1) if cut), len(word)] for choice in cuts]
-    return [[word[begin:end] for begin, end in pairwise(places)] for places in ends]
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 1.0, 2.5])
 @pytest.mark.parametrize("word", ["\u2581rechten", "\u2581Würde", "日menschen", "\u2581geboXen"])
 def test_a_unigram_lattice_has_the_probabilities_of_all_segmentations(word: str, alpha: float) -> None:
@@ -139,36 +133,6 @@ def test_a_unigram_lattice_has_the_probabilities_of_all_segmentations(word: str,
         assert found == pytest.approx(score - total, abs=1e-9)
 
 
-def dropout_probabilities(word: str, scores: dict[str, float], dropout: float) -> dict[tuple[str, ...], float]:
-    """Algorithm 1 of the paper, with every subset of the merges that a step may leave out."""
-    finished: Counter[tuple[str, ...]] = Counter()
-    open_ = {tuple(word): 1.0}
-    while open_:
-        symbols, share = open_.popitem()
-        merges = [place for place in range(len(symbols) - 1) if symbols[place] + symbols[place + 1] in scores]
-        for kept in product((False, True), repeat=len(merges)):
-            part = share * math.prod(1 - dropout if one else dropout for one in kept)
-            left = [place for place, one in zip(merges, kept, strict=True) if one]
-            if not left:
-                finished[symbols] += part
-                continue
-            place = max(left, key=lambda place: (scores[symbols[place] + symbols[place + 1]], -place))
-            merged = (*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2:])
-            open_[merged] = open_.get(merged, 0.0) + part
-    return finished
-
-
-def chi_square(counts: Counter[tuple[str, ...]], shares: dict[tuple[str, ...], float]) -> float:
-    """Standard deviations that chi-square lies above its mean; those expected less than 5 times count as one."""
-    draws = sum(counts.values())
-    assert set(counts) <= set(shares)
-    cells = [(counts[key], draws * share) for key, share in shares.items() if draws * share >= 5]
-    seldom = [(counts[key], draws * share) for key, share in shares.items() if draws * share < 5]
-    cells += [(sum(one for one, _ in seldom), sum(two for _, two in seldom))] if seldom else []
-    value = sum((found - expected) ** 2 / expected for found, expected in cells if expected > 1e-9)
-    return (value - len(cells) + 1) / math.sqrt(2 * max(1, len(cells) - 1))
-
-
 def drawn(sampler: BpeDropout | UnigramSampler, word: str, draws: int) -> Counter[tuple[str, ...]]:
     numbers = uniform_draws(11, 0, [len(word)] * draws)
     return Counter(tuple(sampler.draw(word, iter(uniform))) for uniform in numbers)
@@ -179,7 +143,7 @@ def drawn(sampler: BpeDropout | UnigramSampler, word: str, draws: int) -> Counte
 def test_bpe_dropout_is_distributed_as_the_paper_has_it(word: str, dropout: float) -> None:
     model = PieceModel(learned("bpe", False).files()[".model"])
     model.scores.update({"aa": -1.0, "aaa": -2.0})
-    shares = dropout_probabilities(word, model.scores, dropout)
+    shares = dropout_probabilities(word, rank_by(model.scores), dropout)
     assert sum(shares.values()) == pytest.approx(1)
     assert chi_square(drawn(BpeDropout(model, dropout), word, 20_000), shares) < 4
 
