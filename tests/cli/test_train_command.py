@@ -181,21 +181,23 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
 
 
-@pytest.mark.parametrize("arguments, preset, depth", [
-    ([], "base", 512),
-    (["--preset", "small"], None, 256),
-    (["--model", "rnnsearch"], None, None),
-    (["--set", "model.hidden_size=128"], None, 128),            # the user sizes the model
-    (["--set", "model.label_smoothing=0.2"], "base", 512),
+@pytest.mark.parametrize("arguments, many, preset, depth", [
+    ([], 50, "base", 512),
+    (["--preset", "small"], 50, None, 256),
+    (["--model", "rnnsearch"], 50, None, None),
+    (["--set", "model.hidden_size=128"], 50, None, 128),            # the user sizes the model
+    (["--set", "model.hidden_size=128"], 51, None, 128),            # also where the preset would set nothing
+    (["--set", "model.label_smoothing=0.2"], 50, "base", 512),
+    (["--set", "model.label_smoothing=0.2"], 51, "tiny", 256),
 ])
 def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_size(
-        arguments, preset, depth, train, monkeypatch):
+        arguments, many, preset, depth, train, monkeypatch):
     from towernmt.chosen import preset as rule
     from towernmt.run import launch
 
     runs = []
     monkeypatch.setattr("towernmt.chosen.product_rates.product_rates", lambda: None)
-    monkeypatch.setattr(rule, "MANY", 50)
+    monkeypatch.setattr(rule, "MANY", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
     assert train(arguments=("--defaults", "chosen", *arguments))[0] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from towernmt.chosen.choice import Choice
 
+PROPOSED = ("mini", "tiny", "base")
 FEW, MANY = 100_000, 1_000_000
 """Pairs below which a text is too little for `base`, and from which it is too much for `tiny`."""
 SHORT, MEDIUM = 15_000_000, 50_000_000

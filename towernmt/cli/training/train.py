@@ -148,7 +148,7 @@ def _chosen(options: argparse.Namespace, data: TrainingData, settings: Settings)
 def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: Settings, at: Circumstances
                      ) -> Choice | None:
     """The preset for a corpus whose pairs are known, unless the command line says anything of the model's size."""
-    from towernmt.chosen.preset import proposed_preset
+    from towernmt.chosen.preset import PROPOSED, proposed_preset
     from towernmt.chosen.rules import choose
     from towernmt.dataflow.prepared.prepared_data import PreparedData
     from towernmt.models import settings_and_presets
@@ -156,9 +156,10 @@ def _proposed_preset(options: argparse.Namespace, data: TrainingData, settings: 
     if options.model or options.preset or settings.init.checkpoint or not isinstance(data, PreparedData):
         return None
     given = given_settings(options, settings)
-    choice = proposed_preset(data.pairs, at.gpus, at.tokens(choose(settings, at, given)[0]))
-    sizes = settings_and_presets(settings.architecture)[1][choice.value]
-    return None if given & {f"model.{name}" for name in sizes} else choice
+    presets = settings_and_presets(settings.architecture)[1]
+    if given & {f"model.{name}" for preset in PROPOSED for name in presets[preset]}:
+        return None
+    return proposed_preset(data.pairs, at.gpus, at.tokens(choose(settings, at, given)[0]))
 
 
 def given_settings(options: argparse.Namespace, settings: Settings) -> set[str]:
