@@ -139,5 +139,5 @@ def test_the_budget_schedule_follows_the_clock_where_minutes_are_nearer_than_upd
 
 
 def test_the_budget_schedule_needs_a_limit():
-    with pytest.raises(SettingsError, match="train.steps or train.minutes"):
+    with pytest.raises(SettingsError, match="train.steps, train.minutes, or"):
         make_schedule(ScheduleSettings(name="budget"), 0.1, 64)

@@ -15,8 +15,8 @@ from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run.settings import Settings, default_settings
 
 SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
-TATOEBA = Circumstances(target_tokens=1_650_000, vocabulary=8000, validation_pairs=1000, gpus=0, processors=2,
-                        bfloat16=True, rates=FAST)
+TATOEBA = Circumstances(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, validation_pairs=1000, gpus=0,
+                        processors=2, bfloat16=True, rates=FAST)
 
 
 def chosen(at: Circumstances, model: str = "transformer", preset: str | None = None, **given: Any) -> dict[str, Any]:
@@ -72,14 +72,21 @@ def test_a_gpu_has_the_batch_of_4096():
 
 @pytest.mark.parametrize(("limit", "schedule"), [
     ({"train__steps": 1000}, "budget"), ({"train__minutes": 5}, "budget"),
-    ({"train__epochs": 3}, "inverse_square_root"), ({}, "inverse_square_root")])
+    ({"train__epochs": 3}, "budget"), ({}, "inverse_square_root")])
 def test_the_rate_falls_to_an_end_that_is_known(limit, schedule):
     assert chosen(TATOEBA, **limit)["schedule.name"] == schedule
+
+
+def test_the_rate_does_not_fall_to_the_end_of_a_streams_epochs():
+    """Their size is not known."""
+    stream = dataclasses.replace(TATOEBA, target_tokens=None, pairs=None)
+    assert chosen(stream, train__epochs=3)["schedule.name"] == "inverse_square_root"
 
 
 def test_warm_up_is_a_twentieth_of_the_steps():
     assert chosen(TATOEBA, train__steps=1000)["schedule.warmup_steps"] == 50
     assert chosen(TATOEBA, train__steps=1_000_000)["schedule.warmup_steps"] == 4000
+    assert chosen(TATOEBA, train__epochs=10, data__batch_tokens=1000)["schedule.warmup_steps"] == 16500 // 20 // 10 * 10
 
 
 @pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
@@ -139,6 +146,14 @@ def test_updates_are_those_of_the_nearest_limit():
     assert at.updates(apply_overrides(settings, {"train.steps": 100})) == 100
     assert dataclasses.replace(at, target_tokens=None).updates(apply_overrides(settings, {"train.steps": 100})) == 100
     assert at.updates(default_settings()) is None
+
+
+@pytest.mark.parametrize(("unit", "updates"), [("target", 250), ("longest", 250), ("source+target", 500),
+                                               ("sentences", 25)])
+def test_updates_are_counted_in_the_unit_of_the_batches(unit, updates):
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000, pairs=10_000)
+    given = {"data.batch_tokens": 2000, "data.batch_type": unit, "train.epochs": 5}
+    assert at.updates(apply_overrides(default_settings(), given)) == updates
 
 
 @pytest.mark.parametrize("model", ["convs2s", "rnnsearch", "seq2seq"])

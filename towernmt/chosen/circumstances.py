@@ -23,6 +23,7 @@ class Circumstances:
 
     Attributes:
         target_tokens: of a pass over the corpus, with EOS; None: not known, as of a stream.
+        pairs: of the corpus; None: not known.
         vocabulary: tokens of the target side.
         validation_pairs: of the first validation set.
         gpus: how many are used.
@@ -32,6 +33,7 @@ class Circumstances:
     """
 
     target_tokens: int | None
+    pairs: int | None
     vocabulary: int
     validation_pairs: int
     gpus: int
@@ -44,7 +46,16 @@ class Circumstances:
         tokens = self.tokens(settings)
         if tokens is None:
             return float(settings.train.steps) or None
-        return tokens / (settings.data.batch_tokens * settings.train.update_cycle)
+        return tokens / (self._tokens_of_batch(settings) * settings.train.update_cycle)
+
+    def _tokens_of_batch(self, settings: Settings) -> float:
+        """About how many target tokens a batch has."""
+        size = float(settings.data.batch_tokens)
+        if settings.data.batch_type == "source+target":
+            return size / 2
+        if settings.data.batch_type == "sentences" and self.target_tokens and self.pairs:
+            return size * self.target_tokens / self.pairs
+        return size
 
     def passes(self, settings: Settings) -> float | None:
         """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""
@@ -56,8 +67,8 @@ class Circumstances:
     def tokens(self, settings: Settings) -> float | None:
         """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
         train, speed, limits = settings.train, self.tokens_per_second(settings), []
-        if train.steps and settings.data.batch_type == "target":
-            limits.append(float(train.steps * train.update_cycle * settings.data.batch_tokens))
+        if train.steps:
+            limits.append(train.steps * train.update_cycle * self._tokens_of_batch(settings))
         if train.minutes and speed is not None:
             limits.append(train.minutes * 60 * speed)
         if train.epochs and self.target_tokens:
@@ -107,6 +118,7 @@ def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: Prod
     prepared = data if isinstance(data, PreparedData) else None
     return Circumstances(
         target_tokens=prepared.target_tokens + prepared.pairs if prepared else None,
+        pairs=prepared.pairs if prepared else None,
         vocabulary=len(data.target_vocabulary), validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates)
 

@@ -75,15 +75,18 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 
     With it, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
     """
-    if settings.train.steps or settings.train.minutes:
-        limit = "train.minutes" if settings.train.minutes else "train.steps"
-        yield Choice("schedule.name", "budget", f"the rate falls to the end that {limit} sets")
-        if settings.train.steps and not settings.train.minutes:
-            yield Choice("schedule.warmup_steps", max(1, min(4000, settings.train.steps // 20)),
-                         "a twentieth of train.steps")
-        elif at.tokens_per_second(settings) and (updates := at.updates(settings)):
-            yield Choice("schedule.warmup_steps", round_down(max(50, min(4000, int(updates) // 20))),
-                         f"a twentieth of about {round_down(int(updates)):,} updates")
+    train = settings.train
+    known = {"train.steps": train.steps, "train.epochs": train.epochs if at.target_tokens else 0,
+             "train.minutes": train.minutes}
+    limits = [name for name, value in known.items() if value]
+    if not limits:
+        return
+    yield Choice("schedule.name", "budget", f"the rate falls to the end that {' or '.join(limits)} sets")
+    updates = at.updates(settings)
+    if updates and not (train.minutes and at.tokens_per_second(settings) is None):
+        least = 50 if train.minutes else 1
+        yield Choice("schedule.warmup_steps", round_down(max(least, min(4000, int(updates) // 20))),
+                     f"a twentieth of about {round_down(int(updates)):,} updates")
 
 
 def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:

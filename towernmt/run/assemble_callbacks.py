@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from towernmt.models.interface import ALIGNMENT, batch_signature
 from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
 from towernmt.run.introduction import Introduction
-from towernmt.run.settings import Settings
+from towernmt.run.settings import Settings, TrainSettings
 
 
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any, source: GeneralQueueInput,
@@ -55,7 +56,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     check_plateau(settings, scores)
     limit = StopAfterMinutes(s.minutes) if s.minutes else None
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
-                                   getattr(settings.model, "hidden_size", 512), s.steps, limit))
+                                   getattr(settings.model, "hidden_size", 512), last_update(s, source), limit))
     if metric and s.stop_patience:
         callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
     if metric and kept.keep_best:
@@ -70,6 +71,19 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if limit is not None:
         callbacks.append(limit)
     return callbacks
+
+
+def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
+    """The update at which `train.steps` or `train.epochs`, whichever is nearer, ends a run; 0: neither does.
+
+    The end of the epochs is an estimate where the corpus has several blocks, and 0 where no size of an epoch is known,
+    as of a stream.
+    """
+    ends = [train.steps] if train.steps else []
+    if train.epochs:
+        with contextlib.suppress(NotImplementedError):
+            ends.append(max(1, train.epochs * source.estimated_size() // train.update_cycle))
+    return min(ends, default=0)
 
 
 def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:

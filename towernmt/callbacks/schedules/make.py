@@ -24,7 +24,7 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
         learning_rate: peak (or constant) learning rate; for `noam` its `scale`, usually 1 or 2; not for
             `piecewise`.
         hidden_size: width of the model, for `noam`.
-        steps: the run's limit in updates, for `budget`; 0 for none.
+        steps: the run's last update, for `budget`; 0 if it is not known.
         limit: the run's limit in minutes, for `budget`; None for none.
     Raises:
         SettingsError: the settings contradict each other.

@@ -107,7 +107,7 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
 
     Args:
         learning_rate: peak.
-        steps: the run's limit in updates, 0 for none.
+        steps: the run's last update, 0 if it is not known.
         elapsed: tells the share of the run's limit in time that is used up, 0 to 1; None for no such limit. Of the two
             limits the nearer counts.
         warmup_steps: updates.
@@ -116,7 +116,8 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
     """
     warm = _warmup("budget", warmup_steps)
     if not steps and elapsed is None:
-        raise SettingsError("schedule.name=budget needs a limit to decay to: set train.steps or train.minutes.")
+        raise SettingsError("schedule.name=budget needs a limit to decay to: set train.steps, train.minutes, or (not "
+                            "for a stream, whose epochs have no known size) train.epochs.")
 
     def rate(step: int) -> float:
         done = (step - 1) / steps if steps else 0.0

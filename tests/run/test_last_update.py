@@ -1,0 +1,51 @@
+"""The update at which a run ends, as the learning rate falls to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from towernmt.dataflow.order.batch_settings import BatchSettings
+from towernmt.dataflow.order.batches import Batches
+from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.input_source import GeneralQueueInput
+from towernmt.run.assemble_callbacks import last_update
+from towernmt.run.settings import TrainSettings
+
+
+class Stream:
+    """Batches of which nobody knows how many there are."""
+
+    def read(self, position: object = None, start: int = 0, step: int = 1) -> None:
+        raise AssertionError
+
+    def batches_per_epoch(self) -> int:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def batches(tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> Batches:
+    return Batches(PreparedData(prepare_pairs(tmp_path)), BatchSettings(batch_tokens=20), epochs=3)
+
+
+def test_epochs_end_with_their_last_batch(batches: Batches) -> None:
+    made = sum(1 for _ in batches.read())
+    assert made > 3
+    source = GeneralQueueInput(batches)
+    assert last_update(TrainSettings(epochs=3), source) == made
+    assert last_update(TrainSettings(epochs=3, update_cycle=2), source) == made // 2
+
+
+def test_the_nearer_limit_counts(batches: Batches) -> None:
+    source = GeneralQueueInput(batches)
+    assert last_update(TrainSettings(epochs=3, steps=2), source) == 2
+    assert last_update(TrainSettings(epochs=1, steps=10**6), source) == batches.batches_per_epoch()
+    assert last_update(TrainSettings(minutes=5), source) == 0
+
+
+def test_the_epochs_of_a_stream_have_no_known_end() -> None:
+    source = GeneralQueueInput(Stream())  # type: ignore[arg-type]
+    assert last_update(TrainSettings(epochs=3), source) == 0
+    assert last_update(TrainSettings(epochs=3, steps=7), source) == 7
