@@ -9,6 +9,7 @@ trials.yaml, for example:
       - {name: pieces-4000, data: data/de-en-4000, source: test.de, reference: test.en}
       - {name: dropout-0.3, data: data/de-en-4000, source: test.de, reference: test.en,
          settings: [model.residual_dropout=0.3, model.embedding_dropout=0.3]}
+      - {name: japanese, data: data/en-ja, source: test.en, reference: test.ja, tokenize: char}
 
 What neither `common` nor `settings` set is chosen, as by `towernmt train`; with updates as the limit the outcome does
 not depend on what else the machine does. Each trial is a run in WORK/runs. WORK/results.jsonl gets a line for each:
@@ -46,6 +47,7 @@ class Trial:
         data: prepared.
         source, reference: of the test set.
         settings: key=value each, behind those that all have.
+        tokenize: sacreBLEU's for the words of BLEU, "" for 13a.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Trial:
     source: str
     reference: str
     settings: list[str] = field(default_factory=list)
+    tokenize: str = ""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -131,6 +134,7 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
     towernmt("average", "--model", str(run), "--last", str(AVERAGED), cpu=cpu)
     mean = next((run / "averages" / f"last-{AVERAGED}").glob("step-*"))
     test = ["--source", trial.source, "--reference", trial.reference, "--json"]
+    test += ["--tokenize", trial.tokenize] if trial.tokenize else []
     found = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
              for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
     result = {"name": trial.name, "settings": [*common, *trial.settings],
