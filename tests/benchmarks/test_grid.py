@@ -14,7 +14,7 @@ TRIALS = """
 common: [train.steps=2]
 trials:
   - {name: a, data: d, source: s, reference: r}
-  - {name: b, data: d, source: s, reference: r, settings: [model.residual_dropout=0.3]}
+  - {name: b, data: d, source: s, reference: r, settings: [model.residual_dropout=0.3], tokenize: char}
 """
 
 
@@ -41,6 +41,8 @@ def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
     assert {cpu for cpu, _ in commands} == {"1"} and len(commands) == 2 * 5
     trained = [words for _, words in commands if words[0] == "train"]
     assert trained[1][-2:] == ("train.steps=2", "model.residual_dropout=0.3")
+    tested = [words for _, words in commands if words[0] == "evaluate"]
+    assert [words[-2:] == ("--tokenize", "char") for words in tested] == 3 * [False] + 3 * [True]
     assert "| b | model.residual_dropout=0.3 | 10.13 | 9.50 | 11.00 |" in capsys.readouterr().out
     grid.main([str(file), "--work", str(tmp_path)])
     assert len(commands) == 2 * 5

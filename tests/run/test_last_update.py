@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.callbacks.schedules.learning_rate import LearningRateSchedule
 from towernmt.dataflow.order.batch_settings import BatchSettings
 from towernmt.dataflow.order.batches import Batches
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.input_source import GeneralQueueInput
-from towernmt.run.assemble_callbacks import last_update
-from towernmt.run.settings import TrainSettings
+from towernmt.run.assemble_callbacks import last_update, make_callbacks
+from towernmt.run.components import Components
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import TrainSettings, default_settings
 
 
 class Stream:
@@ -26,8 +29,13 @@ class Stream:
 
 
 @pytest.fixture
-def batches(tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> Batches:
-    return Batches(PreparedData(prepare_pairs(tmp_path)), BatchSettings(batch_tokens=20), epochs=3)
+def data(tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> PreparedData:
+    return PreparedData(prepare_pairs(tmp_path))
+
+
+@pytest.fixture
+def batches(data: PreparedData) -> Batches:
+    return Batches(data, BatchSettings(batch_tokens=20), epochs=3)
 
 
 def test_epochs_end_with_their_last_batch(batches: Batches) -> None:
@@ -43,6 +51,20 @@ def test_the_nearer_limit_counts(batches: Batches) -> None:
     assert last_update(TrainSettings(epochs=3, steps=2), source) == 2
     assert last_update(TrainSettings(epochs=1, steps=10**6), source) == batches.batches_per_epoch()
     assert last_update(TrainSettings(minutes=5), source) == 0
+
+
+def test_the_rate_of_a_run_falls_to_the_end_of_its_epochs(data: PreparedData, batches: Batches, tmp_path: Path
+                                                          ) -> None:
+    settings = default_settings("transformer")
+    settings.train.epochs, settings.validation.steps = 3, 0
+    settings.schedule.name, settings.schedule.warmup_steps = "budget", 0
+    made = make_callbacks(settings, data, RunDirectory(tmp_path / "run"), None, GeneralQueueInput(batches),
+                          Components())
+    rate = next(callback for callback in made if isinstance(callback, LearningRateSchedule))
+    peak, last = settings.optimizer.learning_rate, sum(1 for _ in batches.read())
+    assert rate.value(1) == peak
+    assert rate.value(last) == pytest.approx(peak / last)
+    assert rate.value(last + 1) == 0
 
 
 def test_the_epochs_of_a_stream_have_no_known_end() -> None:

@@ -45,9 +45,7 @@ class Circumstances:
     def updates(self, settings: Settings) -> float | None:
         """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
         tokens = self.tokens(settings)
-        if tokens is None:
-            return float(settings.train.steps) or None
-        return tokens / (self._tokens_of_batch(settings) * settings.train.update_cycle)
+        return None if tokens is None else tokens / (self._tokens_of_batch(settings) * settings.train.update_cycle)
 
     def _tokens_of_batch(self, settings: Settings) -> float:
         """About how many target tokens a batch has."""
