@@ -158,16 +158,17 @@ def test_the_eta_is_that_of_the_nearest_limit(recorder, caplog):
             clock.now += 6.0
             super()._after_run(context, values)
 
-    def eta(*limits, **kwargs):
+    def eta(*limits, expected_end=0, **kwargs):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            run([Ticking(1, clock), *limits], recorder, 2, BATCHES, **kwargs)
+            run([Ticking(1, clock, expected_end=expected_end), *limits], recorder, 2, BATCHES, **kwargs)
         first = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 1"))
         return first.partition("ETA ")[2].split(",")[0]
 
     assert eta(StopAtStep(101)) == "0:06"  # one epoch of two steps is nearer
     assert eta(StopAtStep(2), epochs=50) == "0:06"
     assert eta(StopAfterMinutes(0.25, clock), epochs=50) == "0:09"
+    assert eta(StopAtStep(101), epochs=50, expected_end=4) == "0:18"
 
 
 def figures(**changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -170,8 +171,9 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     from towernmt.dataflow.order.batches import Batches
     from towernmt.dataflow.prepared.prepared_data import PreparedData
 
-    assert train(*SMALL, "train.epochs=2")[0] == 0
+    assert train(*SMALL, "train.epochs=2", "log.steps=1")[0] == 0
     run = RunDirectory(tmp_path / "run")
+    assert re.search("step 1, .*, ETA ", (run.log / "log.log").read_text())
     batches = Batches(PreparedData(data), run.settings().data).batches_per_epoch()
     assert batches > 2
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches

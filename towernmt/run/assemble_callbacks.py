@@ -54,9 +54,9 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged))
     check_plateau(settings, scores)
-    limit = StopAfterMinutes(s.minutes) if s.minutes else None
+    limit, end = StopAfterMinutes(s.minutes) if s.minutes else None, last_update(s, source)
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
-                                   getattr(settings.model, "hidden_size", 512), last_update(s, source), limit))
+                                   getattr(settings.model, "hidden_size", 512), end, limit))
     if metric and s.stop_patience:
         callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
     if metric and kept.keep_best:
@@ -65,7 +65,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if log.histograms:
         callbacks.append(Histograms(log.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
-                  Progress(log.steps), QueueMonitor(source, log.steps)]
+                  Progress(log.steps, expected_end=end), QueueMonitor(source, log.steps)]
     if s.steps:
         callbacks.append(StopAtStep(s.steps))
     if limit is not None:

@@ -49,18 +49,20 @@ class Progress(StatefulCallback):
     state_key = "progress"
 
     def __init__(self, log_steps: int = 50, clock: Callable[[], float] = time.monotonic,
-                 status: StatusLine | None = None) -> None:
+                 status: StatusLine | None = None, expected_end: int = 0) -> None:
         """
         Args:
             log_steps: updates between lines.
             clock: a function that gives seconds.
             status: where the bar goes; by default the terminal, if there is one.
+            expected_end: about the last update, where something ends the training that this callback does not know,
+                such as the data; 0: nothing does.
         Raises:
             SettingsError: `log_steps` is below 1.
         """
         if log_steps < 1:
             raise SettingsError(f"log.steps={log_steps} must be at least 1.")
-        self._log_steps, self._clock = log_steps, clock
+        self._log_steps, self._clock, self._expected_end = log_steps, clock, expected_end
         self._status = status if status is not None else StatusLine()
         self._began: float | None = None
         self._tokens_before = self._seconds_before = self._target_total = 0.0
@@ -162,6 +164,8 @@ class Progress(StatefulCallback):
             ends.append(self._epoch_end + epochs_left * self._steps_per_epoch)
         left: list[tuple[float, int | None]] = [((end - self.global_step) * a_step, end) for end in ends]
         left += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
+        if self._expected_end:
+            left.append(((self._expected_end - self.global_step) * a_step, None))
         if not left:
             return None, None
         seconds, end = min(left, key=lambda entry: entry[0])
