@@ -92,10 +92,10 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     """More dropout the more often each pair is seen; none where a pair comes but a few times.
 
-    In one pass over Tatoeba 0 came to 33.4 BLEU and 0.1 to 29.5, in five over 30,000 pairs of it to 29.7 and 28.0
-    (docs/notes/defaults.md, "Regularisation"), all with `mini`: no larger model was measured without. 0.3 is that of
-    Araabi and Monz 2020 ("Optimizing Transformer for low-resource neural machine translation"), who train until nothing
-    is gained. What lies between them is a guess.
+    In one pass over Tatoeba 0 came to 33.4 BLEU and 0.1 to 29.5, in five over 30,000 pairs of it to 29.7 and 28.0, in
+    ten to 32.3 and 34.3 (docs/notes/defaults.md, "Regularisation"), all with `mini`: no larger model was measured
+    without. 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer for low-resource neural machine translation"),
+    who train until nothing is gained. The limits between them are guesses.
     """
     passes = at.passes(settings)
     if passes is None or settings.init.checkpoint or not hasattr(settings.model, "residual_dropout"):
