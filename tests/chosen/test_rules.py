@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from towernmt.chosen import circumstances
+from towernmt.chosen.choice import round_down
 from towernmt.chosen.circumstances import Circumstances, needs_rates, parameters_in_products
 from towernmt.chosen.product_rates import ProductRates
-from towernmt.chosen.rules import RULES, choose, choose_towers, round_down
+from towernmt.chosen.rules import RULES, choose, choose_towers
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run.settings import Settings, default_settings
 
@@ -59,6 +60,13 @@ def test_bfloat16_is_taken_where_it_is_faster(at, precision):
                                                (200_000_000, 4096), (None, 4096)])
 def test_little_text_has_small_batches(tokens, batch):
     assert chosen(dataclasses.replace(TATOEBA, target_tokens=tokens))["data.batch_tokens"] == batch
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(42_310, "42,000"), (1_528_000, "1,500,000")])
+def test_the_tokens_of_a_pass_are_shown_with_two_digits(tokens, shown):
+    _, choices = choose(default_settings(), dataclasses.replace(TATOEBA, target_tokens=tokens), set())
+    reason = next(choice.reason for choice in choices if choice.key == "data.batch_tokens")
+    assert reason == f"a pass has about {shown} target tokens"
 
 
 def test_the_rate_is_lower_for_small_batches():
@@ -184,6 +192,6 @@ def test_every_choice_has_a_reason_and_every_rule_its_evidence():
     assert all(rule.__doc__ for rule in RULES)
 
 
-@pytest.mark.parametrize(("number", "rounded"), [(7, 7), (99, 99), (123, 120), (8149, 8100)])
+@pytest.mark.parametrize(("number", "rounded"), [(7, 7), (7.9, 7), (99, 99), (123, 120), (8149, 8100)])
 def test_rounding(number, rounded):
     assert round_down(number) == rounded

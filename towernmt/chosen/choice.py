@@ -17,3 +17,10 @@ class Choice(NamedTuple):
     key: str
     value: Any
     reason: str
+
+
+def round_down(number: float) -> int:
+    """The whole of a number with its first two digits, for a reason that is an estimate."""
+    whole = int(number)
+    unit = 10 ** max(0, len(str(whole)) - 2)
+    return whole // unit * unit

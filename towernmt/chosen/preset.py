@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towernmt.chosen.choice import Choice
+from towernmt.chosen.choice import Choice, round_down
 
 PROPOSED = ("mini", "tiny", "base")
 FEW, MANY = 100_000, 1_000_000
@@ -27,7 +27,7 @@ def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> Choic
         tokens: target tokens that `tiny` would train on within the limit; None: there is none, or it is not known.
     """
     if not gpus and tokens is not None and tokens < MEDIUM:
-        seen = f"processors would train tiny on about {tokens / 1e6:.1f} million tokens"
+        seen = f"processors would train tiny on about {round_down(tokens):,} tokens"
         return Choice("--preset", "mini" if tokens < SHORT else "tiny", seen)
     if pairs >= MANY:
         return Choice("--preset", "base", f"there are {pairs:,} pairs")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from towernmt.chosen.choice import Choice
+from towernmt.chosen.choice import Choice, round_down
 from towernmt.chosen.circumstances import Circumstances
 from towernmt.chosen.initial_model import model_of_initial_run
 from towernmt.chosen.product_rates import FASTER
@@ -50,7 +50,7 @@ def batch(settings: Settings, at: Circumstances) -> Iterator[Choice]:
         return
     size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
                  if at.target_tokens < tokens), 4096)
-    yield Choice("data.batch_tokens", size, f"a pass has {at.target_tokens / 1e6:.1f} million target tokens")
+    yield Choice("data.batch_tokens", size, f"a pass has about {round_down(at.target_tokens):,} target tokens")
 
 
 def learning_rate(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -86,7 +86,7 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     if updates and not (train.minutes and at.tokens_per_second(settings) is None):
         least = 50 if train.minutes else 1
         yield Choice("schedule.warmup_steps", round_down(max(least, min(4000, int(updates) // 20))),
-                     f"a twentieth of about {round_down(int(updates)):,} updates")
+                     f"a twentieth of about {round_down(updates):,} updates")
 
 
 def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -138,7 +138,7 @@ def averaging(settings: Settings, at: Circumstances) -> Iterator[Choice]:
         return
     written = _checkpoints_written(settings, at)
     if written >= AVERAGED:
-        yield Choice("checkpoint.average", AVERAGED, f"about {round_down(int(written))} checkpoints are written, and "
+        yield Choice("checkpoint.average", AVERAGED, f"about {round_down(written)} checkpoints are written, and "
                                                      "validation decides")
 
 
@@ -182,9 +182,3 @@ def choose(settings: Settings, at: Circumstances, given: Collection[str]) -> tup
                 settings = apply_overrides(settings, {choice.key: choice.value}, "chosen")
                 taken.append(choice)
     return settings, taken
-
-
-def round_down(number: int) -> int:
-    """A number with its first two digits."""
-    unit = 10 ** max(0, len(str(number)) - 2)
-    return number // unit * unit
