@@ -103,7 +103,7 @@ def test_the_order_is_the_rotation_whatever_the_feeders_timing(feeders: int, see
         opener.join()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any), st.integers(1, 4))
 def test_feeders_that_end_are_left_out_of_the_rotation(lengths: list[int], capacity: int) -> None:
     lists = [[100 * i + k for k in range(length)] for i, length in enumerate(lengths)]

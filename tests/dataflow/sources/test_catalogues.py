@@ -112,7 +112,7 @@ def test_marks_of_menu_letters_are_taken_out_if_asked_for(text: str, mark: str, 
     assert read(f"{tmp_path}/x.po") == [(text, text)]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 @given(entries=st.lists(ENTRIES, max_size=5), wrap=st.sampled_from([10, 78]))
 def test_what_polib_writes_is_read_back(entries: list[tuple[str, str | None, str, str, bool, str | None]], wrap: int
                                         ) -> None:
@@ -130,7 +130,7 @@ def test_what_polib_writes_is_read_back(entries: list[tuple[str, str | None, str
     assert parse_po(str(file).encode(), "x.po").messages == expected
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(entries=st.dictionaries(TEXTS, TEXTS, max_size=5))
 def test_compiled_catalogues_are_read_as_gettext_reads_them(entries: dict[str, str]) -> None:
     file = polib.POFile()

@@ -78,7 +78,7 @@ def read(source: Source) -> list[Pair]:
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(files=CORPORA, end=st.sampled_from(["\n", "\r\n"]), last_end=st.booleans(), streams=st.integers(1, 3),
        size=st.sampled_from([1, 2, 7, 1000]), row_group=st.integers(1, 4), data=st.data())
 def test_reading_goes_on_at_every_cursor_with_exactly_the_rest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
@@ -132,6 +132,7 @@ LINES = st.lists(st.text(st.sampled_from("aä,.!?-–<>/ib{}\\&;♪ \t日本語 
 
 
 @settings(deadline=None)
+@example([["<a", ">"]], True)      # no tag, as it is on two lines
 @given(st.lists(LINES, max_size=6), st.booleans())
 def test_any_cues_translated_by_themselves_are_the_same_text(cues: list[list[str]], is_vtt: bool) -> None:
     mark = "." if is_vtt else ","

@@ -27,8 +27,9 @@ class Caption:
 
     def __init__(self, lines: Sequence[str], line_end: str, has_entities: bool) -> None:
         self.marks = MarkedText()
-        self._escapes = _escapes("".join(lines)) if has_entities else {}
-        text = self._with_marks("\n".join(lines), has_entities)
+        content = "\n".join(lines)
+        self._escapes = _escapes(content) if has_entities else {}
+        text = self._with_marks(content, has_entities)
         self.before, text, self.behind = self._around(text)
         self.lines = [line.strip() for line in text.split("\n")]
         space = _LINE_END.search(text)
