@@ -20,8 +20,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The same examples each time, so that a test fails where something has changed. A profile that is named explores:
-# pytest --hypothesis-profile=default
+# The same examples in every run, so that a test fails only where something has changed.
+# `pytest --hypothesis-profile=default` draws new ones.
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
 

@@ -54,7 +54,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged))
     check_plateau(settings, scores)
-    limit, end = StopAfterMinutes(s.minutes) if s.minutes else None, last_update(s, source)
+    limit = StopAfterMinutes(s.minutes) if s.minutes else None
+    end = last_update(s, source)
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), end, limit))
     if metric and s.stop_patience:
