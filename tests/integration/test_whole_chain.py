@@ -123,4 +123,8 @@ def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus
     assert saved["data.batch_tokens"] == 256 and "data.batch_tokens" not in told
     again = start(*command, "train.steps=20").wait()
     assert again.status == 0 and "Chosen:" not in again.text, again.text
+    towers = f"on {told['--towers']['value']} CPU tower"
+    assert towers in result.text and towers in again.text
+    assert "The limit is another: train.steps=20 (before: 10)." in again.text
+    assert "stays, unless --set changes it: schedule.name=budget" in again.text
     assert load_yaml(tmp_path / "run" / "settings.yaml") == {**saved, "train.steps": 20}

@@ -7,10 +7,11 @@ memory.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from towernmt.core.tf_compat import tf, tf1
 
 SIZES = (1024, 512, 512)
 """A product of tokens and depths that a small model has."""
+SIZES_ON_GPU = (4096, 2048, 2048)
+"""On a GPU a small one would measure how fast products are begun. The figure is a guess: no GPU was measured."""
 PRODUCTS = 16
 """In one run, so that its beginning does not count."""
 SECONDS = 1.5
@@ -45,20 +48,40 @@ instructions for bfloat16 is not enough: on an Intel Xeon with AVX512_BF16, but 
 to take 1.8 times as long as those in float32."""
 
 
-def product_rates() -> ProductRates | None:
-    """The rates of the device that TensorFlow takes; None: they could not be measured."""
+def product_rates(gpus: Sequence[int] | None = None) -> ProductRates | None:
+    """The rates of a device; None: they could not be measured.
+
+    Args:
+        gpus: the first of them is measured; None: the processors are, also where there is a GPU.
+    """
     command = [sys.executable, "-m", "towernmt.chosen.product_rates"]
+    variables = {**os.environ, "CUDA_VISIBLE_DEVICES": visible_device(gpus, os.environ),
+                 "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True, env=variables)
         return ProductRates(**json.loads(done.stdout.splitlines()[-1]))
     except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
         return None
 
 
+def visible_device(gpus: Sequence[int] | None, environment: Mapping[str, str]) -> str:
+    """`CUDA_VISIBLE_DEVICES` of a process that shall see the first of these GPUs, or none.
+
+    Args:
+        gpus: their numbers, among those that `environment` lets this process see.
+    """
+    if not gpus:
+        return "-1"
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return names[gpus[0]] if gpus[0] < len(names) else str(gpus[0])
+
+
 def measure() -> ProductRates:
     """The rates of this process: of each precision the best of runs in turn, since other programs may be busy."""
+    sizes = SIZES_ON_GPU if tf.config.list_physical_devices("GPU") else SIZES
     with tf.Graph().as_default(), tf1.Session() as session:
-        runs = {precision: _products(session, precision) for precision in ("float32", "bfloat16")}
+        runs = {precision: _products(session, precision, sizes) for precision in ("float32", "bfloat16")}
         best = dict.fromkeys(runs, float("inf"))
         for run in runs.values():
             run()
@@ -68,13 +91,13 @@ def measure() -> ProductRates:
                 begun = time.perf_counter()
                 run()
                 best[precision] = min(best[precision], time.perf_counter() - begun)
-    rows, depth, width = SIZES
+    rows, depth, width = sizes
     return ProductRates(**{name: 2.0 * rows * depth * width * PRODUCTS / seconds for name, seconds in best.items()})
 
 
-def _products(session: Any, precision: str) -> Callable[[], Any]:
+def _products(session: Any, precision: str, sizes: tuple[int, int, int]) -> Callable[[], Any]:
     """A run of products, each of the one before; their elements stay what they are."""
-    rows, depth, width = SIZES
+    rows, depth, width = sizes
     value = tf1.placeholder(tf.float32, [])
     left, right = (tf.cast(tf.fill(shape, value), precision) for shape in ([rows, depth], [depth, width]))
     for _ in range(PRODUCTS):

@@ -84,10 +84,14 @@ def wants_chosen(options: argparse.Namespace) -> bool:
     Raises:
         SettingsError: it is asked for with several workers.
     """
-    several = options.workers is not None or cluster_from_environment(os.environ) is not None
+    several = _trains_with_others(options)
     if several and options.defaults == "chosen":
         raise SettingsError("--defaults chosen looks at one machine, and several workers may have more: leave it out.")
     return options.defaults != "fixed" and not several and _run_of(options) is None
+
+
+def _trains_with_others(options: argparse.Namespace) -> bool:
+    return options.workers is not None or cluster_from_environment(os.environ) is not None
 
 
 def next_command(logdir: str) -> str:
@@ -120,8 +124,26 @@ def train_prepared(options: argparse.Namespace, data: TrainingData, settings: Se
     choices: list[Choice] = []
     if chosen:
         settings, choices = _chosen(options, data, settings)
+    elif not _trains_with_others(options):
+        _go_on_as_chosen(options, settings)
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers,
                  callbacks_before=lambda: [ChosenRecord(choices, Path(options.logdir))] if chosen else [])
+
+
+def _go_on_as_chosen(options: argparse.Namespace, settings: Settings) -> None:
+    """Take the towers that were chosen when the run began, and tell what was chosen by another limit."""
+    from tensorpack.utils import logger
+
+    from towernmt.chosen.going_on import chosen_towers, note_of_other_limit
+
+    run = _run_of(options)
+    if run is None:
+        return
+    if options.gpu is None and options.towers is None:
+        options.towers = chosen_towers(run)
+    note = note_of_other_limit(run, settings)
+    if note:
+        logger.info(note)
 
 
 def _chosen(options: argparse.Namespace, data: TrainingData, settings: Settings) -> tuple[Settings, list[Choice]]:
@@ -132,7 +154,7 @@ def _chosen(options: argparse.Namespace, data: TrainingData, settings: Settings)
 
     gpus = gpu_numbers(options.gpu)
     measured = needs_rates(settings, given_settings(options, settings), gpus)
-    circumstances = circumstances_of(data, gpus, product_rates() if measured else None)
+    circumstances = circumstances_of(data, gpus, product_rates(gpus) if measured else None)
     preset = _proposed_preset(options, data, settings, circumstances)
     if preset is not None:
         options.preset = preset.value

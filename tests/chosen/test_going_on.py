@@ -1,0 +1,48 @@
+"""What a run that goes on takes from `chosen.yaml`, and tells of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from towernmt.chosen.going_on import chosen_towers, note_of_other_limit
+from towernmt.core.settings import apply_overrides, save_yaml
+from towernmt.run.directory import RunDirectory
+from towernmt.run.settings import default_settings
+
+TEN_MINUTES = {"train.minutes": 10, "checkpoint.minutes": 1, "model.residual_dropout": 0, "optimizer.learning_rate": 1}
+CHOSEN = {"--towers": 2, "checkpoint.minutes": 1.0, "model.residual_dropout": 0.0, "optimizer.learning_rate": 1.0,
+          "checkpoint.average": 5}
+
+
+def run_with(path: Path, chosen: dict[str, Any] | None) -> RunDirectory:
+    """A run with settings, and what was chosen of them."""
+    save_yaml(apply_overrides(default_settings(), TEN_MINUTES), path / "settings.yaml")
+    if chosen is not None:
+        told = {key: {"value": value, "reason": "it is small"} for key, value in chosen.items()}
+        (path / "chosen.yaml").write_text(yaml.safe_dump(told))
+    return RunDirectory(path)
+
+
+@pytest.mark.parametrize(("chosen", "towers"), [(CHOSEN, 2), ({"train.clip_norm": 1}, None), ({}, None), (None, None)])
+def test_the_chosen_towers_are_kept(tmp_path, chosen, towers):
+    assert chosen_towers(run_with(tmp_path, chosen)) == towers
+
+
+def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
+    """Not what is set since then, nor what depends on no limit."""
+    run = run_with(tmp_path, CHOSEN)
+    settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": 600, "model.residual_dropout": 0.2})
+    assert note_of_other_limit(run, settings) == (
+        "The limit is another: train.minutes=600 (before: 10). What was chosen by the one before stays, unless --set "
+        "changes it: checkpoint.minutes=1.0.")
+
+
+@pytest.mark.parametrize(("chosen", "minutes"), [(CHOSEN, 10), (None, 600), ({"--towers": 2}, 600)])
+def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp_path, chosen, minutes):
+    run = run_with(tmp_path, chosen)
+    settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": minutes})
+    assert note_of_other_limit(run, settings) == ""
