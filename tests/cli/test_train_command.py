@@ -14,7 +14,7 @@ from towernmt.chosen.circumstances import circumstances_of
 from towernmt.chosen.rules import choose
 from towernmt.cli.main import main, make_parser
 from towernmt.cli.training.train import wants_chosen
-from towernmt.core.settings import apply_overrides
+from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.run.directory import RunDirectory
 from towernmt.run.settings import default_settings
@@ -198,7 +198,7 @@ def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_s
     from towernmt.run import launch
 
     runs = []
-    monkeypatch.setattr("towernmt.chosen.product_rates.product_rates", lambda: None)
+    monkeypatch.setattr("towernmt.chosen.product_rates.product_rates", lambda gpus: None)
     monkeypatch.setattr(rule, "MANY", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
@@ -252,3 +252,26 @@ def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_s
     assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
     assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
     assert "optimizer.learning_rate" not in {choice.key for choice in choices}
+
+
+def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_path):
+    other = Path(shutil.copytree(six_steps, tmp_path / "other"))
+    free = {"model.residual_dropout": 0.0, "model.label_smoothing": 0.3, "model.r_drop_alpha": 5.0}
+    save_yaml(apply_overrides(RunDirectory(other).settings(), free), other / "settings.yaml")
+    settings = apply_overrides(default_settings(), {"init.checkpoint": str(other)})
+    found, choices = choose(settings, circumstances_of(PreparedData(data), None, None), set())
+    assert found.model.hidden_size == 16 and found.model.residual_dropout == 0.1
+    assert not free.keys() & {choice.key for choice in choices if choice.reason.startswith(str(other))}
+
+
+def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.py").write_text(
+        "from towernmt.models import Transformer\n\n\nclass Mine(Transformer):\n    pass\n")
+    other = Path(shutil.copytree(six_steps, tmp_path / "other"))
+    text = (other / "settings.yaml").read_text().replace("architecture: transformer", "architecture: mine.py:Mine")
+    (other / "settings.yaml").write_text(text)
+    settings = apply_overrides(default_settings("models/mine.py:Mine"), {"init.checkpoint": str(other)})
+    found, _ = choose(settings, circumstances_of(PreparedData(data), None, None), set())
+    assert found.model.hidden_size == 16
