@@ -31,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ()) -> Settings:
-    """Those of the new run, if it goes on; else those of the finished one without its limits, then `defaults`; and
-    --set over both.
+    """Those of the new run, if it goes on; else those of the finished one without its limits, its clock and its
+    averaging, then `defaults`; and --set over both.
 
     Args:
-        defaults: assignments, as --set takes them.
+        defaults: assignments, as --set takes them; validation.steps and checkpoint.steps among them.
     """
     from towernmt.checkpoint.start_from import initial_checkpoint
     from towernmt.run.directory import RunDirectory
@@ -49,8 +49,11 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     else:
         settings = RunDirectory(finished.path).settings()
         train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
+        validation = dataclasses.replace(settings.validation, minutes=0.0)
+        checkpoint = dataclasses.replace(settings.checkpoint, minutes=0.0, average=0)
         init = dataclasses.replace(settings.init, checkpoint=str(options.model))
-        settings = apply_overrides(dataclasses.replace(settings, train=train, init=init), parse_assignments(defaults))
+        settings = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint, init=init)
+        settings = apply_overrides(settings, parse_assignments(defaults))
     return with_user_settings(settings, parse_assignments(options.assignments))
 
 

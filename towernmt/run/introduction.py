@@ -76,5 +76,6 @@ def _towers(trainer: Any) -> str:
 def _limits(train: Any) -> str:
     limits = [f"update {train.steps:,}" if train.steps else "",
               f"the end of epoch {train.epochs:,}" if train.epochs else "",
-              f"{train.minutes:g} minutes have passed" if train.minutes else ""]
+              f"{train.minutes:g} minutes have passed" if train.minutes else "",
+              f"{train.stop_patience} validations have found nothing better" if train.stop_patience else ""]
     return " or ".join(limit for limit in limits if limit)
