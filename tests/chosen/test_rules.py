@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.chosen import circumstances
+from towernmt.chosen import circumstances, rules
 from towernmt.chosen.choice import round_down
 from towernmt.chosen.circumstances import Circumstances, needs_rates, parameters_in_products
 from towernmt.chosen.product_rates import ProductRates
@@ -97,10 +97,63 @@ def test_warm_up_is_a_twentieth_of_the_steps():
     assert chosen(TATOEBA, train__epochs=10, data__batch_tokens=1000)["schedule.warmup_steps"] == 16500 // 20 // 10 * 10
 
 
+@pytest.mark.parametrize(("minutes", "steps"), [(2, 50), (30, 300), (1000, 4000)])
+def test_warm_up_follows_the_minutes_where_it_is_not_known_how_many_updates_come(minutes, steps):
+    stream = dataclasses.replace(TATOEBA, target_tokens=None, pairs=None)
+    for at, given in ((dataclasses.replace(TATOEBA, gpus=1), {}), (TATOEBA, {"data__memory_gb": 8}),
+                      (stream, {"data__batch_type": "sentences"})):
+        assert chosen(at, train__minutes=minutes, **given)["schedule.warmup_steps"] == steps
+
+
+def test_steps_alone_tell_the_updates_whatever_a_batch_holds():
+    assert chosen(TATOEBA, train__steps=1000, data__memory_gb=8)["schedule.warmup_steps"] == 50
+
+
+def test_the_batch_that_a_memory_limit_finds_is_not_chosen():
+    _, choices = choose(apply_overrides(default_settings(), {"data.memory_gb": 8}), TATOEBA, {"data.memory_gb"})
+    assert "data.batch_tokens" not in {choice.key for choice in choices}
+    assert chosen(TATOEBA, data__memory_gb=8, data__batch_tokens=256)["optimizer.learning_rate"] == 0.002
+
+
+def test_long_runs_validate_and_save_each_half_an_hour():
+    found = chosen(TATOEBA, train__minutes=4320)
+    assert found["validation.minutes"] == found["checkpoint.minutes"] == 30
+
+
+@pytest.mark.parametrize("part", ["validation", "checkpoint"])
+def test_an_interval_in_updates_that_is_set_is_the_only_one(part):
+    given = {f"{part}__steps": 500}
+    found = chosen(TATOEBA, train__minutes=30, **given)
+    assert (found[f"{part}.steps"], found[f"{part}.minutes"]) == (500, 0)
+    other = {"validation": "checkpoint", "checkpoint": "validation"}[part]
+    assert (found[f"{other}.steps"], found[f"{other}.minutes"]) == (0, 3)
+
+
+@pytest.mark.parametrize(("preset", "rate"), [("student", 0.001), ("tiny", 0.002), ("deep", 0.0007)])
+def test_what_normalizes_behind_its_layers_has_a_lower_rate(preset, rate):
+    assert chosen(TATOEBA, preset=preset)["optimizer.learning_rate"] == rate
+
+
 @pytest.mark.parametrize(("epochs", "dropout"), [(1, 0), (5, 0), (6, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
 def test_dropout_grows_with_the_passes(epochs, dropout):
     found = chosen(TATOEBA, train__epochs=epochs)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+@pytest.mark.parametrize(("tokens", "given", "dropout"), [
+    (55_000, {}, 0.3), (500_000, {}, 0.1), (1_650_000, {}, 0.1), (55_000, {"validation__steps": 100}, 0.1),
+    (None, {}, 0.1), (55_000, {"train__stop_patience": 2, "validation__steps": 1100}, 0.2)])
+def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_takes(tokens, given, dropout):
+    """And there is always some: how many passes there will be is not known."""
+    found = chosen(dataclasses.replace(TATOEBA, target_tokens=tokens), **given)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+def test_what_begins_with_another_runs_parameters_has_always_dropout(monkeypatch):
+    monkeypatch.setattr(rules, "model_of_initial_run", lambda settings: iter(()))
+    for epochs, dropout in ((1, 0.1), (30, 0.2)):
+        found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint="runs/a")
+        assert found["model.residual_dropout"] == dropout
 
 
 def test_passes_are_counted_by_the_nearest_limit():
@@ -109,6 +162,24 @@ def test_passes_are_counted_by_the_nearest_limit():
     assert at.passes(settings) == 2
     assert at.passes(apply_overrides(settings, {"train.steps": 1000})) == 5
     assert at.passes(default_settings()) is None
+    stream = dataclasses.replace(at, target_tokens=None)
+    assert stream.passes(apply_overrides(default_settings(), {"train.epochs": 3})) == 3
+    assert stream.passes(settings) is None
+
+
+def test_where_the_speed_is_not_known_other_limits_do_not_stand_for_the_minutes():
+    settings = apply_overrides(default_settings(), {"train.minutes": 5, "train.epochs": 100, "train.steps": 9})
+    for at in (dataclasses.replace(TATOEBA, rates=None), dataclasses.replace(TATOEBA, gpus=2)):
+        assert at.tokens(settings) is at.updates(settings) is at.passes(settings) is None
+        assert at.minutes(settings) == 5
+
+
+def test_a_run_of_minutes_is_shorter_where_another_limit_is_nearer():
+    settings = apply_overrides(default_settings(), {"train.minutes": 600, "train.epochs": 1})
+    speed = TATOEBA.tokens_per_second(settings)
+    assert TATOEBA.minutes(settings) == pytest.approx(1_650_000 / speed / 60)
+    assert TATOEBA.minutes(apply_overrides(settings, {"train.minutes": 0})) is None
+    assert chosen(TATOEBA, train__minutes=1430, train__epochs=1)["validation.minutes"] < 3
 
 
 def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
@@ -119,7 +190,8 @@ def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
 
 @pytest.mark.parametrize(("settings", "given", "gpus", "fast", "needed"), [
     ({}, set(), None, True, True), ({}, set(), None, False, False), ({}, set(), [0], False, True),
-    ({}, {"train.precision"}, None, True, False), ({"train.minutes": 5}, {"train.precision"}, None, False, True)])
+    ({}, {"train.precision"}, None, True, False), ({"train.minutes": 5}, {"train.precision"}, None, False, True),
+    ({"train.minutes": 5}, {"train.precision"}, [0], False, False)])
 def test_the_machine_is_measured_only_where_something_depends_on_it(monkeypatch, settings, given, gpus, fast, needed):
     monkeypatch.setattr(circumstances, "has_fast_bfloat16", lambda: fast)
     assert needs_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
@@ -129,6 +201,7 @@ def test_a_run_without_an_end_has_patience():
     assert chosen(TATOEBA)["train.stop_patience"] == 10
     assert chosen(TATOEBA, train__epochs=1)["train.stop_patience"] == 0
     assert chosen(dataclasses.replace(TATOEBA, validation_pairs=0))["train.stop_patience"] == 0
+    assert chosen(TATOEBA, validation__steps=0)["train.stop_patience"] == 0
 
 
 def test_without_validation_text_nothing_is_chosen_of_it():
@@ -137,8 +210,9 @@ def test_without_validation_text_nothing_is_chosen_of_it():
 
 
 @pytest.mark.parametrize(("given", "average"), [
-    ({"train__minutes": 30}, 5), ({"train__steps": 5000}, 5), ({"train__steps": 4999}, 0), ({"train__epochs": 1}, 0),
-    ({"train__epochs": 4}, 5), ({}, 0), ({"train__minutes": 30, "checkpoint__keep": 4}, 0),
+    ({"train__minutes": 30}, 5), ({"train__steps": 5000}, 5), ({"train__steps": 4999}, 0),
+    ({"train__epochs": 1}, 0), ({"train__epochs": 4}, 5), ({}, 5), ({"validation__steps": 499}, 0),
+    ({"train__minutes": 30, "checkpoint__keep": 4}, 0),
     ({"train__minutes": 30, "checkpoint__keep_best": 0}, 0), ({"train__minutes": 30, "checkpoint__average": 3}, 3),
     ({"train__steps": 5000, "validation__steps": 0}, 0), ({"train__minutes": 30, "checkpoint__minutes": 10}, 0)])
 def test_the_mean_of_five_is_tried_where_a_limit_leaves_room_for_them(given, average):

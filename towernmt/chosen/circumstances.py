@@ -44,39 +44,61 @@ class Circumstances:
 
     def updates(self, settings: Settings) -> float | None:
         """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
-        tokens = self.tokens(settings)
-        return None if tokens is None else tokens / (self._tokens_of_batch(settings) * settings.train.update_cycle)
+        train = settings.train
+        if train.steps and not (train.minutes or train.epochs and self.target_tokens):
+            return float(train.steps)
+        tokens, of_update = self.tokens(settings), self._tokens_of_update(settings)
+        return None if tokens is None or of_update is None else tokens / of_update
 
-    def _tokens_of_batch(self, settings: Settings) -> float:
-        """About how many target tokens a batch has."""
-        size = float(settings.data.batch_tokens)
-        if settings.data.batch_type == "source+target":
-            return size / 2
-        if settings.data.batch_type == "sentences" and self.target_tokens and self.pairs:
-            return size * self.target_tokens / self.pairs
-        return size
+    def _tokens_of_update(self, settings: Settings) -> float | None:
+        """About how many target tokens an update is made from; None: not known before training begins."""
+        data, cycle = settings.data, settings.train.update_cycle
+        if data.memory_gb:      # the batch is found when the run begins
+            return None
+        if data.batch_type == "sentences":
+            if not self.target_tokens or not self.pairs:
+                return None
+            return cycle * data.batch_tokens * self.target_tokens / self.pairs
+        return cycle * data.batch_tokens / (2 if data.batch_type == "source+target" else 1)
 
     def passes(self, settings: Settings) -> float | None:
         """About how often training sees each pair within its limit; None: there is no limit, or too little is known."""
-        tokens = self.tokens(settings)
-        if tokens is None or not self.target_tokens:
-            return float(settings.train.epochs) or None
-        return tokens / self.target_tokens
+        train, tokens = settings.train, self.tokens(settings)
+        if tokens is not None and self.target_tokens:
+            return tokens / self.target_tokens
+        return float(train.epochs) or None if not (train.steps or train.minutes) else None
+
+    def passes_of_updates(self, settings: Settings, updates: float) -> float | None:
+        """About how often each pair is seen in so many updates; None: too little is known."""
+        of_update = self._tokens_of_update(settings)
+        return updates * of_update / self.target_tokens if of_update and self.target_tokens else None
 
     def tokens(self, settings: Settings) -> float | None:
         """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
-        train, speed, limits = settings.train, self.tokens_per_second(settings), []
+        train, limits = settings.train, []
         if train.steps:
-            limits.append(train.steps * train.update_cycle * self._tokens_of_batch(settings))
-        if train.minutes and speed is not None:
-            limits.append(train.minutes * 60 * speed)
+            of_update = self._tokens_of_update(settings)
+            limits.append(None if of_update is None else train.steps * of_update)
+        if train.minutes:
+            speed = self.tokens_per_second(settings)
+            limits.append(None if speed is None else train.minutes * 60 * speed)
         if train.epochs and self.target_tokens:
             limits.append(float(train.epochs * self.target_tokens))
-        return min(limits, default=None)
+        known = [limit for limit in limits if limit is not None]
+        return min(known) if known and len(known) == len(limits) else None
+
+    def minutes(self, settings: Settings) -> float | None:
+        """About how many minutes a run lasts that `train.minutes` limits: fewer, where another limit is nearer."""
+        tokens, speed, limit = self.tokens(settings), self.tokens_per_second(settings), settings.train.minutes
+        if not limit:
+            return None
+        return limit if tokens is None or speed is None else min(limit, tokens / speed / 60)
 
     def tokens_per_second(self, settings: Settings) -> float | None:
-        """About how many target tokens training takes a second: right within a factor of two. None: not known."""
-        if self.rates is None or settings.model is None:
+        """About how many target tokens training takes a second: right within a factor of two. None: not known, as on
+        GPUs, of which none was measured.
+        """
+        if self.rates is None or settings.model is None or self.gpus:
             return None
         faster = BFLOAT16 if settings.train.precision == "bfloat16" else 1.0
         return SHARE * faster * self.rates.float32 / (6.0 * parameters_in_products(settings.model, self.vocabulary))
@@ -105,7 +127,8 @@ def needs_rates(settings: Settings, given: Collection[str], gpus: Sequence[int] 
         given: dotted keys that the user has set.
         gpus: the numbers of those used; None: the processors are.
     """
-    return bool(settings.train.minutes) or ("train.precision" not in given and _multiplies_bfloat16(gpus))
+    return bool(settings.train.minutes) and not gpus or (
+        "train.precision" not in given and _multiplies_bfloat16(gpus))
 
 
 def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: ProductRates | None) -> Circumstances:

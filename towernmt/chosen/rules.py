@@ -46,7 +46,8 @@ def batch(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     corpus"); 1,024 was taken for the 1.5 million of Tatoeba (docs/notes/measurements.md). On a GPU smaller batches than
     4,096 save no time.
     """
-    if settings.data.batch_type != "target" or at.target_tokens is None or at.gpus:
+    data = settings.data
+    if data.batch_type != "target" or data.memory_gb or at.target_tokens is None or at.gpus:
         return
     size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
                  if at.target_tokens < tokens), 4096)
@@ -59,15 +60,26 @@ def learning_rate(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     0.002 for a Transformer of 256, 0.001 with clipped gradients for the others (docs/notes/measurements.md, "The four
     architectures"); 0.0015 where batches have 512 tokens (docs/notes/performance.md, "Batches for a small corpus").
     0.0007 for a depth of 512 and 0.0005 for one of 1,024 are those of Ott et al. 2018 ("Scaling neural machine
-    translation").
+    translation"). Normalized behind its layers, a Transformer of 192 learnt nearly nothing by 0.002
+    (docs/notes/defaults.md, "Rate, and norm").
     """
-    depth = getattr(settings.model, "hidden_size", 256)
+    depth, few = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     if settings.architecture == "transformer" and not settings.init.checkpoint:
-        few = settings.data.batch_type == "target" and settings.data.batch_tokens <= 512
         rate = (0.0015 if few else 0.002) if depth <= 256 else 0.0007 if depth <= 512 else 0.0005
-        small = ", and batches are small" if few else ""
-        yield Choice("optimizer.learning_rate", rate, f"the Transformer has a depth of {depth}{small}")
+        why = f"the Transformer has a depth of {depth}{', and batches are small' if few else ''}"
+        if rate > 0.001 and _normalizes_behind(settings):
+            rate, why = 0.001, "the Transformer normalizes behind its layers"
+        yield Choice("optimizer.learning_rate", rate, why)
     yield Choice("train.clip_norm", 1.0, "a single bad batch must not undo what was learnt")
+
+
+def _has_small_batches(settings: Settings) -> bool:
+    data = settings.data
+    return data.batch_type == "target" and data.batch_tokens <= 512 and not data.memory_gb
+
+
+def _normalizes_behind(settings: Settings) -> bool:
+    return "n" in getattr(settings.model, "postprocess", "")
 
 
 def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -82,11 +94,23 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     if not limits:
         return
     yield Choice("schedule.name", "budget", f"the rate falls to the end that {' or '.join(limits)} sets")
-    updates = at.updates(settings)
-    if updates and not (train.minutes and at.tokens_per_second(settings) is None):
-        least = 50 if train.minutes else 1
-        yield Choice("schedule.warmup_steps", round_down(max(least, min(4000, int(updates) // 20))),
-                     f"a twentieth of about {round_down(updates):,} updates")
+    yield from _warm_up(settings, at)
+
+
+def _warm_up(settings: Settings, at: Circumstances) -> Iterator[Choice]:
+    """A twentieth of the run, 4,000 updates at most; ten updates a minute where it is not known how many come."""
+    updates, minutes = at.updates(settings), settings.train.minutes
+    if updates:
+        share, about = int(updates) // 20, f"about {round_down(updates):,} updates"
+        steps, why = share, f"a twentieth of {about}"
+        if minutes and share < 50:
+            steps, why = 50, f"{about} are expected, and the machine may be faster"
+        elif share > 4000:
+            steps, why = 4000, f"{about} are expected, and longer warm-ups gain nothing"
+        yield Choice("schedule.warmup_steps", max(1, round_down(steps)), why)
+    elif minutes:
+        yield Choice("schedule.warmup_steps", round_down(max(50, min(4000, 10 * minutes))),
+                     "how many updates the minutes hold is not known")
 
 
 def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -95,27 +119,45 @@ def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     In one pass over Tatoeba 0 came to 33.4 BLEU and 0.1 to 29.5, in five over 30,000 pairs of it to 29.7 and 28.0, in
     ten to 32.3 and 34.3 (docs/notes/defaults.md, "Regularisation"), all with `mini`: no larger model was measured
     without. 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer for low-resource neural machine translation"),
-    who train until nothing is gained. The limits between them are guesses.
+    who train until nothing is gained. The limits between them are guesses. Where the end is not known there is always
+    some, and for a model that begins with a trained one's parameters, which has seen its text before.
     """
-    passes = at.passes(settings)
-    if passes is None or settings.init.checkpoint or not hasattr(settings.model, "residual_dropout"):
+    if not hasattr(settings.model, "residual_dropout"):
+        return
+    passes, seen = at.passes(settings), "about"
+    if passes is None and ends_by_patience(settings):
+        least = settings.train.stop_patience * settings.validation.steps
+        passes, seen = at.passes_of_updates(settings, least), "at least"
+    if passes is None:
         return
     share = next(share for most, share in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < most)
+    if share == 0 and (settings.init.checkpoint or seen == "at least"):
+        return      # what the model has by default
     for name in ("residual_dropout", "embedding_dropout"):
-        yield Choice(f"model.{name}", share, f"each pair is seen about {passes:.2g} times")
+        yield Choice(f"model.{name}", share, f"each pair is seen {seen} {passes:.2g} times")
+
+
+def ends_by_patience(settings: Settings) -> bool:
+    """Whether nothing ends a run but validations that find nothing better."""
+    train = settings.train
+    return bool(train.stop_patience) and not (train.steps or train.epochs or train.minutes)
 
 
 def validation(settings: Settings, at: Circumstances) -> Iterator[Choice]:
-    """Ten validations and checkpoints in a run whose limit in minutes is known: each costs its share of the time."""
-    minutes = settings.train.minutes
-    if not minutes:
+    """Ten validations and checkpoints in a run whose limit in minutes is known: each costs its share of the time.
+
+    One each half an hour at least, for what a run that is killed has done since its last checkpoint is lost.
+    """
+    minutes = at.minutes(settings)
+    if minutes is None:
         return
-    every = max(1.0, round(minutes / 10, 1))
+    every = min(30.0, max(1.0, round(minutes / 10, 1)))
+    often = "about ten in the run's time" if every < 30 else "a run that is killed loses no more"
     yield Choice("checkpoint.steps", 0, "checkpoints follow the clock")
-    yield Choice("checkpoint.minutes", every, "ten in the run's time")
+    yield Choice("checkpoint.minutes", every, often)
     if at.validation_pairs:
         yield Choice("validation.steps", 0, "validations follow the clock")
-        yield Choice("validation.minutes", every, "ten in the run's time")
+        yield Choice("validation.minutes", every, "checkpoints have the same interval")
         few = 200 if minutes < 20 else 500
         if at.validation_pairs > few and minutes < 120:
             yield Choice("validation.sentences", few, "a short run has little time for more")
@@ -123,8 +165,8 @@ def validation(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 
 def stopping(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     """An end for a run without one: training past the best score is time lost."""
-    train = settings.train
-    if at.validation_pairs and not (train.steps or train.minutes or train.epochs):
+    train, validated = settings.train, settings.validation.steps or settings.validation.minutes
+    if at.validation_pairs and validated and not (train.steps or train.minutes or train.epochs):
         yield Choice("train.stop_patience", 10, "the run has no other end")
 
 
@@ -143,10 +185,12 @@ def averaging(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 
 
 def _checkpoints_written(settings: Settings, at: Circumstances) -> float:
-    """About how many checkpoints a run writes within its limit; 0: there is no limit, or too little is known."""
-    kept, updates = settings.checkpoint, at.updates(settings)
+    """About how many checkpoints a run writes, at least, before it ends; 0: too little is known."""
+    kept, updates, minutes = settings.checkpoint, at.updates(settings), at.minutes(settings)
+    if updates is None and ends_by_patience(settings):
+        updates = settings.train.stop_patience * settings.validation.steps
     by_steps = updates / kept.steps if kept.steps and updates else 0.0
-    by_minutes = settings.train.minutes / kept.minutes if kept.minutes else 0.0
+    by_minutes = minutes / kept.minutes if kept.minutes and minutes else 0.0
     return max(by_steps, by_minutes)
 
 
@@ -162,8 +206,14 @@ def choose_towers(settings: Settings, at: Circumstances) -> Choice:
     return Choice("--towers", 1, "a second would save no time")
 
 
+def _steps_of(key: str) -> str:
+    """The interval in updates beside one in minutes: whoever sets the one has no use for the other."""
+    group, _, name = key.partition(".")
+    return f"{group}.steps" if name == "minutes" else key
+
+
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, batch, learning_rate, schedule, dropout, validation, stopping, averaging)
+    initial_model, precision, batch, learning_rate, schedule, validation, stopping, dropout, averaging)
 """In the order in which they act."""
 
 
@@ -178,7 +228,7 @@ def choose(settings: Settings, at: Circumstances, given: Collection[str]) -> tup
     known, taken = set(all_keys(settings)), []
     for rule in RULES:
         for choice in list(rule(settings, at)):
-            if choice.key in known and choice.key not in given:
+            if choice.key in known and choice.key not in given and _steps_of(choice.key) not in given:
                 settings = apply_overrides(settings, {choice.key: choice.value}, "chosen")
                 taken.append(choice)
     return settings, taken
