@@ -40,10 +40,20 @@ def test_the_page_has_curves_over_all_axes_and_tables(make_run, rows) -> None:
     assert [run["name"] for run in data["runs"]] == ["a", "b"]
     bleu = next(panel for panel in data["panels"] if panel["title"] == "BLEU of validation")
     assert bleu["mode"] == "max" and bleu["curves"] == [
-        {"updates": [300, 600], "tokens": [300_000, 600_000], "minutes": [5, 11], "y": [10, 20]},
-        {"updates": [], "tokens": [], "minutes": [], "y": []}]
+        {"updates": [300, 600], "tokens": [300_000, 600_000], "minutes": [5, 11], "y": [10, 20], "each": 1},
+        {"updates": [], "tokens": [], "minutes": [], "y": [], "each": 1}]
     assert {"20.00", "600k", "11.0"} <= set(page.texts("td")) and "model.size" in page.texts("th")
     assert [text.strip() for text in page.texts("li")] == ["b: nothing is recorded yet."]
+
+
+def test_a_long_curve_tells_how_many_figures_each_of_its_points_is(make_run) -> None:
+    rows = [{"nll": 1.0, "learning_rate": 1.0, "global_step": step} for step in range(1, 12_001)]
+    text = html_page([read_run(make_run("a", rows), "a"), read_run(make_run("b", rows[:1000]), "b")])
+    page = Elements(text)
+    data = json.loads(page.texts("script")[0])
+    assert [(len(curve["y"]), curve["each"]) for curve in data["panels"][0]["curves"]] == [(2000, 6), (1000, 1)]
+    window = next(attributes for _, attributes, _ in page.found if attributes.get("id") == "window")
+    assert data["window"] == 301 <= int(window.get("max", 301))
 
 
 def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:

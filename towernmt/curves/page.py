@@ -18,7 +18,7 @@ from typing import Any
 from towernmt.curves.differences import differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, panels, thinned, usual_window
+from towernmt.curves.panels import AXES, Panel, panels, thinned, thinning, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
 from towernmt.predict.text_io import write_lines
@@ -58,13 +58,19 @@ def page_data(runs: Sequence[RecordedRun], axis: str, window: int) -> dict[str, 
     """What the page's script draws: of each panel the curve of each run, with its place on every axis."""
     drawn = []
     for panel in panels(runs):
-        curves = [{**{name: _rounded(panel.of(run, name).x) for name in AXES},
-                   "y": _rounded(panel.of(run, "updates").y)} for run in runs]
+        curves = [_curve(panel, run) for run in runs]
         drawn.append({"title": panel.title, "mode": panel.mode, "smooth": panel.smooth, "curves": curves,
                       "fromZero": "loss" not in panel.title})
     return {"axis": axis, "window": window, "axes": {name: label for name, (_, label) in AXES.items()},
             "runs": [{"name": run.name, **style_of(number)._asdict()} for number, run in enumerate(runs)],
             "dashes": [" ".join(f"{1.8 * length:g}" for length in dash) for dash in DASHES], "panels": drawn}
+
+
+def _curve(panel: Panel, run: RecordedRun) -> dict[str, Any]:
+    """A run's curve: places, values, and how many logged figures each value is the mean of."""
+    values = panel.of(run, "updates").y
+    return {**{name: _rounded(panel.of(run, name).x) for name in AXES}, "y": _rounded(values),
+            "each": thinning(len(values), MOST_POINTS)}
 
 
 def _rounded(values: Sequence[float]) -> list[float]:

@@ -104,9 +104,14 @@ def _of_validation(metric: str, scalars: set[str]) -> list[Panel]:
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
     """As many values as are wanted at most: the means of so many neighbours that it suffices."""
-    size = -(-len(values) // most)
-    groups = [values[i:i + size] for i in range(0, len(values), max(size, 1))]
+    size = thinning(len(values), most)
+    groups = [values[i:i + size] for i in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups] if size > 1 else list(values)
+
+
+def thinning(count: int, most: int) -> int:
+    """How many neighbours `thinned` makes one value of; 1 where all stay."""
+    return max(1, -(-count // most))
 
 
 def usual_window(runs: Sequence[RecordedRun]) -> int:

@@ -36,9 +36,13 @@ function ticks(low, high, count) {
   return found;
 }
 
+// The values to take on each side for a mean over `window` logged figures, where each value is the mean of `each` of them.
+function halfOf(window, each) {
+  return Math.round(Math.max(0, window / each - 1) / 2);
+}
+
 // The mean of each value and its neighbours; near the ends of as many on both sides as there are.
-function runningMeans(values, window) {
-  const half = Math.floor(window / 2);
+function runningMeans(values, half) {
   return values.map((_, i) => {
     const reach = Math.min(half, i, values.length - 1 - i), near = values.slice(i - reach, i + reach + 1);
     return near.reduce((sum, one) => sum + one, 0) / near.length;
@@ -53,7 +57,8 @@ function bestOf(values, mode) {
 // The curves of a panel that are shown: run, places, values as drawn, values as logged.
 function curvesOf(panel) {
   const window = panel.smooth ? Math.max(1, Number(at("window").value) || 1) : 1;
-  return panel.curves.map((curve, run) => ({run, x: curve[axis], raw: curve.y, y: runningMeans(curve.y, window), window}))
+  return panel.curves.map((curve, run) => ({run, x: curve[axis], raw: curve.y, window,
+                                            y: runningMeans(curve.y, halfOf(window, curve.each))}))
     .filter(curve => shown[curve.run] && curve.x.length === curve.y.length && curve.x.length);
 }
 
