@@ -144,6 +144,14 @@ def test_scores_that_cannot_be_compared_are_told(change, words) -> None:
     assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
 
 
+def test_what_a_run_of_another_version_does_not_record_is_no_difference() -> None:
+    old, new = {"made_from.data": "d", "search.beam_size": 4}, {
+        "made_from.data": "d", "search.beam_size": 4, "search.new": 1, "made_from.vocabulary": "v"}
+    assert comparability([run_of([], old), run_of([], new)]) == []
+    other = {**new, "search.new": 2, "made_from.vocabulary": "w"}
+    assert len(comparability([run_of([], old), run_of([], new), run_of([], other)])) == 2
+
+
 def test_runs_that_do_not_record_their_validation_text_go_by_their_data() -> None:
     old, new = {"made_from.data": "d"}, {"made_from.data": "d", "made_from.validation": "v"}
     assert comparability([run_of([], old), run_of([], new)]) == []

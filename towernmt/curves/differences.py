@@ -71,14 +71,16 @@ def comparability(runs: Sequence[RecordedRun]) -> list[str]:
     texts = {_validated_on(run, told) for run in told}
     if len(texts) > 1:
         found.append("The runs were validated on different sentences, so their scores are not of the same text.")
-    searches = {tuple(sorted((key, shown(value)) for key, value in run.settings.items() if key.startswith("search.")))
-                for run in told}
-    if len(searches) > 1:
+    if any(_differs(key, told) for run in told for key in run.settings if key.startswith("search.")):
         found.append("Their searches differ (search.*), and so may the scores of equal models.")
-    vocabularies = {run.settings.get(f"{MADE_FROM}.vocabulary") for run in told}
-    if len(vocabularies) > 1:
+    if _differs(f"{MADE_FROM}.vocabulary", told):
         found.append("Their vocabularies differ: losses, perplexities and speeds are of different tokens.")
     return found
+
+
+def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
+    """Whether those of the runs that record it differ in it; another version need not record all that one does."""
+    return len({shown(run.settings[key]) for run in runs if key in run.settings}) > 1
 
 
 def _validated_on(run: RecordedRun, others: Sequence[RecordedRun]) -> tuple[str, str]:
