@@ -28,7 +28,7 @@ class RecordedRun:
         path: its directory.
         rows: the scalars, by rising step, each step once; with `target_tokens_trained` and `minutes_trained` wherever
             these are known, or follow from the speeds.
-        settings: what `settings.yaml` holds, by dotted name (of today); empty if the run has no such file.
+        settings: what `settings.yaml` holds, by dotted name, as it is called today; empty if the run has no such file.
         notes: sentences that a reader of its curves should know.
     """
 
@@ -82,8 +82,7 @@ def read_run(path: str | Path, name: str) -> RecordedRun:
         notes.append(f"the last line of {STATS} is unfinished, and left out")
     notes += add_totals(rows)
     settings = run.saved_settings() if run.exists() else {}
-    return RecordedRun(name, run.path, rows, {FORMER.renamed.get(key, key): value for key, value in settings.items()},
-                       notes)
+    return RecordedRun(name, run.path, rows, FORMER.as_recorded(settings), notes)
 
 
 def read_rows(text: str) -> tuple[list[Row], int, bool]:
