@@ -69,5 +69,8 @@ def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
         "http://www.w3.org/2000/svg", ""))
 
 
-def test_one_run_differs_from_nothing(make_run, rows) -> None:
-    assert "There is one run, so nothing differs." in html_page([read_run(make_run("a", rows), "a")])
+def test_where_nothing_differs_the_page_says_why(make_run, rows) -> None:
+    told, untold = read_run(make_run("a", rows), "a"), read_run(make_run("b", rows), "b")
+    untold.settings.clear()
+    assert "There is one run, so nothing differs." in html_page([told])
+    assert "Not all runs record their settings." in html_page([told, untold])

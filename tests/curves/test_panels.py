@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.curves.differences import Difference, comparability, differences
+from towernmt.curves.differences import Difference, comparability, differences, without_differences
 from towernmt.curves.final_figures import final_figures
 from towernmt.curves.outcome import outcome
 from towernmt.curves.panels import Curve, Panel, panels, running_means, thinned, usual_window
@@ -131,6 +131,13 @@ def test_differences_are_those_of_the_settings_with_what_is_not_recorded_marked(
     assert found == [Difference("data.lengths", ["1, 2", "1, 3", "–"]), Difference("made_with.numpy", ["2", "3", "–"]),
                      Difference("train.gpu", ["–", "true", "–"])]
     assert [one.is_setting for one in found] == [True, False, True]
+
+
+def test_runs_are_called_the_same_only_where_all_record_their_settings() -> None:
+    told, untold = run_of([], {"model.size": 1}), run_of([])
+    assert "are the same" in without_differences([told, told])
+    assert without_differences([told, untold]) == without_differences([untold, untold]) == (
+        "Not all runs record their settings.")
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from towernmt.callbacks.validation.metrics import mode_of
-from towernmt.curves.differences import differences
+from towernmt.curves.differences import differences, without_differences
 from towernmt.curves.final_figures import NOTHING, final_figures, short_number
 from towernmt.curves.notes import notes_on
 from towernmt.curves.outcome import outcome
@@ -32,7 +32,7 @@ def as_text(runs: Sequence[RecordedRun], sizes: Sequence[int | None]) -> str:
     parts = [_aligned([head, *figures, *ahead])]
     if len(runs) > 1:
         parts.append(_aligned([["what differs", *head[1:]], *differing]) if differing
-                     else "Settings, data and versions are the same.")
+                     else without_differences(runs))
     return "\n\n".join([*parts, *(["\n".join(notes_on(runs))] if notes_on(runs) else [])])
 
 

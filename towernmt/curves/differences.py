@@ -45,6 +45,15 @@ def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
     return found
 
 
+def without_differences(runs: Sequence[RecordedRun]) -> str:
+    """A sentence for what stands in place of the differences where none are found."""
+    if len(runs) == 1:
+        return "There is one run, so nothing differs."
+    if not all(run.settings for run in runs):
+        return "Not all runs record their settings."
+    return "Settings, data and versions are the same, as far as they are recorded."
+
+
 class _Missing:
     """Stands for what a run does not record."""
 

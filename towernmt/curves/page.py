@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from towernmt.curves.differences import differences
+from towernmt.curves.differences import differences, without_differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
 from towernmt.curves.panels import AXES, Panel, panels, thinned, thinning, usual_window
@@ -106,8 +106,7 @@ def _figures(runs: Sequence[RecordedRun]) -> str:
 def _differences(runs: Sequence[RecordedRun]) -> str:
     found = differences(runs)
     if not found:
-        text = "The settings of the runs are the same." if len(runs) > 1 else "There is one run, so nothing differs."
-        return f"<caption>{text}</caption>"
+        return f"<caption>{without_differences(runs)}</caption>"
     return _table(["setting", *(run.name for run in runs)], [[one.key, *one.values] for one in found])
 
 
