@@ -37,6 +37,12 @@ def test_the_svg_has_panels_runs_figures_settings_and_notes(make_run, rows, tmp_
     assert (tmp_path / "two.svg").read_text() == text       # the same picture is the same file
 
 
+def test_the_number_beside_the_best_point_has_the_digits_of_its_metric(make_run, tmp_path: Path) -> None:
+    rows = [{"validation_bleu": 2.0, "validation_loss": 1.23456, "global_step": 1}]
+    draw([read_run(make_run("a", rows), "a")], tmp_path / "a.svg", PictureSettings(table=False))
+    assert {"2.00", "1.2346"} <= set(texts(tmp_path / "a.svg"))
+
+
 def test_panels_axis_and_table_are_those_that_are_asked_for(make_run, rows, tmp_path: Path) -> None:
     draw([read_run(make_run("a", rows), "a")], tmp_path / "a.svg",
          PictureSettings("tokens", ["validation-bleu"], 1, table=False))
