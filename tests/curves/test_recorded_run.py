@@ -97,6 +97,8 @@ def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(mak
     found, others = read_named_runs([f"{tmp_path}/runs/b", f"{tmp_path}/runs/*"])
     assert [run.name for run in found] == ["b", "a"] and others == [f"{tmp_path}/runs/data"]
     assert [run.name for run in read_named_runs([f"base={tmp_path}/runs/b", f"{tmp_path}/runs/a"])[0]] == ["base", "a"]
+    for texts in ([f"{tmp_path}/runs/*", f"base={tmp_path}/runs/a"], [f"base={tmp_path}/runs/a", f"{tmp_path}/runs/*"]):
+        assert [run.name for run in read_named_runs(texts)[0]] == ["base", "b"]
 
 
 @pytest.mark.parametrize(("texts", "message"), [

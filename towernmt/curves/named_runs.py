@@ -11,7 +11,7 @@ from towernmt.curves.recorded_run import RecordedRun, is_run, read_run
 
 
 def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]:
-    """The runs in the order given, each once, and each under a name of its own.
+    """The runs in the order given, each once, and each under a name of its own: the first that it is given.
 
     A name that is not given is the end of the path, as much of it as tells the runs apart. Of directories that a
     pattern (this program's, or the shell's) takes in, those without a run are left out.
@@ -26,7 +26,7 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
     places: dict[Path, str] = {}
     for text in texts:
         for name, path in _expanded(text):
-            places.setdefault(path, name)
+            places[path] = places.get(path) or name
     others = [str(path) for path in places if not is_run(path)]
     found = {path: name for path, name in places.items() if is_run(path)}
     if not found:
