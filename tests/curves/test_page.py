@@ -56,6 +56,11 @@ def test_a_long_curve_tells_how_many_figures_each_of_its_points_is(make_run) -> 
     assert data["window"] == 301 <= int(window.get("max", 301))
 
 
+def test_the_page_says_the_odd_number_of_figures_that_a_mean_takes(make_run, rows) -> None:
+    page = Elements(html_page([read_run(make_run("a", rows), "a")], "updates", 2))
+    assert json.loads(page.texts("script")[0])["window"] == 3
+
+
 def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
     settings = {"model": {"size": EVIL}}
     runs = [read_run(make_run("a", rows, settings), EVIL), read_run(make_run("b", rows), "b")]

@@ -33,6 +33,7 @@ said.moved = lines()[0].getAttribute("d") !== before;
 said.raw = document.querySelectorAll("path.raw").length;
 at("window").value = 3; at("window").dispatchEvent(new Event("input"));
 said.smoothed = document.querySelectorAll("path.raw").length;
+at("window").value = 4; at("window").dispatchEvent(new Event("change")); said.window = at("window").value;
 at("legend").children[1].click();
 said.without = lines().length;
 at("legend").children[1].click();
@@ -66,6 +67,7 @@ def test_a_reader_changes_the_axis_the_means_and_the_runs(make_run, rows, tmp_pa
     assert said["lines"] == 2 and said["dashes"][0] == "" and said["dashes"][1]
     assert said["over"] == "training loss, nats a target token over minutes" and said["moved"]
     assert (said["raw"], said["smoothed"], said["without"], said["best"]) == (0, 4, 1, 2)
+    assert said["window"] == "5"
     assert "<b>one" in said["tip"] and "20" in said["tip"] and said["scripts"] == 3
 
 

@@ -24,7 +24,7 @@ def texts(path: Path) -> list[str]:
 def test_the_svg_has_panels_runs_figures_settings_and_notes(make_run, rows, tmp_path: Path) -> None:
     runs = [read_run(make_run("a", rows, {"model": {"size": 192}}), "a_$x^2$"),
             read_run(make_run("b", rows[:5], {"model": {"size": 256}}), "b"), read_run(make_run("none"), "none")]
-    draw(runs, tmp_path / "one.svg", PictureSettings(window=3))
+    draw(runs, tmp_path / "one.svg", PictureSettings(window=2))
     found = texts(tmp_path / "one.svg")
     assert {"training loss, nats a target token", "BLEU of validation", "loss of validation, nats a target token",
             "learning rate", "target tokens a second of training", "updates", "a_$x^2$", "b", "none", "best BLEU",

@@ -18,7 +18,7 @@ from typing import Any
 from towernmt.curves.differences import differences, without_differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, Panel, panels, thinned, thinning, usual_window
+from towernmt.curves.panels import AXES, Panel, odd_window, panels, thinned, thinning, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
 from towernmt.predict.text_io import write_lines
@@ -44,11 +44,12 @@ def html_page(runs: Sequence[RecordedRun], axis: str = "updates", window: int = 
     Args:
         runs: in the order of their styles.
         axis: what it begins with, one of `AXES`.
-        window: logged figures in a running mean at first; 0 for as many as suit the longest run.
+        window: logged figures in a running mean at first, of an even number one more; 0 for as many as suit the longest
+            run.
     """
     parts = {"title": TITLE, "summary": escape(_summary(runs)), "notes": "".join(_notes(runs)),
              "figures": _figures(runs), "differences": _differences(runs),
-             "data": _embedded(page_data(runs, axis, window or usual_window(runs))),
+             "data": _embedded(page_data(runs, axis, odd_window(window or usual_window(runs)))),
              "style": _asset("towernmt.predict.evaluation", "page.css") + _asset("towernmt.curves", "curves.css"),
              "script": _asset("towernmt.curves", "curves.js")}
     return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], _asset("towernmt.curves", "curves.html"))

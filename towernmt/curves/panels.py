@@ -117,7 +117,12 @@ def thinning(count: int, most: int) -> int:
 def usual_window(runs: Sequence[RecordedRun]) -> int:
     """How many logged figures a running mean takes, if nobody says: a fortieth of those of the longest run."""
     longest = max((len(run.values("learning_rate") or run.values("loss")) for run in runs), default=0)
-    return max(1, 2 * (longest // _POINTS_A_WINDOW // 2) + 1)
+    return odd_window(longest // _POINTS_A_WINDOW)
+
+
+def odd_window(window: int) -> int:
+    """The figures that a running mean takes: of an even number one more, so that there are as many on both sides."""
+    return 2 * (window // 2) + 1
 
 
 def running_means(values: Sequence[float], window: int) -> list[float]:

@@ -14,7 +14,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.curves.final_figures import short_number
 from towernmt.curves.notes import notes_on
 from towernmt.curves.outcome import score_text
-from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, end_of, panels, running_means, usual_window
+from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, end_of, odd_window, panels, running_means, usual_window
 from towernmt.curves.picture_table import TEXT_SIZE, PictureTable
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, DASHES, style_of
@@ -43,7 +43,8 @@ class PictureSettings:
     Attributes:
         axis: one of `AXES`.
         kinds: of panels, of `panels.KINDS`.
-        window: logged figures in a running mean; 1 for none; 0 for as many as suit the longest run.
+        window: logged figures in a running mean; 1 for none; of an even number one more; 0 for as many
+            as suit the longest run.
         table: whether the runs' figures, and the settings that differ, stand below.
     """
 
@@ -96,7 +97,7 @@ def _figure(runs: Sequence[RecordedRun], chosen: Sequence[Panel], settings: Pict
 
     columns = 1 if len(chosen) == 1 else 3 if len(chosen) > 6 else 2
     rows = math.ceil(len(chosen) / columns)
-    window = settings.window or usual_window(runs)
+    window = odd_window(settings.window or usual_window(runs))
     notes = [line for note in [*_on_lines(chosen, window), *notes_on(runs)] for line in textwrap.wrap(note, _WRAP)]
     table = PictureTable(runs, WIDTH - 0.5) if settings.table else None
     below = (table.height if table else 0.0) + _LINE * len(notes) + 0.25

@@ -160,6 +160,9 @@ at("legend").append(...data.runs.map((run, i) => button(true, node => {
        svg("path", {class: `s${run.color}`, d: "M0 5L36 5", "stroke-dasharray": data.dashes[run.dash]})), run.name)));
 at("window").value = data.window;
 at("window").addEventListener("input", drawAll);
+at("window").addEventListener("change", event => {      // an even number takes one more: as many on both sides
+  event.target.value = 2 * Math.floor(Math.max(1, Number(event.target.value) || 1) / 2) + 1;
+});
 at("controls").addEventListener("submit", event => event.preventDefault());
 at("panels").append(...figures);
 drawAll();
