@@ -61,6 +61,13 @@ def test_the_page_says_the_odd_number_of_figures_that_a_mean_takes(make_run, row
     assert json.loads(page.texts("script")[0])["window"] == 3
 
 
+def test_the_page_has_every_kind_of_panel_that_there_are_figures_of(make_run) -> None:
+    rows = [{"validation_loss": 1.0, "validation_perplexity": 2.7, "global_step": 1}]
+    page = Elements(html_page([read_run(make_run("a", rows), "a")]))
+    assert [panel["title"] for panel in json.loads(page.texts("script")[0])["panels"]] == [
+        "loss of validation, nats a target token", "perplexity of validation"]
+
+
 def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
     settings = {"model": {"size": EVIL}}
     runs = [read_run(make_run("a", rows, settings), EVIL), read_run(make_run("b", rows), "b")]

@@ -18,7 +18,7 @@ from typing import Any
 from towernmt.curves.differences import differences, without_differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, Panel, odd_window, panels, thinned, thinning, usual_window
+from towernmt.curves.panels import AXES, KINDS, Panel, odd_window, panels, thinned, thinning, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
 from towernmt.predict.text_io import write_lines
@@ -56,9 +56,9 @@ def html_page(runs: Sequence[RecordedRun], axis: str = "updates", window: int = 
 
 
 def page_data(runs: Sequence[RecordedRun], axis: str, window: int) -> dict[str, Any]:
-    """What the page's script draws: of each panel the curve of each run, with its place on every axis."""
+    """What the page's script draws: of each panel of which a run has something the curve of each run, with its place on every axis."""
     drawn = []
-    for panel in panels(runs):
+    for panel in panels(runs, KINDS):
         curves = [_curve(panel, run) for run in runs]
         drawn.append({"title": panel.title, "mode": panel.mode, "smooth": panel.smooth, "curves": curves,
                       "fromZero": "loss" not in panel.title})
