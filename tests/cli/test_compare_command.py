@@ -35,7 +35,7 @@ def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
     assert ["best", "BLEU", "by", "3k", "target", "tokens", "3.00", "6.00"] in table
     assert ["model.size", "1", "2"] in table and ["made_from.data", "da", "db"] in table
     assert not any(line[:1] == ["model.same"] for line in table)
-    assert table[-1][:7] == "The runs were validated on different sentences,".split()
+    assert table[-1][:7] == "Their data differ, and not all runs".split()
 
 
 def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:

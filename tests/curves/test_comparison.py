@@ -12,7 +12,7 @@ from towernmt.curves.recorded_run import RecordedRun
 
 
 def run_of(name: str, scores: dict[int, float], metric: str = "bleu") -> RecordedRun:
-    rows: list[dict[str, Any]] = [{f"validation_{metric}": score, "global_step": step} for step, score in scores.items()]
+    rows: list[Any] = [{f"validation_{metric}": score, "global_step": step} for step, score in scores.items()]
     return RecordedRun(name, Path(name), rows, {"validation.metric": metric}, [])
 
 

@@ -141,8 +141,8 @@ def test_runs_are_called_the_same_only_where_all_record_their_settings() -> None
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({}, []), ({"made_from.validation": "w"}, ["different sentences"]),
-    ({"validation.sentences": 5}, ["different sentences"]), ({"search.beam_size": 9}, ["searches"]),
+    ({}, []), ({"made_from.validation": "w"}, ["validation sets differ in text, name or number"]),
+    ({"validation.sentences": 5}, ["validation.sentences differ"]), ({"search.beam_size": 9}, ["searches"]),
     ({"made_from.vocabulary": "q"}, ["vocabularies"])])
 def test_scores_that_cannot_be_compared_are_told(change, words) -> None:
     settings = {"made_from.validation": "v", "made_from.data": "d", "made_from.vocabulary": "p", "search.beam_size": 4,
@@ -162,7 +162,7 @@ def test_what_a_run_of_another_version_does_not_record_is_no_difference() -> Non
 def test_runs_that_do_not_record_their_validation_text_go_by_their_data() -> None:
     old, new = {"made_from.data": "d"}, {"made_from.data": "d", "made_from.validation": "v"}
     assert comparability([run_of([], old), run_of([], new)]) == []
-    assert "different sentences" in comparability([run_of([], {"made_from.data": "e"}), run_of([], new)])[0]
+    assert "Their data differ" in comparability([run_of([], {"made_from.data": "e"}), run_of([], new)])[0]
 
 
 def test_the_pages_colours_are_those_of_the_pictures() -> None:

@@ -10,6 +10,7 @@ from towernmt.checkpoint.provenance import MADE_FROM, MADE_WITH
 from towernmt.curves.recorded_run import RecordedRun
 
 NOT_RECORDED = "–"
+_VALIDATION, _DATA, _SENTENCES = f"{MADE_FROM}.validation", f"{MADE_FROM}.data", "validation.sentences"
 _PLACES = (f"{MADE_FROM}.data_path",)
 """Where something lies says nothing of what it is."""
 
@@ -74,12 +75,18 @@ def shown(value: Any) -> str:
 
 
 def comparability(runs: Sequence[RecordedRun]) -> list[str]:
-    """Sentences on scores that cannot be compared, since they are not of the same sentences or searches."""
+    """Sentences on scores that cannot be compared, or may not be: they are of other sentences, searches or tokens."""
     found = []
     told = [run for run in runs if run.settings]
-    texts = {_validated_on(run, told) for run in told}
-    if len(texts) > 1:
-        found.append("The runs were validated on different sentences, so their scores are not of the same text.")
+    if _differs(_SENTENCES, told):
+        found.append(f"Their {_SENTENCES} differ, so their scores may be of different sentences.")
+    if all(_VALIDATION in run.settings for run in told):
+        if _differs(_VALIDATION, told):
+            found.append("Their validation sets differ in text, name or number, so their scores may be of different "
+                         "sentences.")
+    elif _differs(_DATA, told):
+        found.append("Their data differ, and not all runs record their validation sets, so their scores may be of "
+                     "different sentences.")
     if any(_differs(key, told) for run in told for key in run.settings if key.startswith("search.")):
         found.append("Their searches differ (search.*), and so may the scores of equal models.")
     if _differs(f"{MADE_FROM}.vocabulary", told):
@@ -90,10 +97,3 @@ def comparability(runs: Sequence[RecordedRun]) -> list[str]:
 def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
     """Whether those of the runs that record it differ in it; another version need not record all that one does."""
     return len({shown(run.settings[key]) for run in runs if key in run.settings}) > 1
-
-
-def _validated_on(run: RecordedRun, others: Sequence[RecordedRun]) -> tuple[str, str]:
-    """What tells one validation text from another: that of the data, where a run does not record that of the text."""
-    keys = [f"{MADE_FROM}.validation", f"{MADE_FROM}.data"]
-    key = next((key for key in keys if all(key in other.settings for other in others)), "")
-    return str(run.settings.get(key)), shown(run.settings.get("validation.sentences"))

@@ -56,7 +56,7 @@ def html_page(runs: Sequence[RecordedRun], axis: str = "updates", window: int = 
 
 
 def page_data(runs: Sequence[RecordedRun], axis: str, window: int) -> dict[str, Any]:
-    """What the page's script draws: of each panel of which a run has something the curve of each run, with its place on every axis."""
+    """What the page's script draws: of each kind that there is, the curves, with their places on every axis."""
     drawn = []
     for panel in panels(runs, KINDS):
         curves = [_curve(panel, run) for run in runs]

@@ -14,7 +14,17 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.curves.final_figures import short_number
 from towernmt.curves.notes import notes_on
 from towernmt.curves.outcome import score_text
-from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, end_of, odd_window, panels, running_means, usual_window
+from towernmt.curves.panels import (
+    AXES,
+    DEFAULT_KINDS,
+    Curve,
+    Panel,
+    end_of,
+    odd_window,
+    panels,
+    running_means,
+    usual_window,
+)
 from towernmt.curves.picture_table import TEXT_SIZE, PictureTable
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, DASHES, style_of
@@ -171,6 +181,6 @@ def _mark_best(axes: Any, panel: Panel, curve: Curve, color: str, tell: bool) ->
               markeredgewidth=1.6, linestyle="none", clip_on=False, zorder=5)
     if tell:
         above = panel.mode == "max"
-        axes.annotate(score_text(panel.scalars[0], place[1]), place, xytext=(0, -9 if above else 9), color=color, size=8.5,
-                      textcoords="offset points", ha="right", va="top" if above else "bottom", zorder=6,
+        axes.annotate(score_text(panel.scalars[0], place[1]), place, xytext=(0, -9 if above else 9), color=color,
+                      size=8.5, textcoords="offset points", ha="right", va="top" if above else "bottom", zorder=6,
                       bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75})
