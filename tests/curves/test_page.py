@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
-from towernmt.curves.page import html_page
+from towernmt.curves.named_runs import read_named_runs
+from towernmt.curves.page import html_page, write_page
 from towernmt.curves.recorded_run import read_run
 
 EVIL = "</script><script>alert(1)</script> <!-- <img src=x onerror=alert(2)> &amp; \"'"
@@ -79,6 +82,15 @@ def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
               if attribute in ("src", "href", "srcset", "data")]
     assert linked == [] and not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|//[a-z]+\.", text.replace(
         "http://www.w3.org/2000/svg", ""))
+
+
+def test_a_name_that_is_not_utf8_can_be_written(make_run, rows, tmp_path: Path) -> None:
+    broken = os.fsdecode(b"a\xff\n")
+    runs, _ = read_named_runs([str(make_run(broken, rows, {"init": {"checkpoint": broken}})),
+                               f"b={make_run('b', rows, {'init': {'checkpoint': 'b'}})}"])
+    write_page(runs, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert runs[0].name == "a\ufffd " and "<td>a\ufffd </td>" in text and f"{tmp_path}/a\ufffd , " in text
 
 
 def test_where_nothing_differs_the_page_says_why(make_run, rows) -> None:

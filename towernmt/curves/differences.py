@@ -8,6 +8,7 @@ from typing import Any
 
 from towernmt.checkpoint.provenance import MADE_FROM, MADE_WITH
 from towernmt.curves.recorded_run import RecordedRun
+from towernmt.dataflow.text.cleaning import one_line
 
 NOT_RECORDED = "–"
 _VALIDATION, _DATA, _SENTENCES = f"{MADE_FROM}.validation", f"{MADE_FROM}.data", "validation.sentences"
@@ -71,7 +72,7 @@ def shown(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(shown, value)) or "none"
-    return str(value)
+    return one_line(str(value))
 
 
 def comparability(runs: Sequence[RecordedRun]) -> list[str]:

@@ -33,11 +33,12 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
         raise SettingsError(f"{', '.join(others)}: no run here (settings.yaml is missing); pass the --logdir of a "
                             "`towernmt train`, or several.")
     short = dict(zip(found, short_names(list(found)), strict=True))
-    names = [name or short[path] for path, name in found.items()]
+    runs = [read_run(path, name or short[path]) for path, name in found.items()]
+    names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"{name}: two runs have that name; give one of them another, as NAME=RUN.")
-    return [read_run(path, name) for path, name in zip(found, names, strict=True)], others
+    return runs, others
 
 
 def _expanded(text: str) -> list[tuple[str, Path]]:

@@ -21,6 +21,7 @@ from towernmt.curves.notes import notes_on
 from towernmt.curves.panels import AXES, KINDS, Panel, odd_window, panels, thinned, thinning, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
+from towernmt.dataflow.text.cleaning import one_line
 from towernmt.predict.text_io import write_lines
 
 TITLE = "Training curves"
@@ -89,7 +90,7 @@ def _asset(package: str, name: str) -> str:
 
 
 def _summary(runs: Sequence[RecordedRun]) -> str:
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(str(run.path) for run in runs)}"
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(one_line(str(run.path)) for run in runs)}"
 
 
 def _notes(runs: Sequence[RecordedRun]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from towernmt.checkpoint.former_settings import FORMER
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.files.directory_lock import is_written
 from towernmt.curves.totals import add_totals
+from towernmt.dataflow.text.cleaning import one_line
 
 STATS = "stats.jsonl"
 Row = dict[str, float]
@@ -64,7 +65,7 @@ def read_run(path: str | Path, name: str) -> RecordedRun:
 
     Args:
         path: its directory.
-        name: what it is to be called.
+        name: what it is to be called; signs that no text can hold, as a path may have, become U+FFFD.
     Raises:
         SettingsError: `settings.yaml` is damaged.
     """
@@ -82,7 +83,7 @@ def read_run(path: str | Path, name: str) -> RecordedRun:
         notes.append(f"the last line of {STATS} is unfinished, and left out")
     notes += add_totals(rows)
     settings = run.saved_settings() if run.exists() else {}
-    return RecordedRun(name, run.path, rows, FORMER.as_recorded(settings), notes)
+    return RecordedRun(one_line(name), run.path, rows, FORMER.as_recorded(settings), notes)
 
 
 def read_rows(text: str) -> tuple[list[Row], int, bool]:
