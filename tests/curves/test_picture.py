@@ -11,6 +11,7 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.curves.picture import PictureSettings, draw
+from towernmt.curves.picture_table import TEXT_SIZE, text_width
 from towernmt.curves.recorded_run import read_run
 from towernmt.curves.styles import COLORS
 
@@ -66,6 +67,51 @@ def test_a_png_is_as_wide_as_ever(make_run, rows, tmp_path: Path) -> None:
     draw([read_run(make_run("a", rows), "a")], tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
     assert content[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">I", content[16:20])[0] == 1430
+
+
+def font_with(characters: str, family: str, path: Path) -> Path:
+    """A font file in which each of the characters is a filled square."""
+    builder = pytest.importorskip("fontTools.fontBuilder").FontBuilder(1000, isTTF=True)
+    from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+    pen = TTGlyphPen(None)
+    pen.moveTo((0, 0))
+    for place in ((0, 900), (1000, 900), (1000, 0)):
+        pen.lineTo(place)
+    pen.closePath()
+    names = [".notdef", *(f"uni{ord(one):04X}" for one in characters)]
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(dict(zip(map(ord, characters), names[1:], strict=True)))
+    builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (1000, 0)))
+    builder.setupHorizontalHeader(ascent=900, descent=-100)
+    builder.setupNameTable({"familyName": family, "styleName": "Regular"})
+    builder.setupOS2(usWeightClass=400)
+    builder.setupPost()
+    builder.save(path)
+    return path
+
+
+def test_names_of_any_script_have_a_font_that_has_it_or_one_warning(make_run, rows, tmp_path, caplog, recwarn) -> None:
+    from matplotlib.font_manager import fontManager
+
+    runs = [read_run(make_run("a", rows), "\U0001340d\U0001340e")]       # hieroglyphs, which few machines have
+    draw(runs, tmp_path / "boxes.png")
+    assert ["\U0001340d \U0001340e" in record.getMessage() for record in caplog.records] == [True]
+    draw(runs, tmp_path / "text.svg")
+    caplog.clear()
+    known = list(fontManager.ttflist)
+    try:
+        fontManager.addfont(font_with(runs[0].name, "Squares", tmp_path / "squares.ttf"))
+        draw(runs, tmp_path / "squares.png")
+    finally:
+        fontManager.ttflist = known
+    assert (tmp_path / "squares.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()
+    assert not caplog.records and not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+def test_wide_signs_have_room_in_the_table() -> None:
+    assert [text_width("言語処理") > 0.8 * 4 * TEXT_SIZE / 72, text_width("言") == text_width("M")] == [True, True]
 
 
 def test_what_cannot_be_drawn_is_said(make_run, rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

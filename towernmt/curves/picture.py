@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.curves.differences import differences
 from towernmt.curves.final_figures import short_number
 from towernmt.curves.notes import notes_on
 from towernmt.curves.outcome import score_text
@@ -28,6 +29,7 @@ from towernmt.curves.panels import (
 from towernmt.curves.picture_table import TEXT_SIZE, PictureTable
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, DASHES, style_of
+from towernmt.predict.alignment.fonts import families_of_picture, without_font_warnings
 from towernmt.predict.output_file import output_file
 
 SUFFIXES = (".png", ".svg")
@@ -78,13 +80,20 @@ def draw(runs: Sequence[RecordedRun], path: str | Path, settings: PictureSetting
         raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn; wait "
                         "for the first line of figures of the training.")
     vector = Path(path).suffix.lower() == ".svg"
-    with matplotlib.rc_context(LOOK):
+    look = LOOK if vector else {**LOOK, "font.family": families_of_picture(_foreign_text(runs, chosen), path)}
+    with matplotlib.rc_context(look), without_font_warnings():
         figure = _figure(runs, chosen, settings)
         content = io.BytesIO()
         figure.savefig(content, format="svg" if vector else "png", dpi=130,
                        metadata={"Date": None, "Creator": None} if vector else None)
     with output_file(path) as file:
         file.write(content.getvalue())
+
+
+def _foreign_text(runs: Sequence[RecordedRun], chosen: Sequence[Panel]) -> str:
+    """What is written into a picture in any script: names of runs and of validation sets, and settings."""
+    return "".join([*(run.name for run in runs), *(panel.title for panel in chosen),
+                    *(value for one in differences(runs) for value in one.values)])
 
 
 def import_matplotlib() -> Any:
