@@ -35,7 +35,7 @@ def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
     assert ["best", "BLEU", "by", "3k", "target", "tokens", "3.00", "6.00"] in table
     assert ["model.size", "1", "2"] in table and ["made_from.data", "da", "db"] in table
     assert not any(line[:1] == ["model.same"] for line in table)
-    assert table[-1][:7] == "The runs were validated on different sentences,".split()
+    assert table[-1][:7] == "Their data differ, and not all runs".split()
 
 
 def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:
@@ -48,27 +48,28 @@ def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:
     assert found["runs"][1]["notes"] == ["nothing is recorded yet"] and found["best_so_far"] == []
 
 
-def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation(capsys, monkeypatch) -> None:
+def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_their_names(capsys, monkeypatch) -> None:
     lines = [f"the {one} {two} sleeps here" for one in ("red", "old", "big") for two in ("dog", "cat", "cow", "hen")]
     Path("src").write_text("".join(f"{line}\n" for line in lines))
     asked = []
 
     def make_translator(args, **_):
         asked.append((args.model, args.checkpoint, args.beam_size))
-        made = lines if args.model == ["b"] else [line.replace("sleeps", "slept") for line in lines]
+        made = lines if args.model == ["lr=0.2"] else [line.replace("sleeps", "slept") for line in lines]
         return SimpleNamespace(checkpoint="c", translate_stream=lambda *_, **__: (
             [SimpleNamespace(text=line)] for line in made))
 
     monkeypatch.setattr("towernmt.cli.translation.evaluate.make_translator", make_translator)
+    Path("b").rename("lr=0.2")
     more = ["--source", "src", "--reference", "src", "--checkpoint", "last", "--beam", "7", "--metrics", "bleu",
             "--bootstrap-samples", "50", "--randomization-trials", "100"]
-    assert main(["compare", "a", "new=b", *more]) == 0
+    assert main(["compare", "a", "new=lr=0.2", *more]) == 0
     out = capsys.readouterr().out
-    assert asked == [(["a"], ["last"], 7), (["b"], ["last"], 7)]
+    assert asked == [(["a"], ["last"], 7), (["lr=0.2"], ["last"], 7)]
     assert "12 sentences; ± is the 95 % confidence interval; p against a" in out and "100.00 ± 0.00" in out
     assert "best BLEU" in out
-    assert main(["compare", "a", "b", "--json", *more]) == 0
-    assert [one["name"] for one in json.loads(capsys.readouterr().out)["evaluation"]["systems"]] == ["a", "b"]
+    assert main(["compare", "a", "lr=0.2", "--json", *more]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["evaluation"]["systems"]] == ["a", "lr=0.2"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from towernmt.curves.page import html_page
@@ -31,6 +33,7 @@ said.moved = lines()[0].getAttribute("d") !== before;
 said.raw = document.querySelectorAll("path.raw").length;
 at("window").value = 3; at("window").dispatchEvent(new Event("input"));
 said.smoothed = document.querySelectorAll("path.raw").length;
+at("window").value = 4; at("window").dispatchEvent(new Event("change")); said.window = at("window").value;
 at("legend").children[1].click();
 said.without = lines().length;
 at("legend").children[1].click();
@@ -45,18 +48,35 @@ document.body.replaceChildren(JSON.stringify(said));
 """
 
 
+def said_by(page: str, actions: str, place: Path) -> Any:
+    """What actions leave in the page's body when Chromium has run them."""
+    file = place / "page.html"
+    file.write_text(page.replace("</body>", f"{actions}</body>"), encoding="utf-8")
+    dom = subprocess.run([str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+                          f"--user-data-dir={place}/browser", file.as_uri()],
+                         capture_output=True, text=True, timeout=120, check=True).stdout
+    return json.loads(html.unescape(re.search(r"<body>(.*?)</body>", dom, re.S)[1]))
+
+
 def test_a_reader_changes_the_axis_the_means_and_the_runs(make_run, rows, tmp_path: Path) -> None:
     runs = [read_run(make_run(name, rows), f"<b>{name}") for name in ("one", "two")]
-    page = tmp_path / "page.html"
-    page.write_text(html_page(runs, "updates", 1).replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
-    dom = subprocess.run([str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-                          f"--user-data-dir={tmp_path}/browser", page.as_uri()],
-                         capture_output=True, text=True, timeout=120, check=True).stdout
-    said = json.loads(html.unescape(re.search(r"<body>(.*?)</body>", dom, re.S)[1]))
+    said = said_by(html_page(runs, "updates", 1), ACTIONS, tmp_path)
     assert said["figures"] == ["training loss, nats a target token", "BLEU of validation",
                                "loss of validation, nats a target token", "learning rate",
                                "target tokens a second of training"]
     assert said["lines"] == 2 and said["dashes"][0] == "" and said["dashes"][1]
     assert said["over"] == "training loss, nats a target token over minutes" and said["moved"]
     assert (said["raw"], said["smoothed"], said["without"], said["best"]) == (0, 4, 1, 2)
+    assert said["window"] == "5"
     assert "<b>one" in said["tip"] and "20" in said["tip"] and said["scripts"] == 3
+
+
+def test_means_are_over_as_many_logged_figures_as_the_page_says_in_long_and_in_short_runs(make_run, tmp_path) -> None:
+    figures = np.random.default_rng(1).normal(size=6000)
+    rows = [{"nll": float(value), "global_step": step} for step, value in enumerate(figures, start=1)]
+    runs = [read_run(make_run("long", rows), "long"), read_run(make_run("short", rows[:1500]), "short")]
+    tell = "<script>document.body.replaceChildren(JSON.stringify(curvesOf(data.panels[0]).map(one => one.y)))</script>"
+    long, short = said_by(html_page(runs, "updates", 9), tell, tmp_path)
+    means = np.convolve(figures, np.ones(9) / 9, mode="valid")      # of figure i - 4 to i + 4, at place i - 4
+    assert short[4:-4] == pytest.approx(list(means[:1492]), abs=1e-5)
+    assert long[1:-1] == pytest.approx(list(means[::3]), abs=1e-5)

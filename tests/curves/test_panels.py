@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.curves.differences import Difference, comparability, differences
+from towernmt.curves.differences import Difference, comparability, differences, without_differences
 from towernmt.curves.final_figures import final_figures
 from towernmt.curves.outcome import outcome
 from towernmt.curves.panels import Curve, Panel, panels, running_means, thinned, usual_window
@@ -133,9 +133,16 @@ def test_differences_are_those_of_the_settings_with_what_is_not_recorded_marked(
     assert [one.is_setting for one in found] == [True, False, True]
 
 
+def test_runs_are_called_the_same_only_where_all_record_their_settings() -> None:
+    told, untold = run_of([], {"model.size": 1}), run_of([])
+    assert "are the same" in without_differences([told, told])
+    assert without_differences([told, untold]) == without_differences([untold, untold]) == (
+        "Not all runs record their settings.")
+
+
 @pytest.mark.parametrize(("change", "words"), [
-    ({}, []), ({"made_from.validation": "w"}, ["different sentences"]),
-    ({"validation.sentences": 5}, ["different sentences"]), ({"search.beam_size": 9}, ["searches"]),
+    ({}, []), ({"made_from.validation": "w"}, ["validation sets differ in text, name or number"]),
+    ({"validation.sentences": 5}, ["validation.sentences differ"]), ({"search.beam_size": 9}, ["searches"]),
     ({"made_from.vocabulary": "q"}, ["vocabularies"])])
 def test_scores_that_cannot_be_compared_are_told(change, words) -> None:
     settings = {"made_from.validation": "v", "made_from.data": "d", "made_from.vocabulary": "p", "search.beam_size": 4,
@@ -144,10 +151,18 @@ def test_scores_that_cannot_be_compared_are_told(change, words) -> None:
     assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
 
 
+def test_what_a_run_of_another_version_does_not_record_is_no_difference() -> None:
+    old, new = {"made_from.data": "d", "search.beam_size": 4}, {
+        "made_from.data": "d", "search.beam_size": 4, "search.new": 1, "made_from.vocabulary": "v"}
+    assert comparability([run_of([], old), run_of([], new)]) == []
+    other = {**new, "search.new": 2, "made_from.vocabulary": "w"}
+    assert len(comparability([run_of([], old), run_of([], new), run_of([], other)])) == 2
+
+
 def test_runs_that_do_not_record_their_validation_text_go_by_their_data() -> None:
     old, new = {"made_from.data": "d"}, {"made_from.data": "d", "made_from.validation": "v"}
     assert comparability([run_of([], old), run_of([], new)]) == []
-    assert "different sentences" in comparability([run_of([], {"made_from.data": "e"}), run_of([], new)])[0]
+    assert "Their data differ" in comparability([run_of([], {"made_from.data": "e"}), run_of([], new)])[0]
 
 
 def test_the_pages_colours_are_those_of_the_pictures() -> None:

@@ -82,9 +82,13 @@ def test_a_run_that_is_written_is_still_training(make_run, rows) -> None:
     assert read_run(path, "r").notes == []
 
 
-def test_former_names_of_settings_are_those_of_today(make_run) -> None:
-    run = read_run(make_run("old", settings={"train": {"batch_tokens": 512}}), "r")
-    assert run.settings == {"data.batch_tokens": 512}
+def test_former_names_and_values_of_settings_are_those_of_today(make_run) -> None:
+    run = read_run(make_run("old", settings={
+        "train": {"batch_tokens": 512, "loss_scale_growth_steps": 2000, "least_loss_scale": 8.0},
+        "search": {"stop_early": False}}), "r")
+    assert run.settings == {"data.batch_tokens": 512, "search.stopping": "none", "train.least_loss_scale": 8.0}
+    both = {"train": {"seed": 1}, "data": {"seed": 2}}
+    assert read_run(make_run("both", settings=both), "r").settings == {"train.seed": 1, "data.seed": 2}
 
 
 def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(make_run, tmp_path: Path) -> None:
@@ -93,6 +97,8 @@ def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(mak
     found, others = read_named_runs([f"{tmp_path}/runs/b", f"{tmp_path}/runs/*"])
     assert [run.name for run in found] == ["b", "a"] and others == [f"{tmp_path}/runs/data"]
     assert [run.name for run in read_named_runs([f"base={tmp_path}/runs/b", f"{tmp_path}/runs/a"])[0]] == ["base", "a"]
+    for texts in ([f"{tmp_path}/runs/*", f"base={tmp_path}/runs/a"], [f"base={tmp_path}/runs/a", f"{tmp_path}/runs/*"]):
+        assert [run.name for run in read_named_runs(texts)[0]] == ["base", "b"]
 
 
 @pytest.mark.parametrize(("texts", "message"), [

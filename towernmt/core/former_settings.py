@@ -74,6 +74,20 @@ class FormerSettings:
                                     f"is {removed.value}: {removed.advice}.")
         return result
 
+    def as_recorded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run recorded, under the keys of today: nothing is refused.
+
+        A removed setting stays only with another value than the one that holds now, and a former key where that of
+        today is there, too.
+
+        Args:
+            values: dotted key to value.
+        """
+        kept = {key: value for key, value in values.items()
+                if key not in self.removed or not _same(value, self.removed[key].value)}
+        return {key if (new := self.renamed.get(key, key)) in kept else new: self._of_today(key, value)
+                for key, value in kept.items()}
+
     def _of_today(self, key: str, value: Any) -> Any:
         """What a renamed key's value is called now."""
         for today, meaning in zip(self.switches.get(key, ()), (True, False), strict=False):

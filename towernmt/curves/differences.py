@@ -8,8 +8,10 @@ from typing import Any
 
 from towernmt.checkpoint.provenance import MADE_FROM, MADE_WITH
 from towernmt.curves.recorded_run import RecordedRun
+from towernmt.dataflow.text.cleaning import one_line
 
 NOT_RECORDED = "–"
+_VALIDATION, _DATA, _SENTENCES = f"{MADE_FROM}.validation", f"{MADE_FROM}.data", "validation.sentences"
 _PLACES = (f"{MADE_FROM}.data_path",)
 """Where something lies says nothing of what it is."""
 
@@ -45,6 +47,15 @@ def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
     return found
 
 
+def without_differences(runs: Sequence[RecordedRun]) -> str:
+    """A sentence for what stands in place of the differences where none are found."""
+    if len(runs) == 1:
+        return "There is one run, so nothing differs."
+    if not all(run.settings for run in runs):
+        return "Not all runs record their settings."
+    return "Settings, data and versions are the same, as far as they are recorded."
+
+
 class _Missing:
     """Stands for what a run does not record."""
 
@@ -61,28 +72,29 @@ def shown(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(shown, value)) or "none"
-    return str(value)
+    return one_line(str(value))
 
 
 def comparability(runs: Sequence[RecordedRun]) -> list[str]:
-    """Sentences on scores that cannot be compared, since they are not of the same sentences or searches."""
+    """Sentences on scores that cannot be compared, or may not be: they are of other sentences, searches or tokens."""
     found = []
     told = [run for run in runs if run.settings]
-    texts = {_validated_on(run, told) for run in told}
-    if len(texts) > 1:
-        found.append("The runs were validated on different sentences, so their scores are not of the same text.")
-    searches = {tuple(sorted((key, shown(value)) for key, value in run.settings.items() if key.startswith("search.")))
-                for run in told}
-    if len(searches) > 1:
+    if _differs(_SENTENCES, told):
+        found.append(f"Their {_SENTENCES} differ, so their scores may be of different sentences.")
+    if all(_VALIDATION in run.settings for run in told):
+        if _differs(_VALIDATION, told):
+            found.append("Their validation sets differ in text, name or number, so their scores may be of different "
+                         "sentences.")
+    elif _differs(_DATA, told):
+        found.append("Their data differ, and not all runs record their validation sets, so their scores may be of "
+                     "different sentences.")
+    if any(_differs(key, told) for run in told for key in run.settings if key.startswith("search.")):
         found.append("Their searches differ (search.*), and so may the scores of equal models.")
-    vocabularies = {run.settings.get(f"{MADE_FROM}.vocabulary") for run in told}
-    if len(vocabularies) > 1:
+    if _differs(f"{MADE_FROM}.vocabulary", told):
         found.append("Their vocabularies differ: losses, perplexities and speeds are of different tokens.")
     return found
 
 
-def _validated_on(run: RecordedRun, others: Sequence[RecordedRun]) -> tuple[str, str]:
-    """What tells one validation text from another: that of the data, where a run does not record that of the text."""
-    keys = [f"{MADE_FROM}.validation", f"{MADE_FROM}.data"]
-    key = next((key for key in keys if all(key in other.settings for other in others)), "")
-    return str(run.settings.get(key)), shown(run.settings.get("validation.sentences"))
+def _differs(key: str, runs: Sequence[RecordedRun]) -> bool:
+    """Whether those of the runs that record it differ in it; another version need not record all that one does."""
+    return len({shown(run.settings[key]) for run in runs if key in run.settings}) > 1

@@ -11,7 +11,7 @@ from towernmt.curves.recorded_run import RecordedRun, is_run, read_run
 
 
 def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]:
-    """The runs in the order given, each once, and each under a name of its own.
+    """The runs in the order given, each once, and each under a name of its own: the first that it is given.
 
     A name that is not given is the end of the path, as much of it as tells the runs apart. Of directories that a
     pattern (this program's, or the shell's) takes in, those without a run are left out.
@@ -26,18 +26,19 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
     places: dict[Path, str] = {}
     for text in texts:
         for name, path in _expanded(text):
-            places.setdefault(path, name)
+            places[path] = places.get(path) or name
     others = [str(path) for path in places if not is_run(path)]
     found = {path: name for path, name in places.items() if is_run(path)}
     if not found:
         raise SettingsError(f"{', '.join(others)}: no run here (settings.yaml is missing); pass the --logdir of a "
                             "`towernmt train`, or several.")
     short = dict(zip(found, short_names(list(found)), strict=True))
-    names = [name or short[path] for path, name in found.items()]
+    runs = [read_run(path, name or short[path]) for path, name in found.items()]
+    names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"{name}: two runs have that name; give one of them another, as NAME=RUN.")
-    return [read_run(path, name) for path, name in zip(found, names, strict=True)], others
+    return runs, others
 
 
 def _expanded(text: str) -> list[tuple[str, Path]]:

@@ -46,8 +46,17 @@ class Outcome:
 
     def text(self, score: float) -> str:
         """A score with the digits of its metric."""
-        name = self.metric.split("/")[0].removeprefix("validation_")
-        return METRICS[name].text(score) if name in METRICS else f"{score:.2f}"
+        return score_text(self.metric, score)
+
+
+def score_text(scalar: str, score: float) -> str:
+    """A score with the digits of its metric.
+
+    Args:
+        scalar: of validation, such as `validation_bleu/talks`.
+    """
+    name = scalar.split("/")[0].removeprefix("validation_")
+    return METRICS[name].text(score) if name in METRICS else f"{score:.2f}"
 
 
 def outcome(run: RecordedRun) -> Outcome:

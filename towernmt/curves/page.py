@@ -15,12 +15,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from towernmt.curves.differences import differences
+from towernmt.curves.differences import differences, without_differences
 from towernmt.curves.final_figures import NOTHING, final_figures
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, panels, thinned, usual_window
+from towernmt.curves.panels import AXES, KINDS, Panel, odd_window, panels, thinned, thinning, usual_window
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import DASHES, style_of
+from towernmt.dataflow.text.cleaning import one_line
 from towernmt.predict.text_io import write_lines
 
 TITLE = "Training curves"
@@ -44,27 +45,34 @@ def html_page(runs: Sequence[RecordedRun], axis: str = "updates", window: int = 
     Args:
         runs: in the order of their styles.
         axis: what it begins with, one of `AXES`.
-        window: logged figures in a running mean at first; 0 for as many as suit the longest run.
+        window: logged figures in a running mean at first, of an even number one more; 0 for as many as suit the longest
+            run.
     """
     parts = {"title": TITLE, "summary": escape(_summary(runs)), "notes": "".join(_notes(runs)),
              "figures": _figures(runs), "differences": _differences(runs),
-             "data": _embedded(page_data(runs, axis, window or usual_window(runs))),
+             "data": _embedded(page_data(runs, axis, odd_window(window or usual_window(runs)))),
              "style": _asset("towernmt.predict.evaluation", "page.css") + _asset("towernmt.curves", "curves.css"),
              "script": _asset("towernmt.curves", "curves.js")}
     return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], _asset("towernmt.curves", "curves.html"))
 
 
 def page_data(runs: Sequence[RecordedRun], axis: str, window: int) -> dict[str, Any]:
-    """What the page's script draws: of each panel the curve of each run, with its place on every axis."""
+    """What the page's script draws: of each kind that there is, the curves, with their places on every axis."""
     drawn = []
-    for panel in panels(runs):
-        curves = [{**{name: _rounded(panel.of(run, name).x) for name in AXES},
-                   "y": _rounded(panel.of(run, "updates").y)} for run in runs]
+    for panel in panels(runs, KINDS):
+        curves = [_curve(panel, run) for run in runs]
         drawn.append({"title": panel.title, "mode": panel.mode, "smooth": panel.smooth, "curves": curves,
                       "fromZero": "loss" not in panel.title})
     return {"axis": axis, "window": window, "axes": {name: label for name, (_, label) in AXES.items()},
             "runs": [{"name": run.name, **style_of(number)._asdict()} for number, run in enumerate(runs)],
             "dashes": [" ".join(f"{1.8 * length:g}" for length in dash) for dash in DASHES], "panels": drawn}
+
+
+def _curve(panel: Panel, run: RecordedRun) -> dict[str, Any]:
+    """A run's curve: places, values, and how many logged figures each value is the mean of."""
+    values = panel.of(run, "updates").y
+    return {**{name: _rounded(panel.of(run, name).x) for name in AXES}, "y": _rounded(values),
+            "each": thinning(len(values), MOST_POINTS)}
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
@@ -82,7 +90,7 @@ def _asset(package: str, name: str) -> str:
 
 
 def _summary(runs: Sequence[RecordedRun]) -> str:
-    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(str(run.path) for run in runs)}"
+    return f"{len(runs)} run{'s' * (len(runs) != 1)}: {', '.join(one_line(str(run.path)) for run in runs)}"
 
 
 def _notes(runs: Sequence[RecordedRun]) -> Iterator[str]:
@@ -100,8 +108,7 @@ def _figures(runs: Sequence[RecordedRun]) -> str:
 def _differences(runs: Sequence[RecordedRun]) -> str:
     found = differences(runs)
     if not found:
-        text = "The settings of the runs are the same." if len(runs) > 1 else "There is one run, so nothing differs."
-        return f"<caption>{text}</caption>"
+        return f"<caption>{without_differences(runs)}</caption>"
     return _table(["setting", *(run.name for run in runs)], [[one.key, *one.values] for one in found])
 
 

@@ -104,15 +104,25 @@ def _of_validation(metric: str, scalars: set[str]) -> list[Panel]:
 
 def thinned(values: Sequence[float], most: int) -> list[float]:
     """As many values as are wanted at most: the means of so many neighbours that it suffices."""
-    size = -(-len(values) // most)
-    groups = [values[i:i + size] for i in range(0, len(values), max(size, 1))]
+    size = thinning(len(values), most)
+    groups = [values[i:i + size] for i in range(0, len(values), size)]
     return [sum(group) / len(group) for group in groups] if size > 1 else list(values)
+
+
+def thinning(count: int, most: int) -> int:
+    """How many neighbours `thinned` makes one value of; 1 where all stay."""
+    return max(1, -(-count // most))
 
 
 def usual_window(runs: Sequence[RecordedRun]) -> int:
     """How many logged figures a running mean takes, if nobody says: a fortieth of those of the longest run."""
     longest = max((len(run.values("learning_rate") or run.values("loss")) for run in runs), default=0)
-    return max(1, 2 * (longest // _POINTS_A_WINDOW // 2) + 1)
+    return odd_window(longest // _POINTS_A_WINDOW)
+
+
+def odd_window(window: int) -> int:
+    """The figures that a running mean takes: of an even number one more, so that there are as many on both sides."""
+    return 2 * (window // 2) + 1
 
 
 def running_means(values: Sequence[float], window: int) -> list[float]:

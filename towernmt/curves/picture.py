@@ -11,12 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.curves.differences import differences
 from towernmt.curves.final_figures import short_number
 from towernmt.curves.notes import notes_on
-from towernmt.curves.panels import AXES, DEFAULT_KINDS, Curve, Panel, end_of, panels, running_means, usual_window
+from towernmt.curves.outcome import score_text
+from towernmt.curves.panels import (
+    AXES,
+    DEFAULT_KINDS,
+    Curve,
+    Panel,
+    end_of,
+    odd_window,
+    panels,
+    running_means,
+    usual_window,
+)
 from towernmt.curves.picture_table import TEXT_SIZE, PictureTable
 from towernmt.curves.recorded_run import RecordedRun
 from towernmt.curves.styles import COLORS, DASHES, style_of
+from towernmt.predict.alignment.fonts import families_of_picture, without_font_warnings
 from towernmt.predict.output_file import output_file
 
 SUFFIXES = (".png", ".svg")
@@ -42,7 +55,8 @@ class PictureSettings:
     Attributes:
         axis: one of `AXES`.
         kinds: of panels, of `panels.KINDS`.
-        window: logged figures in a running mean; 1 for none; 0 for as many as suit the longest run.
+        window: logged figures in a running mean; 1 for none; of an even number one more; 0 for as many
+            as suit the longest run.
         table: whether the runs' figures, and the settings that differ, stand below.
     """
 
@@ -66,13 +80,20 @@ def draw(runs: Sequence[RecordedRun], path: str | Path, settings: PictureSetting
         raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn; wait "
                         "for the first line of figures of the training.")
     vector = Path(path).suffix.lower() == ".svg"
-    with matplotlib.rc_context(LOOK):
+    look = LOOK if vector else {**LOOK, "font.family": families_of_picture(_foreign_text(runs, chosen), path)}
+    with matplotlib.rc_context(look), without_font_warnings():
         figure = _figure(runs, chosen, settings)
         content = io.BytesIO()
         figure.savefig(content, format="svg" if vector else "png", dpi=130,
                        metadata={"Date": None, "Creator": None} if vector else None)
     with output_file(path) as file:
         file.write(content.getvalue())
+
+
+def _foreign_text(runs: Sequence[RecordedRun], chosen: Sequence[Panel]) -> str:
+    """What is written into a picture in any script: names of runs and of validation sets, and settings."""
+    return "".join([*(run.name for run in runs), *(panel.title for panel in chosen),
+                    *(value for one in differences(runs) for value in one.values)])
 
 
 def import_matplotlib() -> Any:
@@ -95,7 +116,7 @@ def _figure(runs: Sequence[RecordedRun], chosen: Sequence[Panel], settings: Pict
 
     columns = 1 if len(chosen) == 1 else 3 if len(chosen) > 6 else 2
     rows = math.ceil(len(chosen) / columns)
-    window = settings.window or usual_window(runs)
+    window = odd_window(settings.window or usual_window(runs))
     notes = [line for note in [*_on_lines(chosen, window), *notes_on(runs)] for line in textwrap.wrap(note, _WRAP)]
     table = PictureTable(runs, WIDTH - 0.5) if settings.table else None
     below = (table.height if table else 0.0) + _LINE * len(notes) + 0.25
@@ -169,6 +190,6 @@ def _mark_best(axes: Any, panel: Panel, curve: Curve, color: str, tell: bool) ->
               markeredgewidth=1.6, linestyle="none", clip_on=False, zorder=5)
     if tell:
         above = panel.mode == "max"
-        axes.annotate(f"{place[1]:.2f}", place, xytext=(0, -9 if above else 9), color=color, size=8.5,
-                      textcoords="offset points", ha="right", va="top" if above else "bottom", zorder=6,
+        axes.annotate(score_text(panel.scalars[0], place[1]), place, xytext=(0, -9 if above else 9), color=color,
+                      size=8.5, textcoords="offset points", ha="right", va="top" if above else "bottom", zorder=6,
                       bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75})

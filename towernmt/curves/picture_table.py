@@ -5,6 +5,7 @@ It is the legend, too: so each name stands once, and ten runs have room.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +32,7 @@ class _Column:
 
     @property
     def width(self) -> float:
-        return max(_width(text) for text in (self.group, self.head, *self.cells))
+        return max(text_width(text) for text in (self.group, self.head, *self.cells))
 
 
 class PictureTable:
@@ -98,10 +99,11 @@ def _shortened(text: str) -> str:
 
 
 @cache
-def _width(text: str) -> float:
-    """Inches that a text in bold takes."""
+def text_width(text: str) -> float:
+    """Inches that a text in bold takes; a wide sign (Chinese, Japanese, Korean) is as wide as an M, in any font."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
+    text = "".join("M" if unicodedata.east_asian_width(sign) in "WF" else sign for sign in text)
     font = FontProperties(family="sans-serif", size=TEXT_SIZE, weight="bold")
     return float(TextPath((0, 0), text, prop=font).get_extents().width) / 72 if text.strip() else 0.0

@@ -13,6 +13,7 @@ from towernmt.checkpoint.former_settings import FORMER
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.files.directory_lock import is_written
 from towernmt.curves.totals import add_totals
+from towernmt.dataflow.text.cleaning import one_line
 
 STATS = "stats.jsonl"
 Row = dict[str, float]
@@ -28,7 +29,7 @@ class RecordedRun:
         path: its directory.
         rows: the scalars, by rising step, each step once; with `target_tokens_trained` and `minutes_trained` wherever
             these are known, or follow from the speeds.
-        settings: what `settings.yaml` holds, by dotted name (of today); empty if the run has no such file.
+        settings: what `settings.yaml` holds, by dotted name, as it is called today; empty if the run has no such file.
         notes: sentences that a reader of its curves should know.
     """
 
@@ -64,7 +65,7 @@ def read_run(path: str | Path, name: str) -> RecordedRun:
 
     Args:
         path: its directory.
-        name: what it is to be called.
+        name: what it is to be called; signs that no text can hold, as a path may have, become U+FFFD.
     Raises:
         SettingsError: `settings.yaml` is damaged.
     """
@@ -82,8 +83,7 @@ def read_run(path: str | Path, name: str) -> RecordedRun:
         notes.append(f"the last line of {STATS} is unfinished, and left out")
     notes += add_totals(rows)
     settings = run.saved_settings() if run.exists() else {}
-    return RecordedRun(name, run.path, rows, {FORMER.renamed.get(key, key): value for key, value in settings.items()},
-                       notes)
+    return RecordedRun(one_line(name), run.path, rows, FORMER.as_recorded(settings), notes)
 
 
 def read_rows(text: str) -> tuple[list[Row], int, bool]:

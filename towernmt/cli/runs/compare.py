@@ -9,6 +9,7 @@ from typing import Any
 
 from towernmt.cli.translation.ensemble_options import add_trust_option
 from towernmt.cli.translation.evaluate import add_test_arguments, evaluated
+from towernmt.cli.translation.systems import SystemArgument
 from towernmt.cli.translation.translate import add_translation_arguments
 from towernmt.core.errors import SettingsError
 
@@ -40,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
     runs, others = read_named_runs(args.runs)
     if others:
         print(f"No run in {', '.join(others)}.", file=sys.stderr)
-    args.system = [f"{run.name}={run.path}" for run in runs]
-    scores = evaluated(args) if args.source else None
+    systems = [SystemArgument(run.name, str(run.path)) for run in runs]
+    scores = evaluated(args, systems) if args.source else None
     sizes = [parameters(run.path) for run in runs]
     if args.json:
         found: dict[str, Any] = as_json(runs, sizes)

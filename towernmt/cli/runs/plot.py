@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--panels", nargs="+", choices=KINDS, default=list(DEFAULT_KINDS), metavar="NAME",
                         help=f"of a picture: {', '.join(KINDS)} (default: all but validation-perplexity)")
     parser.add_argument("--smooth", type=int, default=0, metavar="N",
-                        help="running means of training loss and speed over N logged figures; 1 for none (default: a "
-                             "fortieth of those of the longest run)")
+                        help="running means of training loss and speed over N logged figures, of an even N one more; "
+                             "1 for none (default: a fortieth of those of the longest run)")
     parser.add_argument("--no-table", action="store_true", help="leave out the table below a picture")
 
 

@@ -101,16 +101,19 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print; returns the exit status."""
-    found = evaluated(args)
+    found = evaluated(args, parse_systems(args.system))
     print(found if isinstance(found, str) else json.dumps(found))
     return 0
 
 
-def evaluated(args: argparse.Namespace) -> str | dict[str, Any]:
-    """Evaluate, and write the page that is asked for; gives what is to be printed: with --json an object, else text."""
-    settings = _settings(args)
+def evaluated(args: argparse.Namespace, arguments: Sequence[SystemArgument]) -> str | dict[str, Any]:
+    """Evaluate, and write the page that is asked for; gives what is to be printed: with --json an object, else text.
+
+    Args:
+        arguments: the systems that are compared; none: what `args` name besides is scored alone.
+    """
+    settings = _settings(args, several=bool(arguments))
     make_metrics(settings.metrics)      # what is missing is told before anything is translated
-    arguments = parse_systems(args.system)
     _check(args, arguments)
     frequencies = _frequencies(args)
     references = [read_text(file) for file in args.reference]
@@ -123,7 +126,7 @@ def evaluated(args: argparse.Namespace) -> str | dict[str, Any]:
     report = Report(systems, references, source, settings, *frequencies)
     if args.html:
         write_lines(args.html, [html_page(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
-    if args.system:
+    if arguments:
         return ({**as_json(report), **_terms_as_json(systems, terms)} if args.json
                 else "\n\n".join([score_table(report), *_more(args, report, terms)]))
     found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
@@ -132,8 +135,8 @@ def evaluated(args: argparse.Namespace) -> str | dict[str, Any]:
     return "\n\n".join([_readable(found), *_more(args, report, terms)])
 
 
-def _settings(args: argparse.Namespace) -> ReportSettings:
-    default = METRICS if args.system else ("bleu", "chrf")
+def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
+    default = METRICS if several else ("bleu", "chrf")
     return ReportSettings(
         metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language),
         significance=SignificanceSettings(args.bootstrap_samples, args.randomization_trials, args.significance_seed),
@@ -142,16 +145,16 @@ def _settings(args: argparse.Namespace) -> ReportSettings:
 
 
 def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
-    if args.system and (args.model or args.hypothesis_file or args.hypothesis):
+    if systems and (args.model or args.hypothesis_file or args.hypothesis):
         raise SettingsError("--system names all that is compared, runs and files: leave out --model, --hypothesis-file "
                             "and --hypothesis.")
     if args.hypothesis_file and (args.model or args.hypothesis):
         raise SettingsError("--hypothesis-file scores translations that are there already: "
                             "leave out --model and --hypothesis.")
-    if not args.system and not args.hypothesis_file and not (args.model and args.source):
+    if not systems and not args.hypothesis_file and not (args.model and args.source):
         raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score translations "
                             "that are there already, or several --system to compare.")
-    if args.system and len(args.checkpoint or []) > 1:
+    if systems and len(args.checkpoint or []) > 1:
         raise SettingsError("--checkpoint holds for all systems: give it once, or name the checkpoints' directories, "
                             "as --system last=runs/de-en/checkpoints/step-4000.")
     for system in systems:
@@ -192,7 +195,7 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
 
     if source is not None:
         check_lines(args.source, source)
-    if args.system:
+    if arguments:
         return read_systems(arguments, args, check_lines, translate)
     if args.hypothesis_file:
         return read_systems([SystemArgument(args.hypothesis_file, args.hypothesis_file)], args, check_lines, translate)

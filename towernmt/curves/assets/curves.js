@@ -36,9 +36,13 @@ function ticks(low, high, count) {
   return found;
 }
 
+// The values to take on each side for a mean over `window` logged figures, where each value is the mean of `each` of them.
+function halfOf(window, each) {
+  return Math.round(Math.max(0, window / each - 1) / 2);
+}
+
 // The mean of each value and its neighbours; near the ends of as many on both sides as there are.
-function runningMeans(values, window) {
-  const half = Math.floor(window / 2);
+function runningMeans(values, half) {
   return values.map((_, i) => {
     const reach = Math.min(half, i, values.length - 1 - i), near = values.slice(i - reach, i + reach + 1);
     return near.reduce((sum, one) => sum + one, 0) / near.length;
@@ -53,7 +57,8 @@ function bestOf(values, mode) {
 // The curves of a panel that are shown: run, places, values as drawn, values as logged.
 function curvesOf(panel) {
   const window = panel.smooth ? Math.max(1, Number(at("window").value) || 1) : 1;
-  return panel.curves.map((curve, run) => ({run, x: curve[axis], raw: curve.y, y: runningMeans(curve.y, window), window}))
+  return panel.curves.map((curve, run) => ({run, x: curve[axis], raw: curve.y, window,
+                                            y: runningMeans(curve.y, halfOf(window, curve.each))}))
     .filter(curve => shown[curve.run] && curve.x.length === curve.y.length && curve.x.length);
 }
 
@@ -155,6 +160,9 @@ at("legend").append(...data.runs.map((run, i) => button(true, node => {
        svg("path", {class: `s${run.color}`, d: "M0 5L36 5", "stroke-dasharray": data.dashes[run.dash]})), run.name)));
 at("window").value = data.window;
 at("window").addEventListener("input", drawAll);
+at("window").addEventListener("change", event => {      // an even number takes one more: as many on both sides
+  event.target.value = 2 * Math.floor(Math.max(1, Number(event.target.value) || 1) / 2) + 1;
+});
 at("controls").addEventListener("submit", event => event.preventDefault());
 at("panels").append(...figures);
 drawAll();

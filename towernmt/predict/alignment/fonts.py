@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 FIRST = "DejaVu Sans"
 """Matplotlib brings it: Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
 _LAST_RESORT = "Last Resort High-Efficiency"
 """It has a box for every character."""
+
+
+def families_of_picture(text: str, path: str | Path) -> list[str]:
+    """Font families for a picture with this text; one warning tells the characters that will be boxes in a PNG."""
+    families, missing = families_for(text)
+    if missing and Path(path).suffix.lower() == ".png":
+        log.warning("%s: no font on this machine has the characters %s; they are drawn as boxes. Install a font that "
+                    "has them, such as one of the Noto family, or draw an .svg, for which the browser finds fonts.",
+                    path, " ".join(missing[:10]) + (" ..." if len(missing) > 10 else ""))
+    return families
+
+
+@contextmanager
+def without_font_warnings() -> Iterator[None]:
+    """Keep Matplotlib from telling each sign, and each weight, that a font lacks: `families_of_picture` has told."""
+    matplotlib_log = logging.getLogger("matplotlib.font_manager")
+    matplotlib_log.addFilter(_is_not_of_search)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            yield
+    finally:
+        matplotlib_log.removeFilter(_is_not_of_search)
+
+
+def _is_not_of_search(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("findfont:")
 
 
 def families_for(text: str) -> tuple[list[str], list[str]]:

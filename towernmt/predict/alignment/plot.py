@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
-from towernmt.predict.alignment.fonts import families_for
+from towernmt.predict.alignment.fonts import families_of_picture, without_font_warnings
 
 log = logging.getLogger(__name__)
 
@@ -115,16 +114,11 @@ def draw(picture: Picture, path: str | Path) -> None:
     """
     matplotlib = _matplotlib()
     rows, columns = [_label(name) for name in picture.rows], [_label(name) for name in picture.columns]
-    families, missing = families_for("".join([*rows, *columns]))
-    if missing and Path(path).suffix.lower() == ".png":
-        log.warning("%s: no font on this machine has the characters %s; they are drawn as boxes. Install a font that "
-                    "has them, such as one of the Noto family, or draw an .svg, for which the browser finds fonts.",
-                    path, " ".join(missing[:10]) + (" ..." if len(missing) > 10 else ""))
+    families = families_of_picture("".join([*rows, *columns]), path)
     with matplotlib.rc_context({"font.family": families, "svg.fonttype": "none", "svg.hashsalt": "towernmt",
-                                "text.parse_math": False}), warnings.catch_warnings():
+                                "text.parse_math": False}), without_font_warnings():
         figure = _figure(picture.weights, rows, columns)
         try:
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # it is said above, once a picture
             # No date in the file: the same picture is the same file. What does not fit widens it.
             figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12,
                            metadata={"Date": None} if Path(path).suffix.lower() == ".svg" else None)
