@@ -87,6 +87,15 @@ def test_a_line_of_a_mark_that_was_not_finished_does_not_count(tmp_path: Path) -
     whole = {"mark": 1.0, "minute": 1.0, "updates": 1, "target_tokens": 2, "checkpoint": "a"}
     (tmp_path / "marks.jsonl").write_text(json.dumps(whole) + '\n{"mark": 2.0, "min')
     assert read_marks(tmp_path) == [whole]
+    training = Training(tmp_path, minutes=2.0)
+    assert not training.update(0) and training.update(60)
+    assert [mark["mark"] for mark in read_marks(tmp_path)] == [1.0, 2.0]
+
+
+def test_a_line_that_is_no_mark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "marks.jsonl").write_text('{"mark": 1.0, "min{"mark": 2.0}\n')
+    with pytest.raises(ValueError, match=r"marks.jsonl, line 1: this is no result; remove the line"):
+        read_marks(tmp_path)
 
 
 @pytest.fixture(scope="module")
