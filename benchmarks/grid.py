@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from json_lines import append_record, read_records
 
-from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 
 AVERAGED = 5
 
@@ -139,8 +140,8 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
              for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
     result = {"name": trial.name, "settings": [*common, *trial.settings],
               **{f"{name}_{metric}": found[name][metric] for name in found for metric in ("bleu", "chrf")}}
-    with _WRITING, (work / "results.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+    with _WRITING:
+        append_record(work / "results.jsonl", result)
 
 
 def towernmt(*arguments: str, cpu: str) -> str:
@@ -157,9 +158,15 @@ def towernmt(*arguments: str, cpu: str) -> str:
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The results in a file, by the names of the trials."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {result["name"]: result for result in map(json.loads, lines)}
+    """The results in a file, by the names of the trials. A last line that a killed process left unfinished is left out.
+
+    Raises:
+        DataError: another line is no result.
+    """
+    try:
+        return {result["name"]: result for result in read_records(path)}
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def table(trials: Sequence[Trial], results: Mapping[str, Mapping[str, Any]]) -> str:

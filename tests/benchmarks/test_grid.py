@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import grid
@@ -46,6 +47,21 @@ def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
     assert "| b | model.residual_dropout=0.3 | 10.13 | 9.50 | 11.00 |" in capsys.readouterr().out
     grid.main([str(file), "--work", str(tmp_path)])
     assert len(commands) == 2 * 5
+
+
+def test_a_result_that_was_written_by_half_is_made_again(tmp_path, commands):
+    file, results = tmp_path / "trials.yaml", tmp_path / "results.jsonl"
+    file.write_text(TRIALS)
+    grid.main([str(file), "--work", str(tmp_path)])
+    whole = grid.read_results(results)
+    results.write_text(results.read_text()[:-20])
+    assert list(grid.read_results(results)) == ["a"]
+    shutil.rmtree(tmp_path / "runs" / "b" / "averages")
+    grid.main([str(file), "--work", str(tmp_path)])
+    assert grid.read_results(results) == whole
+    results.write_text("name: a\n")
+    with pytest.raises(SystemExit, match=r"results.jsonl, line 1: this is no result; remove the line"):
+        grid.main([str(file), "--work", str(tmp_path)])
 
 
 @pytest.mark.parametrize("text", ["", "trials: [{name: a}]", "{}", "trials: [{name: a, data: d, source: s, reference: "
