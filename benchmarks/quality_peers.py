@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quality_clock import read_marks
+from quality_text import read_lines
 
 from towernmt import __version__
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
@@ -348,11 +349,6 @@ class OpenNMTTF(Marked):
             self._run([str(HERE / self.driver[0]), "average", checkpoints, *self._main(
                 "average_checkpoints", "--output_dir", str(folder), "--max_count", str(self.AVERAGED))], "average.log")
         return str(folder)
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file that a program wrote."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def peer_environment(threads: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ import quality
 from quality_clock import Clock, next_mark, read_marks
 from quality_peers import Fairseq, Mark, Marked, OpenNMTTF, Peer, Plan, generated, run_program
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
-from quality_text import Texts, pieced, shared_vocabulary, unpieced, write_pieces
+from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
@@ -127,6 +127,19 @@ def test_all_peers_get_the_same_pieces_and_dictionary(vocabulary: SentencePieceV
 def test_a_missing_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="train.de is not there"):
         Texts(tmp_path, ["de", "en"])
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_text_counts_whole_though_its_last_line_has_no_end(
+        vocabulary: SentencePieceVocabulary, tmp_path: Path, end: str) -> None:
+    for part in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            (tmp_path / f"{part}.{language}").write_text(f"a door\n\nsmall{end}")
+    texts = Texts(tmp_path, ["de", "en"])
+    write_pieces(texts, vocabulary, tmp_path / "pieces", valid=3, threads=1)
+    for source in (texts.path("test", "src"), tmp_path / "pieces" / "test.src"):
+        assert len(read_lines(source)) == 3
+    assert read_lines(tmp_path / "pieces" / "test.src") == pieced(["a door", "", "small"], vocabulary)
 
 
 def test_vocabularies_of_two_sides_are_refused() -> None:
