@@ -14,7 +14,8 @@ trials.yaml, for example:
 What neither `common` nor `settings` set is chosen, as by `towernmt train`; with updates as the limit the outcome does
 not depend on what else the machine does. Each trial is a run in WORK/runs. WORK/results.jsonl gets a line for each:
 BLEU and chrF of the last checkpoint, of the best by validation, and of the mean of the last five. What is there is not
-done again; a trial that was stopped goes on from its last checkpoint. At the end the table is printed.
+done again; a trial that was stopped goes on from its last checkpoint, and one that was changed needs another name. At
+the end the table is printed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from json_lines import append_record, read_records
 
-from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 
 AVERAGED = 5
 
@@ -63,12 +65,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     try:
         trials, common = read_trials(options.trials)
-        results = options.work / "results.jsonl"
-        run_trials([trial for trial in trials if trial.name not in read_results(results)], common, options.work,
+        file = options.work / "results.jsonl"
+        done = read_results(file)
+        check_same(trials, common, done)
+        run_trials([trial for trial in trials if trial.name not in done], common, options.work,
                    options.cpus.split(","))
+        print(table(trials, read_results(file)))
     except TowerNMTError as error:
         raise SystemExit(str(error)) from error
-    print(table(trials, read_results(results)))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,6 +100,30 @@ def read_trials(path: Path) -> tuple[list[Trial], list[str]]:
     if len(set(names)) < len(names):
         raise SettingsError(f"{path}: two trials have the same name; give each its own.")
     return trials, common
+
+
+def made_from(trial: Trial, common: Sequence[str]) -> dict[str, Any]:
+    """What the scores of a trial depend on, as its result has it."""
+    return {"data": trial.data, "source": trial.source, "reference": trial.reference, "tokenize": trial.tokenize,
+            "settings": [*common, *trial.settings]}
+
+
+def check_same(trials: Sequence[Trial], common: Sequence[str], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a trial that was changed since its result was made. What a result does not tell is not compared.
+
+    Raises:
+        SettingsError: one was.
+    """
+    for trial in trials:
+        then, now = results.get(trial.name, {}), made_from(trial, common)
+        if changed := [key for key in now if key in then and then[key] != now[key]]:
+            was, is_now = (", ".join(f"{key} {_written(one[key])}" for key in changed) for one in (then, now))
+            raise SettingsError(f"The trial {trial.name} was made with {was}, and is now to have {is_now}: give it "
+                                "another name.")
+
+
+def _written(value: str | Sequence[str]) -> str:
+    return (value if isinstance(value, str) else " ".join(value)) or "(none)"
 
 
 def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus: Sequence[str]) -> None:
@@ -137,10 +165,10 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
     test += ["--tokenize", trial.tokenize] if trial.tokenize else []
     found = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
              for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
-    result = {"name": trial.name, "settings": [*common, *trial.settings],
+    result = {"name": trial.name, **made_from(trial, common),
               **{f"{name}_{metric}": found[name][metric] for name in found for metric in ("bleu", "chrf")}}
-    with _WRITING, (work / "results.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+    with _WRITING:
+        append_record(work / "results.jsonl", result)
 
 
 def towernmt(*arguments: str, cpu: str) -> str:
@@ -157,9 +185,15 @@ def towernmt(*arguments: str, cpu: str) -> str:
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The results in a file, by the names of the trials."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {result["name"]: result for result in map(json.loads, lines)}
+    """The results in a file, by the names of the trials. A last line that a killed process left unfinished is left out.
+
+    Raises:
+        DataError: another line is no result.
+    """
+    try:
+        return {result["name"]: result for result in read_records(path)}
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def table(trials: Sequence[Trial], results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -39,9 +39,9 @@ import signal
 import sys
 from pathlib import Path
 
-from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, read_lines, run_program
+from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, run_program
 from quality_results import Result, append_result, draw, read_results, scores
-from quality_text import Texts, shared_vocabulary, unpieced, write_pieces
+from quality_text import Texts, read_lines, shared_vocabulary, unpieced, write_pieces
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files.atomic_files import write_text

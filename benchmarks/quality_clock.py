@@ -1,5 +1,5 @@
 """The clock of a peer's training: when a checkpoint is kept, and when training ends. `quality_fairseq.py` and
-`quality_onmttf.py` hold it inside the peer's own program, so this imports nothing but Python's library.
+`quality_onmttf.py` hold it inside the peer's own program, so nothing but Python's library is imported.
 
 What counts is the time between updates. Starting, tracing, the first update of a process and the saving of checkpoints
 do not. So a peer's minutes are never longer than those of towernmt, whose clock runs from before the first update
@@ -8,13 +8,13 @@ through validation and saving.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from json_lines import append_record, read_records
 
 MARKS = "marks.jsonl"
 
@@ -65,8 +65,8 @@ class Clock:
         minute = (self._before + self._seconds() - self._since) / 60
         ends = minute >= self._minutes or self._interrupted
         if minute >= self._due or ends:
-            self._keep({"mark": self._mark(minute), "minute": minute, "updates": updates,
-                        "target_tokens": self._tokens_before + target_tokens, "checkpoint": save()})
+            append_record(self._file, {"mark": self._mark(minute), "minute": minute, "updates": updates,
+                                       "target_tokens": self._tokens_before + target_tokens, "checkpoint": save()})
             self._due = next_mark(minute, self._every)
             self._before, self._since = 60 * minute, self._seconds()
         return ends
@@ -76,12 +76,6 @@ class Clock:
         if minute >= self._minutes:
             return self._minutes
         return round(next_mark(minute, self._every) - self._every, 6) if minute >= self._due else None
-
-    def _keep(self, record: dict[str, Any]) -> None:
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def next_mark(minute: float, every: float) -> float:
@@ -93,12 +87,8 @@ def read_marks(folder: Path) -> list[dict[str, Any]]:
     """The checkpoints that were kept, by rising minutes; `mark` is None where a stop, and no mark, made one.
 
     A last line that a killed process left unfinished does not count.
+
+    Raises:
+        ValueError: another line is none.
     """
-    file = folder / MARKS
-    found = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
+    return read_records(folder / MARKS)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quality_clock import read_marks
+from quality_text import read_lines
 
 from towernmt import __version__
-from towernmt.core.errors import SettingsError, UnfinishedError
+from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.core.files.atomic_files import write_text
 from towernmt.curves.recorded_run import read_run
 
@@ -181,7 +182,7 @@ class Marked(Peer):
                         zip(self.modules, done.stdout.strip().split("\n")[-1].split(), strict=True))
 
     def train(self) -> None:
-        kept = read_marks(self.folder)
+        kept = self._kept()
         if not kept or kept[-1]["minute"] < self.plan.minutes[-1]:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.prepare()
@@ -199,10 +200,21 @@ class Marked(Peer):
         """The arguments of the peer's program of training, from the beginning or a checkpoint on."""
 
     def marks(self) -> list[Mark]:
-        kept = [mark for mark in read_marks(self.folder) if mark["mark"] is not None]
+        kept = [mark for mark in self._kept() if mark["mark"] is not None]
         checkpoints = [mark["checkpoint"] for mark in kept]
         return [Mark(mark["mark"], mark["minute"], mark["updates"], mark["target_tokens"],
                      self.candidates(checkpoints[:number])) for number, mark in enumerate(kept, start=1)]
+
+    def _kept(self) -> list[dict[str, Any]]:
+        """What the clock kept.
+
+        Raises:
+            DataError: its file is broken.
+        """
+        try:
+            return read_marks(self.folder)
+        except ValueError as error:
+            raise DataError(str(error)) from error
 
     @abstractmethod
     def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
@@ -337,11 +349,6 @@ class OpenNMTTF(Marked):
             self._run([str(HERE / self.driver[0]), "average", checkpoints, *self._main(
                 "average_checkpoints", "--output_dir", str(folder), "--max_count", str(self.AVERAGED))], "average.log")
         return str(folder)
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file that a program wrote."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def peer_environment(threads: int) -> dict[str, str]:

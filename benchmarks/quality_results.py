@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from json_lines import append_record, read_records
 
 from towernmt.core.errors import DataError
 from towernmt.curves.picture import LOOK, import_matplotlib, line_style
@@ -65,27 +66,23 @@ def read_results(path: Path) -> list[Result]:
     Raises:
         DataError: another line is no result.
     """
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+    try:
+        records = read_records(path)
+    except ValueError as error:
+        raise DataError(str(error)) from error
     found = []
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, record in enumerate(records, start=1):
         try:
-            found.append(Result(**json.loads(line)))
-        except (ValueError, TypeError) as error:
+            found.append(Result(**record))
+        except TypeError as error:
             raise DataError(f"{path}, line {number}: this is no result; remove the line.") from error
     return found
 
 
 def append_result(path: Path, result: Result) -> None:
     """Add a line, in place of an unfinished last one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        file.seek(0)
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-        file.write((json.dumps({name: round(value, 4) if isinstance(value, float) else value
-                                for name, value in asdict(result).items()}) + "\n").encode())
+    append_record(path, {name: round(value, 4) if isinstance(value, float) else value
+                         for name, value in asdict(result).items()})
 
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> tuple[float, float, str]:

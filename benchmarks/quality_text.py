@@ -40,7 +40,13 @@ class Texts:
 
     def lines(self, part: str, side: str) -> list[str]:
         """Its lines."""
-        return self.path(part, side).read_text(encoding="utf-8").split("\n")[:-1]
+        return read_lines(self.path(part, side))
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file, whether the last one has an end or not."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def shared_vocabulary(data: PreparedData) -> Vocabulary:

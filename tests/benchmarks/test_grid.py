@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import grid
@@ -46,6 +48,50 @@ def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
     assert "| b | model.residual_dropout=0.3 | 10.13 | 9.50 | 11.00 |" in capsys.readouterr().out
     grid.main([str(file), "--work", str(tmp_path)])
     assert len(commands) == 2 * 5
+
+
+def test_a_result_that_was_written_by_half_is_made_again(tmp_path, commands):
+    file, results = tmp_path / "trials.yaml", tmp_path / "results.jsonl"
+    file.write_text(TRIALS)
+    grid.main([str(file), "--work", str(tmp_path)])
+    whole = grid.read_results(results)
+    results.write_text(results.read_text()[:-20])
+    assert list(grid.read_results(results)) == ["a"]
+    shutil.rmtree(tmp_path / "runs" / "b" / "averages")
+    grid.main([str(file), "--work", str(tmp_path)])
+    assert grid.read_results(results) == whole
+    results.write_text("name: a\n")
+    with pytest.raises(SystemExit, match=r"results.jsonl, line 1: this is no result; remove the line"):
+        grid.main([str(file), "--work", str(tmp_path)])
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), [
+    ("dropout=0.3", "dropout=0.2", "b was made with settings train.steps=2 model.residual_dropout=0.3, and is now to "
+     "have settings train.steps=2 model.residual_dropout=0.2: give it another name"),
+    ("[train.steps=2]", "[]", "a was made with settings train.steps=2, and is now to have settings (none): give"),
+    ("{name: b, data: d, source: s", "{name: b, data: e, source: t", "b was made with data d, source s, and is now to "
+     "have data e, source t: give"),
+    ("{name: b, data: d, source: s, reference: r", "{name: b, data: d, source: s, reference: q", "reference r, and"),
+    (", tokenize: char", "", "b was made with tokenize char, and is now to have tokenize (none): give")])
+def test_a_trial_that_was_changed_does_not_keep_its_scores(tmp_path, commands, old, new, reason):
+    file = tmp_path / "trials.yaml"
+    file.write_text(TRIALS)
+    grid.main([str(file), "--work", str(tmp_path)])
+    file.write_text(TRIALS.replace(old, new))
+    with pytest.raises(SystemExit, match=re.escape(reason)):
+        grid.main([str(file), "--work", str(tmp_path)])
+    assert len(commands) == 2 * 5
+
+
+def test_a_result_of_before_counts_by_what_it_tells(tmp_path, commands, capsys):
+    file, results = tmp_path / "trials.yaml", tmp_path / "results.jsonl"
+    file.write_text(TRIALS)
+    scores = {f"{name}_bleu": 20.0 for name in ("last", "best", "mean")}
+    settings = {"a": ["train.steps=2"], "b": ["train.steps=2", "model.residual_dropout=0.3"]}
+    results.write_text("".join(json.dumps({"name": name, "settings": settings[name], **scores}) + "\n"
+                               for name in settings))
+    grid.main([str(file), "--work", str(tmp_path)])
+    assert not commands and "| b | model.residual_dropout=0.3 | 20.00 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "trials: [{name: a}]", "{}", "trials: [{name: a, data: d, source: s, reference: "

@@ -15,7 +15,7 @@ import quality
 from quality_clock import Clock, next_mark, read_marks
 from quality_peers import Fairseq, Mark, Marked, OpenNMTTF, Peer, Plan, generated, run_program
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
-from quality_text import Texts, pieced, shared_vocabulary, unpieced, write_pieces
+from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
@@ -87,6 +87,15 @@ def test_a_line_of_a_mark_that_was_not_finished_does_not_count(tmp_path: Path) -
     whole = {"mark": 1.0, "minute": 1.0, "updates": 1, "target_tokens": 2, "checkpoint": "a"}
     (tmp_path / "marks.jsonl").write_text(json.dumps(whole) + '\n{"mark": 2.0, "min')
     assert read_marks(tmp_path) == [whole]
+    training = Training(tmp_path, minutes=2.0)
+    assert not training.update(0) and training.update(60)
+    assert [mark["mark"] for mark in read_marks(tmp_path)] == [1.0, 2.0]
+
+
+def test_a_line_that_is_no_mark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "marks.jsonl").write_text('{"mark": 1.0, "min{"mark": 2.0}\n')
+    with pytest.raises(ValueError, match=r"marks.jsonl, line 1: this is no result; remove the line"):
+        read_marks(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +127,19 @@ def test_all_peers_get_the_same_pieces_and_dictionary(vocabulary: SentencePieceV
 def test_a_missing_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="train.de is not there"):
         Texts(tmp_path, ["de", "en"])
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_text_counts_whole_though_its_last_line_has_no_end(
+        vocabulary: SentencePieceVocabulary, tmp_path: Path, end: str) -> None:
+    for part in ("train", "valid", "test"):
+        for language in ("de", "en"):
+            (tmp_path / f"{part}.{language}").write_text(f"a door\n\nsmall{end}")
+    texts = Texts(tmp_path, ["de", "en"])
+    write_pieces(texts, vocabulary, tmp_path / "pieces", valid=3, threads=1)
+    for source in (texts.path("test", "src"), tmp_path / "pieces" / "test.src"):
+        assert len(read_lines(source)) == 3
+    assert read_lines(tmp_path / "pieces" / "test.src") == pieced(["a door", "", "small"], vocabulary)
 
 
 def test_vocabularies_of_two_sides_are_refused() -> None:

@@ -10,11 +10,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from towernmt.cli.main import make_parser
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
+from towernmt.dataflow.text.filters.pair_filter import REASON_CODES, PairFilter
 from towernmt.run.settings import Settings, default_settings
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,15 @@ def test_its_graph_is_built_with_gradients(recipe: Path) -> None:
 def test_the_manual_tells_of_each_and_whether_it_was_run(recipe: Path) -> None:
     row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if f"| `{recipe.name}`" in line)
     assert "run here" in row
+
+
+def test_documents_are_prepared_with_short_sentences_behind_long_ones() -> None:
+    prepare = next(command for command in commands((ROOT / "recipes" / "previous-sentence.yaml").read_text())
+                   if command[0] == "prepare")
+    asked = make_parser(["prepare"])[0].parse_args(prepare)
+    kept = PairFilter(asked.max_length, asked.max_length_ratio).reasons(
+        np.array([30, 400, 400, 401]), np.array([2, 1, 400, 401]))
+    assert kept.tolist() == [-1, -1, -1, REASON_CODES["long source"]]
 
 
 @pytest.mark.skipif(shutil.which("awk") is None, reason="there is no awk")

@@ -194,3 +194,18 @@ def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
     broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
     with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: .*no such variable"):
         fit.peak_of_step(broken, data, None, 1, 64 * GIB)
+
+
+def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path, monkeypatch):
+    from towernmt.dataflow.order.sampled_batches import SampledBatches
+    from towernmt.dataflow.order.training_data import open_training_data
+
+    (tmp_path / "text").write_text("".join(f"word{i} and more words {i}\n" for i in range(100)), encoding="utf-8")
+    assert main(["prepare", "--source", str(tmp_path / "text"), "--target", str(tmp_path / "text"), "--vocab-kind",
+                 "bpe", "--vocab-size", "50", "--output", str(tmp_path / "data")]) == 0
+    drawn, draw = [], SampledBatches._draw
+    monkeypatch.setattr(SampledBatches, "_draw", lambda self, *key: drawn.append(key) or draw(self, *key))
+    monkeypatch.setattr(fit, "LOOKED_AT", 2)
+    data = dataclasses.replace(default_settings().data, subword_sampling=True, window=20, batch_tokens=64)
+    fit.largest_batches(dataclasses.replace(default_settings(), data=data), open_training_data(tmp_path / "data"))
+    assert len(drawn) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -161,17 +162,66 @@ def test_the_size_of_an_epoch_is_estimated_from_what_is_drawn(place: Path) -> No
     assert said[2].endswith(f"the 9 windows of {place / 'plain'} have 33 pairs each: set data.window above 40.")
 
 
-def test_the_next_window_is_drawn_before_it_is_needed_and_few_are_kept(place: Path,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = sampled(place, 1)
+def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The windows that will be drawn."""
     drawn: list[tuple[int, int]] = []
     draw = batches._windows.draw
     monkeypatch.setattr(batches._windows, "draw", lambda *key: drawn.append(key) or draw(*key))
-    next(batches.read())
+    return drawn
+
+
+def finished(drawn: list[tuple[int, int]], batches: SampledBatches) -> list[tuple[int, int]]:
+    """The same, when the background has nothing left to do."""
     batches._background.submit(lambda: None).result()
-    assert drawn == [(0, index) for index in batches._block_order(0)[:2]]
+    return drawn
+
+
+def test_the_next_window_is_drawn_before_it_is_needed_and_few_are_kept(place: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = sampled(place, 1)
+    drawn = draws_of(batches, monkeypatch)
+    next(batches.read())
+    assert finished(drawn, batches) == [(0, index) for index in batches._block_order(0)[:2]]
     assert sum(1 for _ in batches.read()) > 9 and len(drawn) == batches.num_blocks == 9
     assert len(batches._plans) == 3
+
+
+def test_a_resumed_run_draws_the_window_of_the_estimate_and_its_own_before_the_next(
+        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = sampled(place)
+    drawn = draws_of(batches, monkeypatch)
+    assert batches.estimated_size.pairs == 300
+    first = batches._block_order(0)[0]
+    assert finished(drawn, batches) == [(0, first)]
+    next(batches.read(Position(1, 3, 1)))
+    assert finished(drawn, batches)[1:] == [(1, index) for index in batches._block_order(1)[3:5]]
+
+
+def test_what_is_counted_is_drawn_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = sampled(place)
+    drawn = draws_of(batches, monkeypatch)
+    batches.batches_per_epoch()
+    assert finished(drawn, batches) == [(0, index) for index in range(9)]
+
+
+def test_readers_beside_each_other_draw_each_window_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch_tokens in (40, 5000):
+        batches = sampled(place, batch_tokens=batch_tokens)
+        drawn = draws_of(batches, monkeypatch)
+        readers = [batches.read(None, reader, 3) for reader in range(3)]
+        read = sum(1 for turn in itertools.zip_longest(*readers) for one in turn if one)
+        assert read == batches.batches_per_epoch() + batches.batches_per_epoch(1)
+        assert sorted(finished(drawn, batches)) == [(epoch, index) for epoch in range(2) for index in range(9)]
+
+
+def test_a_few_batches_for_a_look_draw_no_window_ahead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = make_batches(PreparedData(place / "plain"), settings(), 1, ahead=False)
+    assert isinstance(batches, SampledBatches)
+    drawn = draws_of(batches, monkeypatch)
+    whole = contents(sampled(place, 1).read())
+    assert contents(itertools.islice(batches.read(), 2)) == whole[:2]
+    assert finished(drawn, batches) == [(0, batches._block_order(0)[0])]
+    assert contents(batches.read()) == whole
 
 
 def words_of(ids: list[int], vocabulary: Vocabulary) -> list[int]:

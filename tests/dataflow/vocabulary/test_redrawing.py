@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, l
 from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
 from towernmt.dataflow.vocabulary.subword.redrawer import Redrawer, Redrawn
 from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.subword.unigram_draws import UnigramDraws
 from towernmt.dataflow.vocabulary.words import learn_words
 
 TEXT = """\
@@ -174,6 +175,29 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     for place in range(4):
         assert np.array_equal(first[place], forgetful[place])
     assert len({str(ids) for ids in redrawn(vocabulary, ["Gewissen begabt"] * 200, 0.3)}) > 3  # each place draws anew
+
+
+class Pieces(NamedTuple):
+    """What draws ask of a unigram model."""
+
+    scores: dict[str, float]
+    unknown_score: float
+    longest: int
+
+
+@pytest.mark.parametrize("nodes", [5, 3_000_000, 2 ** 31 - 3])
+def test_a_number_draws_the_same_of_a_word_however_many_were_added_before(nodes: int) -> None:
+    pieces = {"a": -1.0, "b": -1.0, "ab": -1.0}
+    draws = UnigramDraws(cast("PieceModel", Pieces(pieces, -9.0, 2)), 0.0, list(pieces).index)
+    early = draws.add("ab")
+    draws._nodes = nodes  # as after very many words
+    late = draws.add("ab")
+    # Evenly drawn: "ab" below one half, "a" and "b" from there on.
+    uniform = np.array([0.0, 0.5 - 2.0 ** -53, 0.5 - 2.0 ** -32, 0.5, 0.5 + 2.0 ** -33, 1 - 2.0 ** -53])
+    numbers, first = np.repeat([early, late], len(uniform)), np.arange(2 * len(uniform)) * 2
+    ids, counts = draws.draw(numbers, np.repeat(np.tile(uniform, 2), 2), first)
+    assert counts.tolist() == [1, 1, 1, 2, 2, 2] * 2
+    assert ids.tolist() == [2, 2, 2, 0, 1, 0, 1, 0, 1] * 2
 
 
 @pytest.mark.parametrize("name", ["unigram", "bpe", "codes"])

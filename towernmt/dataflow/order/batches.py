@@ -111,6 +111,7 @@ class Batches:
             blocks = self._block_order(epoch)
             for place in range(ordinal, len(blocks)):
                 count = self._count(epoch, blocks[place])
+                self._read_ahead(epoch, blocks[place])
                 if first + skip < count:
                     block, plan = self._plan(epoch, blocks[place])
                     for index in range(first + skip, count, step):
@@ -170,6 +171,9 @@ class Batches:
 
     def _read_block(self, epoch: int, index: int) -> PairBlock:
         return self._data.read_block(index)
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        """A reader is at a block: what takes long to read may be begun behind it. Blocks of files are there at once."""
 
     def _size_of_block(self, epoch: int, index: int) -> EpochSize:
         block, plan = self._plan(epoch, index)

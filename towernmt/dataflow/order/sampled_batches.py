@@ -1,6 +1,6 @@
 """The batches of prepared data whose segmentations are drawn anew in each epoch.
 
-A block is a window here, a part of a shard. The next one is drawn in the background while this one is trained on.
+A block is a window here, a part of a shard. The next one is drawn in the background while this one is read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class SampledBatches(Batches):
         settings: sizes, order and window.
         sampling: how far from the best segmentation.
         epochs, alignments: see `Batches`.
+        ahead: whether the next window is drawn while one is read.
     Raises:
         DataError: the corpus is empty.
         SettingsError: a setting that cannot work, or segmentations cannot be drawn for these data.
@@ -37,12 +38,12 @@ class SampledBatches(Batches):
     planned_pairs = 0
 
     def __init__(self, data: PreparedData, settings: StreamBatchSettings, sampling: Sampling,
-                 epochs: int | None = None, alignments: bool = False) -> None:
+                 epochs: int | None = None, alignments: bool = False, ahead: bool = True) -> None:
         super().__init__(data, settings, epochs, alignments)
         # A sentence is not drawn beyond max_length, which counts EOS.
         self._windows = DrawnWindows(data, sampling, settings.window, settings.seed, settings.max_length - 1)
         self.num_blocks = data.num_blocks * self._windows.per_shard
-        self._pairs = data.pairs
+        self._pairs, self._ahead = data.pairs, ahead
         self._background = BackgroundThread(f"drawing segmentations of {data.directory}")
         self._drawn: dict[tuple[int, int], Future[PairBlock]] = {}
 
@@ -64,11 +65,14 @@ class SampledBatches(Batches):
         return order
 
     def _read_block(self, epoch: int, index: int) -> PairBlock:
-        future = self._drawn.get((epoch, index)) or self._draw(epoch, index)
-        block = future.result()
-        following = self._following(epoch, index)
-        self._drawn = {} if following is None else {following: self._drawn.get(following) or self._draw(*following)}
-        return block
+        future = self._drawn.pop((epoch, index), None) or self._draw(epoch, index)
+        return future.result()
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        following = self._following(epoch, index) if self._ahead else None
+        with self._lock:
+            if following is not None and following not in self._plans and following not in self._drawn:
+                self._drawn = {following: self._draw(*following)}
 
     def _draw(self, epoch: int, index: int) -> Future[PairBlock]:
         return self._background.submit(partial(self._windows.draw, epoch, index))

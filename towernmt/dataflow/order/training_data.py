@@ -76,11 +76,13 @@ def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
 
 
 def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int | None = None,
-                 report: Callable[[str], None] | None = None, alignments: bool = False) -> Batches | StreamBatches:
+                 report: Callable[[str], None] | None = None, alignments: bool = False, ahead: bool = True
+                 ) -> Batches | StreamBatches:
     """The batches of prepared data, or of a stream; `report` takes sentences for the log.
 
     Args:
         alignments: whether the batches have them.
+        ahead: whether the next window of segmentations is drawn while one is read, for prepared data.
     Raises:
         SettingsError: a setting cannot work, or the data have no alignments.
         DataError: there is nothing to make batches of.
@@ -95,14 +97,14 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         if report is not None:
             report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
         return stream
-    batches = _batches_of_blocks(data, settings, epochs, alignments)
+    batches = _batches_of_blocks(data, settings, epochs, alignments, ahead)
     if report is not None and isinstance(data, PreparedData):
         _report_size(data, batches, settings, report)
     return batches
 
 
-def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs: int | None, alignments: bool
-                       ) -> Batches:
+def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs: int | None, alignments: bool,
+                       ahead: bool) -> Batches:
     from towernmt.dataflow.order.batches import Batches
     from towernmt.dataflow.order.sampled_batches import SampledBatches
 
@@ -112,7 +114,7 @@ def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs
     if not isinstance(data, PreparedData):
         raise SettingsError(f"data.subword_sampling=true draws for prepared data and for sources, but {data.directory} "
                             "is neither: leave it false.")
-    return SampledBatches(data, settings, sampling, epochs, alignments)
+    return SampledBatches(data, settings, sampling, epochs, alignments, ahead)
 
 
 def _report_size(data: PreparedData, batches: Batches, settings: StreamBatchSettings, report: Callable[[str], None]

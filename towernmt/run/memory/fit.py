@@ -196,7 +196,7 @@ def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
         DataError: there is none.
     """
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
-    stream = make_batches(data, settings.data, 1, alignments=weight > 0).read()
+    stream = make_batches(data, settings.data, 1, alignments=weight > 0, ahead=False).read()
     batches = [batch for _, batch in itertools.islice(stream, LOOKED_AT)]
     if isinstance(stream, Generator):
         stream.close()
