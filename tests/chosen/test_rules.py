@@ -134,6 +134,13 @@ def test_what_normalizes_behind_its_layers_has_a_lower_rate(preset, rate):
     assert chosen(TATOEBA, preset=preset)["optimizer.learning_rate"] == rate
 
 
+@pytest.mark.parametrize(("preset", "by_steps", "by_minutes"), [("student", 250, 1500), ("tiny", 50, 300)])
+def test_what_normalizes_behind_its_layers_has_a_longer_warm_up(preset, by_steps, by_minutes):
+    at = dataclasses.replace(TATOEBA, rates=None)
+    assert chosen(at, preset=preset, train__steps=1000)["schedule.warmup_steps"] == by_steps
+    assert chosen(at, preset=preset, train__minutes=30)["schedule.warmup_steps"] == by_minutes
+
+
 @pytest.mark.parametrize(("epochs", "dropout"), [(1, 0), (5, 0), (6, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
 def test_dropout_grows_with_the_passes(epochs, dropout):
     found = chosen(TATOEBA, train__epochs=epochs)
