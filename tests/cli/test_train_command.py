@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from towernmt.checkpoint.files import checkpoint_steps
 from towernmt.chosen.circumstances import circumstances_of
 from towernmt.chosen.rules import choose
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.training.train import wants_chosen
+from towernmt.cli.training.train import settings_of, wants_chosen
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.prepared.prepared_data import PreparedData
 from towernmt.run.directory import RunDirectory
@@ -142,6 +143,34 @@ def test_a_resumed_run_has_its_saved_settings_and_those_of_the_command_line_over
     assert checkpoint_steps(logdir / "checkpoints")[-1] == 8
 
 
+def of_preset(logdir: Path, preset: str, **model: object) -> Path:
+    """The settings of a run of a preset, with others of the model's in it."""
+    keys = {f"model.{key}": value for key, value in model.items()}
+    save_yaml(apply_overrides(default_settings("transformer", preset), keys), logdir / "settings.yaml")
+    return logdir
+
+
+def resumed(logdir: Path, *arguments: str) -> Any:
+    """The model's settings with which a command goes on."""
+    return settings_of(make_parser(["train"])[0].parse_args(["train", "--logdir", str(logdir), *arguments])).model
+
+
+def test_the_same_preset_keeps_what_it_does_not_name_as_the_run_has_it(tmp_path):
+    run = of_preset(tmp_path, "mini", residual_dropout=0.25, label_smoothing=0.2, source_vocab_size=77)
+    model = resumed(run, "--preset", "mini")
+    assert (model.residual_dropout, model.label_smoothing, model.source_vocab_size) == (0.25, 0.2, 77)
+    assert model.hidden_size == default_settings("transformer", "mini").model.hidden_size
+    assert resumed(run, "--preset", "mini", "--set", "model.residual_dropout=0.1").residual_dropout == 0.1
+    assert resumed(run, "--preset", "big").residual_dropout == 0.3      # which it names
+    assert resumed(run, "--preset", "tiny").hidden_size == 256          # another size: it will be refused
+
+
+def test_the_same_preset_keeps_the_sizes_that_come_from_the_initial_run(tmp_path):
+    settings = {"init.checkpoint": "runs/other", "model.hidden_size": 16}
+    save_yaml(apply_overrides(default_settings(), settings), tmp_path / "settings.yaml")
+    assert resumed(tmp_path, "--preset", "tiny").hidden_size == 16
+
+
 def test_a_run_is_not_gone_on_with_under_another_size_of_model(train, six_steps, tmp_path):
     shutil.copytree(six_steps, tmp_path / "run")
     before = (tmp_path / "run" / "settings.yaml").read_text()
@@ -238,6 +267,13 @@ def test_a_new_run_has_chosen_defaults_but_for_workers(monkeypatch, tmp_path, ar
 
 def test_a_run_that_goes_on_keeps_its_settings(six_steps):
     options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(six_steps)])
+    assert not wants_chosen(options)
+
+
+def test_a_run_that_was_killed_before_it_could_tell_what_was_chosen_is_a_new_one(tmp_path):
+    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(of_preset(tmp_path, "mini"))])
+    assert wants_chosen(options)
+    (tmp_path / "chosen.yaml").write_text("")
     assert not wants_chosen(options)
 
 

@@ -21,6 +21,13 @@ def test_a_score_that_no_validation_puts_is_refused_with_those_that_there_are() 
         check_plateau(settings("validation_bleu"), [])
 
 
+@pytest.mark.parametrize("metric", ["loss", "nll", "perplexity"])
+def test_a_mean_of_training_is_refused(metric) -> None:
+    with pytest.raises(SettingsError, match=f"{metric} is a mean over some updates of training, .* validation_loss"):
+        check_plateau(settings(metric), ["validation_bleu", "validation_loss"])
+    check_plateau(settings(metric, "constant"), [])
+
+
 def test_what_comes_from_validation_or_from_a_callback_of_ones_own_is_taken() -> None:
     check_plateau(settings("validation_loss/x"), ["validation_bleu", "validation_loss/x"])
     check_plateau(settings("my_score"), [])

@@ -102,8 +102,12 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
         seed=settings.data.seed, name=first.name)
 
 
+MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
+
+
 def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
-    """Refuse a plateau schedule that would wait for a score of validation which never comes.
+    """Refuse a plateau schedule that would wait for a score of validation which never comes, or that watches a mean of
+    training: that depends on where a run was stopped, and so would the rate.
 
     Args:
         settings: of the run.
@@ -112,7 +116,12 @@ def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
         SettingsError: `schedule.metric` is none of them.
     """
     metric = settings.schedule.metric
-    if settings.schedule.name == "plateau" and metric.startswith("validation") and metric not in scores:
+    if settings.schedule.name != "plateau":
+        return
+    if metric in MEANS_OF_TRAINING:
+        raise SettingsError(f"schedule.metric={metric} is a mean over some updates of training, which a stop would "
+                            "cut: take a score of validation, such as validation_loss.")
+    if metric.startswith("validation") and metric not in scores:
         raise SettingsError(f"schedule.metric={metric} is no score of this run's validation, and the learning rate "
                             f"would never fall: take {', '.join(scores)}." if scores else
                             f"schedule.name=plateau watches {metric}, but there is no validation in this run: give "

@@ -87,7 +87,16 @@ def wants_chosen(options: argparse.Namespace) -> bool:
     several = _trains_with_others(options)
     if several and options.defaults == "chosen":
         raise SettingsError("--defaults chosen looks at one machine, and several workers may have more: leave it out.")
-    return options.defaults != "fixed" and not several and _run_of(options) is None
+    run = _run_of(options)
+    return options.defaults != "fixed" and not several and (run is None or _was_killed_before_it_began(run))
+
+
+def _was_killed_before_it_began(run: RunDirectory) -> bool:
+    """Whether settings are all that there is of a run, so that nothing tells what was chosen for it."""
+    from towernmt.checkpoint.files import latest_checkpoint
+    from towernmt.chosen.record import CHOSEN
+
+    return latest_checkpoint(run.checkpoints) is None and not (run.path / CHOSEN).is_file()
 
 
 def _trains_with_others(options: argparse.Namespace) -> bool:
@@ -202,8 +211,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     if run is not None:
         settings = run.settings(options.model)
         if options.preset is not None:
-            preset = default_settings(settings.architecture, options.preset).model
-            settings.model = _keep_vocabulary_sizes(preset, settings.model)
+            settings.model = _with_preset(settings, options.preset)
     else:
         settings = default_settings(options.model or "transformer", options.preset)
     for origin, values in _values_of(options):
@@ -254,14 +262,22 @@ def _run_of(options: argparse.Namespace) -> RunDirectory | None:
     return run if run.exists() else None
 
 
-def _keep_vocabulary_sizes(preset: object, saved: object) -> object:
+def _with_preset(saved: Settings, preset: str) -> Any:
+    """The preset, and what it does not name as the run has it: dropout and the like, and all where it took its sizes
+    from another run. Other sizes are those of the preset, so that a run of another one is refused.
+    """
     import dataclasses
 
-    from towernmt.run.settings import FACTS
+    from towernmt.models import settings_and_presets
+    from towernmt.run.resume import FREE_PARTS
+    from towernmt.run.settings import FACTS, default_settings
 
-    sizes = {f.name: getattr(saved, f.name) for f in dataclasses.fields(saved)  # type: ignore[arg-type]
-             if f"model.{f.name}" in FACTS}
-    return dataclasses.replace(preset, **sizes)  # type: ignore[type-var]
+    sizes = default_settings(saved.architecture, preset).model
+    named = settings_and_presets(saved.architecture)[1][preset]
+    kept = {f.name: getattr(saved.model, f.name) for f in dataclasses.fields(saved.model)
+            if f.name not in named and (f"model.{f.name}" in FACTS or saved.init.checkpoint
+                                        or any(part in f.name for part in FREE_PARTS))}
+    return dataclasses.replace(sizes, **kept)
 
 
 def gpu_numbers(text: str | None) -> list[int] | None:

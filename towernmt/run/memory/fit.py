@@ -22,7 +22,7 @@ from towernmt.dataflow.order.batch import Batch
 from towernmt.dataflow.order.training_data import TrainingData, make_batches
 from towernmt.models import architecture
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import DataSettings, Settings
+from towernmt.run.settings import Settings
 
 LOOKED_AT = 300
 """Batches among which the largest are looked for."""
@@ -43,14 +43,14 @@ def wants_search(settings: Settings, run: RunDirectory) -> bool:
 
 
 def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
-    """The settings with the batch that the run has found for its limit, where they ask for none (are at the default).
+    """The settings with the batch that the run has found for its limit, whatever batch they ask for.
 
-    The command line takes what it does not set from the run; a program may make its settings anew.
+    As when it began: another one would change the order of the pairs, and may take more memory.
     """
     if not settings.data.memory_gb or not run.exists():
         return settings
     found = run.settings_like(settings).data.batch_tokens
-    if settings.data.batch_tokens != DataSettings().batch_tokens or found == settings.data.batch_tokens:
+    if found == settings.data.batch_tokens:
         return settings
     logger.info(f"data.batch_tokens={found}: the run has found it for data.memory_gb={settings.data.memory_gb:g}.")
     return with_batch_tokens(settings, found)
