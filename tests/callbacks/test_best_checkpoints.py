@@ -170,6 +170,34 @@ def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_p
     assert [e["step"] for e in again.best.entries] == [3]
 
 
+@pytest.fixture
+def owing(tmp_path) -> Loop:
+    """A resumed run whose validation of step 3, which it owed, has just been made; its first epoch has not begun."""
+    loop = Loop(tmp_path).run([1.0, 3.0])
+    loop.global_step = 3
+    loop.save_now()
+    again = Loop(tmp_path)
+    again.best._before_train()
+    again.monitors.history.append(("validation_bleu", (3, 2.0)))
+    return again
+
+
+def test_a_score_that_stops_a_resumed_run_before_its_first_epoch_is_kept(owing, tmp_path):
+    owing.best._after_train()
+    assert [e["step"] for e in owing.best.entries] == [2, 3]
+    assert (tmp_path / "best/step-3/model").read_text() == "3"
+    assert (tmp_path / "best/log").read_text().splitlines()[-1] == "step 3 validation_bleu 2.000000"
+
+
+def test_an_error_before_the_first_epoch_leaves_the_best_alone(owing, tmp_path):
+    before = tree(tmp_path)
+    try:
+        raise CheckpointError("the disk is full")
+    except CheckpointError:
+        owing.best._after_train()
+    assert tree(tmp_path) == before
+
+
 ENTRY = {"step": 1, "score": 1.0, "metric": "validation_bleu"}
 
 

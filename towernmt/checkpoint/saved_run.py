@@ -36,6 +36,7 @@ class SavedRun:
 
     ```
     settings.yaml            all settings, and what the run was made from and with
+    rollbacks.json           after a divergence: what the learning rates of the settings are multiplied by
     vocabulary/              source and target vocabularies
     code/                    of a model of one's own: its file and the files near it that it imports, with their SHA-256
     checkpoints/step-N/      the last checkpoints

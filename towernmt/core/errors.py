@@ -29,7 +29,13 @@ class CheckpointError(TowerNMTError):
 
 
 class DivergenceError(TowerNMTError):
-    """Training produced a value that is not finite; the message names the first such tensor."""
+    """Training produced a value that is not finite; the message names the first such tensor.
+
+    Attributes:
+        signal: the number of a signal to stop that came before training ended by this, or None.
+    """
+
+    signal: int | None = None
 
 
 class TowerRuleError(TowerNMTError):

@@ -17,7 +17,7 @@ from towernmt.core.files.atomic_files import naming
 log = logging.getLogger(__name__)
 
 STDIN, STDOUT = "standard input", "standard output"
-_OF_A_RUN = ("settings.yaml", "vocabulary", "checkpoints", "best", "averaged", "code")
+_OF_A_RUN = ("settings.yaml", "rollbacks.json", "vocabulary", "checkpoints", "best", "averaged", "code")
 
 
 def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None | Sequence[str]],

@@ -16,7 +16,7 @@ from towernmt.checkpoint.provenance import fingerprints, versions
 from towernmt.cluster.all_reduce import AllReduce
 from towernmt.cluster.code import code_fingerprint
 from towernmt.cluster.joined import joined_world, refuse_differences
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.graph_state import configure_graph
 from towernmt.core.settings import check_ranges, flatten
 from towernmt.core.terminal.terminal_log import DETAIL
@@ -32,7 +32,7 @@ from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory.fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.resume import check_data, check_resumable, check_vocabularies, finished
-from towernmt.run.rollback import with_rollbacks
+from towernmt.run.rollback import recorded_rollbacks, with_rollbacks
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_model import model_from_settings, settings_as_made, why_lost
 from towernmt.run.settings import Settings, TrainSettings
@@ -121,12 +121,16 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
     else:
         settings = with_found_batch(settings, run)
     towers = 1 if gpus is None and towers is None else towers
-    return with_rollbacks(settings, run, lambda s: _train(s, data, run, gpus, towers, components))
+    return with_rollbacks(settings, run, lambda s: _train(s, settings, data, run, gpus, towers, components))
 
 
-def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
+def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
            towers: int | None, components: Components) -> int:
-    """Train until the end, or until training diverges."""
+    """Train until the end, or until training diverges.
+
+    Args:
+        saved: the settings that the run is saved with; those it is trained with may have a lower rate, after rollbacks.
+    """
     s = settings.train
     trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
                                  trained=TrainedVariables(s.only, s.freeze),
@@ -138,7 +142,7 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
         trainer.model = config.model
         present_world().agree(True)     # by now all have read what the chief writes from here on
         # Only now: settings that cannot work must not be the saved ones of the next start.
-        recorded = settings if components.model is model_from_settings else settings_as_made(settings, config.model)
+        recorded = saved if components.model is model_from_settings else settings_as_made(saved, config.model)
         run.begin(recorded, data)
         if present_world().is_chief:
             set_later_average_aside(run)
@@ -148,7 +152,11 @@ def _train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequ
                     f"{data.directory}", extra=DETAIL)
         if gpus is None and is_slow_on_cpu(s.precision):
             logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
-        launch_train_with_config(config, trainer)
+        try:
+            launch_train_with_config(config, trainer)
+        except DivergenceError as error:
+            error.signal = stop.received
+            raise
     return 128 + stop.received if stop.received else 0
 
 
@@ -161,7 +169,8 @@ def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: in
     """What must be the same in every process, else they would train models that differ."""
     last = latest_checkpoint(run.checkpoints)
     return {**flatten(settings), **fingerprints(data), **versions(), "the code of towernmt": code_fingerprint(),
-            "the number of towers": towers, "the checkpoint": "(none)" if last is None else last.name}
+            "the number of towers": towers, "the checkpoint": "(none)" if last is None else last.name,
+            "the record of rollbacks": recorded_rollbacks(run)}
 
 
 def _settings_to_record(settings: Settings, components: Components) -> Settings:

@@ -61,6 +61,7 @@ class BestCheckpoints(ScoreWatcher):
         self._entries: list[Entry] = []
         self._last: Entry | None = None  # the last evaluation, kept or not
         self._ready = False
+        self._end: EndOfTraining | None = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -85,14 +86,19 @@ class BestCheckpoints(ScoreWatcher):
         self._end = EndOfTraining()
 
     def _before_epoch(self) -> None:
-        if not self._ready:  # the step and the state of a resumed run are settled only now
-            self._reconcile()
-            self._ready = True
+        self._make_ready()  # the step and the state of a resumed run are settled only now
         self.observe()
 
     def _after_train(self) -> None:
-        if self._ready and not self._end.by_error():
+        if self._end is not None and not self._end.by_error():
+            # The validation that a resumed run owed may have stopped it before this callback's first epoch.
+            self._make_ready()
             self.observe()  # the validation at the end, or one that stopped training at once
+
+    def _make_ready(self) -> None:
+        if not self._ready:
+            self._reconcile()
+            self._ready = True
 
     def _on_score(self, step: int, score: float) -> None:
         entry = {"step": step, "score": score, "metric": self.metric}
