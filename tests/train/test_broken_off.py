@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,35 @@ class Broken(PlainBatches):
     def read(self, position: Any = None, start: int = 0, step: int = 1) -> Any:
         yield from super().read(position, start, step)
         raise OSError("the disk is gone")
+
+
+class Unfinished(PlainBatches):
+    """Waits behind its last batch for one that does not come."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.waits, self.released = threading.Event(), threading.Event()
+
+    def read(self, position: Any = None, start: int = 0, step: int = 1) -> Any:
+        yield from super().read(position, start, step)
+        self.waits.set()
+        self.released.wait()
+
+
+class StoppedFeeders(SyncMultiGPUTrainer):
+    """Stops the feeders before batch number `at`, as a signal does in a step that takes long."""
+
+    def __init__(self, update_cycle: int, batches: Unfinished, at: int) -> None:
+        super().__init__(towers=1, update_cycle=update_cycle)
+        self._batches, self._at = batches, at
+
+    def train_batch(self, run: Any) -> None:
+        if self.batch_number == self._at:
+            assert self._batches.waits.wait(60)     # all batches are in the queue
+            self._input.run.request_stop()
+            self._batches.released.set()
+            self._input.stop()
+        run()
 
 
 class Interrupted(SyncMultiGPUTrainer):
@@ -56,10 +86,16 @@ def train(directory: Path, batches: PlainBatches, update_cycle: int, callbacks: 
     model = PlainModel(dropout=0.5)
     trainer = (SyncMultiGPUTrainer(towers=1, update_cycle=update_cycle) if interrupted_at is None else
                Interrupted(update_cycle, model, interrupted_at))
+    train_by(trainer, directory, model, batches, callbacks)
+
+
+def train_by(trainer: SyncMultiGPUTrainer, directory: Path, model: PlainModel, batches: PlainBatches,
+             callbacks: tuple[Callback, ...] = ()) -> None:
     with tf.Graph().as_default():
         launch_train_with_config(TrainConfig(
-            model, GeneralQueueInput(batches), callbacks=[*callbacks, CheckpointSaver(directory, every_steps=0)],
-            monitors=[], update_cycle=update_cycle), trainer)
+            model, GeneralQueueInput(batches, feeders=1),
+            callbacks=[*callbacks, CheckpointSaver(directory, every_steps=0)], monitors=[],
+            update_cycle=trainer.update_cycle), trainer)
 
 
 def saved(directory: Path) -> dict[str, np.ndarray]:
@@ -116,3 +152,9 @@ def test_what_ends_training_before_an_update_is_begun_does_not_keep_the_last_one
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, PlainBatches(6), 1, (Refuse(),))
     assert saved(tmp_path)["global_step"] == 2
+
+
+def test_feeders_that_are_stopped_in_mid_cycle_are_no_end_of_the_data(tmp_path: Path) -> None:
+    batches = Unfinished(5)
+    train_by(StoppedFeeders(3, batches, at=4), tmp_path, PlainModel(dropout=0.5), batches)
+    assert_saved_after_one_update_of_three_batches(tmp_path)

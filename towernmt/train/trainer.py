@@ -272,9 +272,11 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                 self._collected += 1
             self.train_batch(self._make_update)
         except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # TensorFlow's normal ends, and ours
+            exhausted = True
             if isinstance(self._input, GeneralQueueInput):
                 self._input.raise_feeder_error()
-            if self._cycle is not None and self._collected and self.loop.global_step == step:
+                exhausted = self._input.exhausted
+            if self._cycle is not None and self._collected and self.loop.global_step == step and exhausted:
                 self.in_update = True
                 self._cycle.flush(self.sess, self._collected)   # else a callback asked for the end after the update
                 self.loop._global_step += 1
