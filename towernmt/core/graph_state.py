@@ -69,10 +69,12 @@ class Clock:
     """The count of the batches that training towers have seen.
 
     Attributes:
-        now: int64 `[]`.
+        variable: int64 `[]`.
+        now: int64 `[]`, its value before the present run advances it.
         advance: adds one batch.
     """
 
+    variable: Variable
     now: Tensor
     advance: Operation
 

@@ -147,6 +147,12 @@ class GeneralQueueInput(FeedfreeInput):
         calls at an `OutOfRangeError`, so that a broken source is no normal end."""
         self._callback.raise_feeder_error()
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether training has come to the true end of the batches, and not to where the feeders were stopped."""
+        run = self.run
+        return run is not None and run.finished and not run.stopping and self._callback.counts.batches >= run.enqueued
+
     def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
         """Run `op`, which consumes one batch, outside a training step's hooks (update cycles do).
 

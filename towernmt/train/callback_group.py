@@ -12,6 +12,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.hooks.run_hooks import refuse_shared_feeds, separate_runs
 from towernmt.core.world import Decision, World
 from towernmt.train.agreement import ENDINGS, LOST, agree_on, end_by
+from towernmt.train.update_mark import UpdateMark
 
 
 class CallbackGroup(Callbacks):
@@ -45,7 +46,7 @@ class CallbackGroup(Callbacks):
 
     def get_hooks(self) -> list[Any]:
         """The callbacks as hooks of the trainer's session, each for its own runs, behind those of the world."""
-        return [*self._world.run_hooks(), *separate_runs(super().get_hooks())]
+        return [*self._world.run_hooks(), *separate_runs([*super().get_hooks(), UpdateMark(self.trainer)])]
 
     def _before_epoch(self) -> None:
         self._act_together(super()._before_epoch)

@@ -72,6 +72,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         model: whose tower function is trained, where `towernmt.train.train` made it; for a `train_batch` of your own.
         world: the processes that make each update.
         diverged: set by a callback that found values which are not finite: nothing is saved from then on.
+        in_update: whether an update is being made, or was broken off (see `UpdateMark`).
         watch: refuses towers that break the rules of tower functions (see the manual's page of them).
     Raises:
         SettingsError: both or neither of `gpus` and `towers`, a GPU that is not there, a number below 1.
@@ -95,7 +96,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.staging = gpus is not None if staging is None else staging
         self.world, self.reducer = present_world(), reducer or SumOverTowers()
         self.model: Any = None
-        self.diverged = False
+        self.diverged = self.in_update = False
         self.loop = ResumableLoop()
         self.watch = TowerWatch()
         self._skipping = OutOfMemorySkipping(skip_out_of_memory)
@@ -251,25 +252,45 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             self._skipping.skip(self, error)
 
     def _update(self) -> None:
+        """One update, or none: then the clock is as it was."""
+        step, self._collected = self.loop.global_step, 0
+        if self._cycle is not None:
+            self._cycle.begin(self.sess)
+        try:
+            self._collect_and_update()
+        except BaseException:
+            if self._cycle is not None and self.loop.global_step == step and not self.in_update:
+                self._cycle.give_up(self.sess)
+            raise
+
+    def _collect_and_update(self) -> None:
         """One update: K - 1 batches collected outside the hooks, then one within them."""
-        position, step, self._collected = "", self.loop.global_step, 0
+        position, step = "", self.loop.global_step
         try:
             while self._cycle is not None and self._collected < self.update_cycle - 1:
                 position = self._collect(self._cycle.collect_op(self._collected))
                 self._collected += 1
             self.train_batch(self._make_update)
         except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # TensorFlow's normal ends, and ours
+            exhausted = True
             if isinstance(self._input, GeneralQueueInput):
                 self._input.raise_feeder_error()
-            if self._cycle is not None and self._collected and self.loop.global_step == step:
+                exhausted = self._input.exhausted
+            if self._cycle is not None and self._collected and self.loop.global_step == step and exhausted:
+                self.in_update = True
                 self._cycle.flush(self.sess, self._collected)   # else a callback asked for the end after the update
                 self.loop._global_step += 1
                 self._input.last_position = position
+                self.in_update = False
             reason = "the data has ended" if isinstance(end, tf.errors.OutOfRangeError) else str(end)
             raise StopTraining(reason or "a callback asked for the end") from None
 
     def _make_update(self, feed_dict: Any = None) -> None:
-        self.hooked_sess.run(self.train_op, feed_dict)
+        try:
+            self.hooked_sess.run(self.train_op, feed_dict)
+        except (tf.errors.OutOfRangeError, tf.errors.ResourceExhaustedError):   # no batch, or no room for it
+            self.in_update = False
+            raise
 
     def _collect(self, op: Operation) -> str:
         """Add a batch's gradients to the sums; returns the position after that batch."""

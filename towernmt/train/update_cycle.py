@@ -33,12 +33,23 @@ class UpdateCycle:
                  reduce: Callable[[GradsAndVars], GradsAndVars],
                  apply: Callable[[GradsAndVars, str], Operation], count_step: Operation) -> None:
         self.batches = batches
-        accumulator, clock = Accumulator(gradients, weight), graph_state().clock
-        advance = [] if clock is None else [clock.advance]
+        accumulator, self._clock = Accumulator(gradients, weight), graph_state().clock
+        self._began = 0     # what the clock was then
+        advance = [] if self._clock is None else [self._clock.advance]
         self._first: Operation = tf.group(accumulator.assign, *advance)
         self._next: Operation = tf.group(accumulator.add, *advance)
         self.train_op = apply(reduce(accumulator.with_current()), "train_op")
         self._flush: Operation = tf.group(apply(reduce(accumulator.without_current()), "flush_op"), count_step)
+
+    def begin(self, session: Session) -> None:
+        """Remember the clock, before the first batch."""
+        if self._clock is not None:
+            self._began = int(session.run(self._clock.now))
+
+    def give_up(self, session: Session) -> None:
+        """No update comes from the batches that were collected: the clock is what it was before them."""
+        if self._clock is not None:
+            self._clock.variable.load(self._began, session)
 
     def collect_op(self, number: int) -> Operation:
         """Takes batch `number` of a cycle, from 0 to K - 2, and adds its gradients to the sums."""

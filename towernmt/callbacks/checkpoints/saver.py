@@ -13,7 +13,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
-from towernmt.callbacks.lookup import all_callbacks, find_callbacks
+from towernmt.callbacks.lookup import EndOfTraining, all_callbacks, find_callbacks
 from towernmt.callbacks.period import Period
 from towernmt.callbacks.stateful import StatefulCallback
 from towernmt.callbacks.stopping.nan_guard import NaNGuard
@@ -96,9 +96,17 @@ class CheckpointSaver(Callback):
                 raise CheckpointError(f"{place}: the field `position`: {error}") from error
 
     def save_now(self) -> Path | None:
-        """The checkpoint of the present step, written if it is not there yet; None after divergence."""
+        """The checkpoint of the present step, written if it is not there yet.
+
+        Returns:
+            None after divergence, and where training ends in the midst of an update: the last checkpoint stays.
+        """
         step = self.trainer.loop.global_step
         if getattr(self.trainer, "diverged", False):
+            return None
+        if getattr(self.trainer, "in_update", False) and self._end.by_error():
+            logger.info(f"Training ends in the midst of update {step + 1}: no checkpoint is written, and the same "
+                        "command goes on from the last one.")
             return None
         if self._saved_step != step:
             self._write(step)
@@ -112,6 +120,7 @@ class CheckpointSaver(Callback):
         self._set_step = self._global_step.assign(self._step_value).op
 
     def _before_train(self) -> None:
+        self._end = EndOfTraining()
         self._lock.acquire()
         self._identity = _identity(self.directory)
         remove_unfinished(self.directory)

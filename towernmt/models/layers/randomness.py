@@ -49,7 +49,7 @@ def start_clock(batch_tensor: Tensor) -> None:
         now = tf.identity(variable.read_value(), name="random_clock_now")
         with tf1.control_dependencies([now, batch_tensor]):
             advance = variable.assign_add(1, read_value=False, name="random_clock_advance")
-    state.clock = Clock(now, advance)
+    state.clock = Clock(variable, now, advance)
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
