@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+CHOSEN = "chosen.yaml"
+"""In the run's directory: what was chosen for it, and why."""
+
 
 class Choice(NamedTuple):
     """What was chosen.

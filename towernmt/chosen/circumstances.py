@@ -45,7 +45,7 @@ class Circumstances:
     def updates(self, settings: Settings) -> float | None:
         """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
         train = settings.train
-        if train.steps and not (train.minutes or train.epochs and self.target_tokens):
+        if train.steps and not (train.minutes or (train.epochs and self.target_tokens)):
             return float(train.steps)
         tokens, of_update = self.tokens(settings), self._tokens_of_update(settings)
         return None if tokens is None or of_update is None else tokens / of_update
@@ -66,7 +66,8 @@ class Circumstances:
         train, tokens = settings.train, self.tokens(settings)
         if tokens is not None and self.target_tokens:
             return tokens / self.target_tokens
-        return float(train.epochs) or None if not (train.steps or train.minutes) else None
+        epochs_alone = train.epochs and not (train.steps or train.minutes)
+        return float(train.epochs) if epochs_alone else None
 
     def passes_of_updates(self, settings: Settings, updates: float) -> float | None:
         """About how often each pair is seen in so many updates; None: too little is known."""

@@ -9,7 +9,7 @@ from towernmt.chosen.choice import Choice
 from towernmt.core.settings import flatten
 from towernmt.models.registry.locate import find_place, is_findable
 from towernmt.run.directory import RunDirectory
-from towernmt.run.resume import FREE_PARTS
+from towernmt.run.resume import is_free
 from towernmt.run.settings import FACTS, Settings
 
 
@@ -27,6 +27,5 @@ def model_of_initial_run(settings: Settings) -> Iterator[Choice]:
     if run.architecture() == (find_place(name).name if is_findable(name) else name):
         present = flatten(settings)
         for key, value in flatten(run.settings_like(settings)).items():
-            free = key in FACTS or any(part in key for part in FREE_PARTS)
-            if key.startswith("model.") and not free and value != present[key]:
+            if key.startswith("model.") and key not in FACTS and not is_free(key) and value != present[key]:
                 yield Choice(key, value, f"{settings.init.checkpoint} has it, whose parameters the model begins with")

@@ -9,12 +9,9 @@ import yaml
 from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
-from towernmt.chosen.choice import Choice
+from towernmt.chosen.choice import CHOSEN, Choice
 from towernmt.core.files.atomic_files import write_text
 from towernmt.core.world import present_world
-
-CHOSEN = "chosen.yaml"
-"""In the run's directory."""
 
 
 class ChosenRecord(Callback):

@@ -100,8 +100,8 @@ def schedule(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 def _warm_up(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     """A twentieth of the run, 4,000 updates at most; a quarter where the Transformer normalizes behind its layers.
 
-    By the one that came to 19.4 BLEU, by the other to 24.9 (docs/notes/defaults.md, "Rate, and norm"). Where it is not
-    known how many updates come, 200 a minute are assumed.
+    Such a model came to 19.4 BLEU with a warm-up of a twentieth, and to 24.9 with one of a quarter
+    (docs/notes/defaults.md, "Rate, and norm"). Where it is not known how many updates come, 200 a minute are assumed.
     """
     updates, minutes = at.updates(settings), settings.train.minutes
     part, name = (4, "quarter") if _normalizes_behind(settings) else (20, "twentieth")
@@ -130,8 +130,7 @@ def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
     if not hasattr(settings.model, "residual_dropout"):
         return
     passes, seen = at.passes(settings), "about"
-    if passes is None and ends_by_patience(settings):
-        least = settings.train.stop_patience * settings.validation.steps
+    if passes is None and (least := _updates_before_patience_ends(settings)):
         passes, seen = at.passes_of_updates(settings, least), "at least"
     if passes is None:
         return
@@ -142,10 +141,14 @@ def dropout(settings: Settings, at: Circumstances) -> Iterator[Choice]:
         yield Choice(f"model.{name}", share, f"each pair is seen {seen} {passes:.2g} times")
 
 
-def ends_by_patience(settings: Settings) -> bool:
-    """Whether nothing ends a run but validations that find nothing better."""
+def _updates_before_patience_ends(settings: Settings) -> int:
+    """Updates that a run makes at least which nothing ends but validations that find nothing better.
+
+    0: it has another end, or the clock says when it is validated.
+    """
     train = settings.train
-    return bool(train.stop_patience) and not (train.steps or train.epochs or train.minutes)
+    limited = train.steps or train.epochs or train.minutes
+    return 0 if limited else train.stop_patience * settings.validation.steps
 
 
 def validation(settings: Settings, at: Circumstances) -> Iterator[Choice]:
@@ -191,16 +194,15 @@ def averaging(settings: Settings, at: Circumstances) -> Iterator[Choice]:
 
 def _checkpoints_written(settings: Settings, at: Circumstances) -> float:
     """About how many checkpoints a run writes, at least, before it ends; 0: too little is known."""
-    kept, updates, minutes = settings.checkpoint, at.updates(settings), at.minutes(settings)
-    if updates is None and ends_by_patience(settings):
-        updates = settings.train.stop_patience * settings.validation.steps
-    by_steps = updates / kept.steps if kept.steps and updates else 0.0
+    kept, minutes = settings.checkpoint, at.minutes(settings)
+    updates = at.updates(settings) or _updates_before_patience_ends(settings)
+    by_steps = updates / kept.steps if kept.steps else 0.0
     by_minutes = minutes / kept.minutes if kept.minutes and minutes else 0.0
     return max(by_steps, by_minutes)
 
 
 def choose_towers(settings: Settings, at: Circumstances) -> Choice:
-    """How many towers on the processors: they change no number, but take time or save it.
+    """How many towers on the processors: they change how dropout is drawn, and take time or save it.
 
     Two on the processors for a model of at most 256: 0.96 to 1.15 times as fast as one (docs/notes/performance.md), and
     no faster for larger ones.

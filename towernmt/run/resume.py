@@ -14,7 +14,7 @@ from towernmt.run.directory import RunDirectory, differing_vocabulary
 from towernmt.run.settings import Settings, TrainSettings
 
 FIXED_GROUPS = ("model.",)
-FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")     # of the model, but no part of its variables
+_FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
 
@@ -30,9 +30,14 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     old, new = flatten(run.settings_like(settings)), flatten(settings)
     for key in old:
         fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
-        if fixed and not any(part in key for part in FREE_PARTS) and old[key] != new.get(key):
+        if fixed and not is_free(key) and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
                                 "as it was to go on with it, or pass another --logdir to begin another.")
+
+
+def is_free(key: str) -> bool:
+    """Whether a setting of the model says how it is trained, and no variable depends on it, as on dropout."""
+    return any(part in key for part in _FREE_PARTS)
 
 
 def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:

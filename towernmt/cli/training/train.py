@@ -87,16 +87,16 @@ def wants_chosen(options: argparse.Namespace) -> bool:
     several = _trains_with_others(options)
     if several and options.defaults == "chosen":
         raise SettingsError("--defaults chosen looks at one machine, and several workers may have more: leave it out.")
-    run = _run_of(options)
-    return options.defaults != "fixed" and not several and (run is None or _was_killed_before_it_began(run))
+    return options.defaults != "fixed" and not several and _is_new(options)
 
 
-def _was_killed_before_it_began(run: RunDirectory) -> bool:
-    """Whether settings are all that there is of a run, so that nothing tells what was chosen for it."""
+def _is_new(options: argparse.Namespace) -> bool:
+    """Whether there is no run yet, or one that was killed before it could tell what was chosen."""
     from towernmt.checkpoint.files import latest_checkpoint
-    from towernmt.chosen.record import CHOSEN
+    from towernmt.chosen.choice import CHOSEN
 
-    return latest_checkpoint(run.checkpoints) is None and not (run.path / CHOSEN).is_file()
+    run = _run_of(options)
+    return run is None or latest_checkpoint(run.checkpoints) is None and not (run.path / CHOSEN).is_file()
 
 
 def _trains_with_others(options: argparse.Namespace) -> bool:
@@ -143,14 +143,15 @@ def _go_on_as_chosen(options: argparse.Namespace, settings: Settings) -> None:
     """Take the towers that were chosen when the run began, and tell what was chosen by another limit."""
     from tensorpack.utils import logger
 
-    from towernmt.chosen.going_on import chosen_towers, note_of_other_limit
+    from towernmt.chosen.going_on import chosen_for, note_of_other_limit
 
     run = _run_of(options)
     if run is None:
         return
+    chosen = chosen_for(run)
     if options.gpu is None and options.towers is None:
-        options.towers = chosen_towers(run)
-    note = note_of_other_limit(run, settings)
+        options.towers = chosen.get("--towers")
+    note = note_of_other_limit(chosen, run.settings_like(settings), settings)
     if note:
         logger.info(note)
 
@@ -269,14 +270,13 @@ def _with_preset(saved: Settings, preset: str) -> Any:
     import dataclasses
 
     from towernmt.models import settings_and_presets
-    from towernmt.run.resume import FREE_PARTS
+    from towernmt.run.resume import is_free
     from towernmt.run.settings import FACTS, default_settings
 
     sizes = default_settings(saved.architecture, preset).model
     named = settings_and_presets(saved.architecture)[1][preset]
     kept = {f.name: getattr(saved.model, f.name) for f in dataclasses.fields(saved.model)
-            if f.name not in named and (f"model.{f.name}" in FACTS or saved.init.checkpoint
-                                        or any(part in f.name for part in FREE_PARTS))}
+            if f.name not in named and (f"model.{f.name}" in FACTS or saved.init.checkpoint or is_free(f.name))}
     return dataclasses.replace(sizes, **kept)
 
 
