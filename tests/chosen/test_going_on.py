@@ -52,8 +52,8 @@ def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp
 
 
 def test_all_that_is_chosen_by_a_limit_is_among_what_is_told():
-    at = Circumstances(target_tokens=100_000, pairs=10_000, vocabulary=8000, validation_pairs=1000, gpus=0,
-                       processors=2, bfloat16=True, rates=ProductRates(2.8e11, 8e11))
+    at = Circumstances(target_tokens=100_000, pairs=10_000, vocabulary=8000, unigram=True, validation_pairs=1000,
+                       gpus=0, processors=2, bfloat16=True, rates=ProductRates(2.8e11, 8e11))
     found = [{choice.key: choice.value for choice in choose(
         apply_overrides(default_settings(), limit), at, set(limit))[1]} for limit in (
             {}, {"train.minutes": 1}, {"train.minutes": 200}, {"train.steps": 100}, {"train.epochs": 50})]

@@ -16,8 +16,8 @@ from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run.settings import Settings, default_settings
 
 SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
-TATOEBA = Circumstances(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, validation_pairs=1000, gpus=0,
-                        processors=2, bfloat16=True, rates=FAST)
+TATOEBA = Circumstances(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, unigram=True,
+                        validation_pairs=1000, gpus=0, processors=2, bfloat16=True, rates=FAST)
 
 
 def chosen(at: Circumstances, model: str = "transformer", preset: str | None = None, **given: Any) -> dict[str, Any]:
@@ -67,6 +67,15 @@ def test_the_tokens_of_a_pass_are_shown_with_two_digits(tokens, shown):
     _, choices = choose(default_settings(), dataclasses.replace(TATOEBA, target_tokens=tokens), set())
     reason = next(choice.reason for choice in choices if choice.key == "data.batch_tokens")
     assert reason == f"a pass has about {shown} target tokens"
+
+
+@pytest.mark.parametrize(("at", "given", "alpha"), [
+    (TATOEBA, {"data__subword_sampling": True}, 1),
+    (TATOEBA, {"data__subword_sampling": True, "data__subword_alpha": 0.5}, 0.5),
+    (dataclasses.replace(TATOEBA, unigram=False), {"data__subword_sampling": True}, 0.1),
+    (TATOEBA, {}, 0.1)])
+def test_a_unigram_model_draws_segmentations_by_its_probabilities(at, given, alpha):
+    assert chosen(at, **given)["data.subword_alpha"] == alpha
 
 
 def test_the_rate_is_lower_for_small_batches():

@@ -26,6 +26,7 @@ class Circumstances:
         target_tokens: of a pass over the corpus, with EOS; None: not known, as of a stream.
         pairs: of the corpus; None: not known.
         vocabulary: tokens of the target side.
+        unigram: whether the vocabularies of both sides are unigram models.
         validation_pairs: of the first validation set.
         gpus: how many are used.
         processors: that this process may use.
@@ -36,6 +37,7 @@ class Circumstances:
     target_tokens: int | None
     pairs: int | None
     vocabulary: int
+    unigram: bool
     validation_pairs: int
     gpus: int
     processors: int
@@ -142,7 +144,9 @@ def circumstances_of(data: TrainingData, gpus: Sequence[int] | None, rates: Prod
     return Circumstances(
         target_tokens=prepared.target_tokens + prepared.pairs if prepared else None,
         pairs=prepared.pairs if prepared else None,
-        vocabulary=len(data.target_vocabulary), validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
+        vocabulary=len(data.target_vocabulary),
+        unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
+        validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates)
 
 

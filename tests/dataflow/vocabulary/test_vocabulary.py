@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
 from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
 from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, load_vocabulary, save_vocabularies
@@ -126,6 +127,14 @@ def test_vocabularies_of_a_directory_know_whether_they_are_shared(tmp_path: Path
     source, target, shared = load_vocabularies(tmp_path)
     assert (source.kind, target.kind, shared) == ("sentencepiece", "word", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.model", "target.words"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_unigram_model_has_probabilities_also_where_words_have_factors(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    assert vocabulary.has_probabilities == (kind == "unigram")
+    factor = WordVocabulary([*SPECIAL_PIECES, "NOUN"])
+    assert FactoredVocabulary(vocabulary, [factor]).has_probabilities == (kind == "unigram")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -148,6 +148,11 @@ class Vocabulary(ABC):
         """
         raise self._one_segmentation()
 
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether its pieces have probabilities, as those of a unigram model, for segmentations to be drawn by."""
+        return False
+
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Detokenised text: stops before the first EOS; PAD and BOS are skipped.

@@ -107,6 +107,11 @@ class FactoredVocabulary(Vocabulary):
         """Of the pieces; their words' factors are the caller's concern."""
         return self.words.stored_words(sampling)
 
+    @property
+    def has_probabilities(self) -> bool:
+        """Of the pieces."""
+        return self.words.has_probabilities
+
     def plain_words(self, text: str) -> list[str]:
         """The words of a text without their factors.
 

@@ -130,3 +130,14 @@ class PieceModel:
                 found.append(([piece], [self._unknown]))
             run = id is None and self._bytes is None
         return found
+
+
+def is_unigram(model: bytes) -> bool:
+    """Whether a serialised SentencePiece model is a unigram model.
+
+    Args:
+        model: one that SentencePiece reads.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    return bool(sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type == _UNIGRAM)

@@ -13,7 +13,7 @@ import sentencepiece
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.cleaning import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
+from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel, is_unigram
 from towernmt.dataflow.vocabulary.subword.piece_sampler import PieceSampler
 from towernmt.dataflow.vocabulary.subword.piece_words import PieceWords
 from towernmt.dataflow.vocabulary.subword.stored_pieces import StoredPieces
@@ -83,6 +83,11 @@ class SentencePieceVocabulary(Vocabulary):
 
     def stored_words(self, sampling: Sampling) -> StoredPieces:
         return StoredPieces(PieceModel(self._processor.serialized_model_proto()), sampling, self._theirs)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether it is a unigram model."""
+        return is_unigram(self._model)
 
     def _sampler(self, sampling: Sampling) -> PieceSampler:
         sampler = self._samplers.get(sampling)
