@@ -18,8 +18,10 @@ def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> Choic
     31.7: after as many updates they know as much, and `mini` makes half as many again; after 7.5 million target tokens
     `mini` had 46.2 (docs/notes/defaults.md, "The size of the model"), `tiny` after 7.8 million 45.9
     (docs/notes/measurements.md, "Settings that were chosen"). `base` is the size of Vaswani et al. 2017 for 4.5 million
-    pairs. Little text asks for narrower models (Araabi and Monz 2020, "Optimizing Transformer for low-resource neural
-    machine translation"). The limits are guesses: no preset was measured on either side of them.
+    pairs. Little text asks for narrower models in long trainings (Araabi and Monz 2020, "Optimizing Transformer for
+    low-resource neural machine translation"); in short ones of 5,000 and 10,000 pairs they did not pay
+    (docs/notes/defaults.md, "What pays on little text"). The limits are guesses: no preset was measured on either side
+    of them.
 
     Args:
         pairs: of the corpus.
