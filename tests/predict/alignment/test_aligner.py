@@ -43,8 +43,14 @@ class Data:
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
 
-def write_run(path: Path, model: NMTModel, steps: int) -> Path:
-    """A run of a model that has seen so many batches of sentences, which are their own translations."""
+def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> Path:
+    """A run of a model that has seen so many batches of sentences, which are their own translations.
+
+    Args:
+        steps: at most.
+        learnt: loss of a token, of each of five batches one after the other, at which training ends. How many steps that takes
+            differs from run to run, as threads add numbers in other orders.
+    """
     run = RunDirectory(path)
     run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]
     random = np.random.default_rng(1)
@@ -52,14 +58,17 @@ def write_run(path: Path, model: NMTModel, steps: int) -> Path:
         set_seed(1)
         inputs = [tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()]
         with TrainTowerContext(""):
-            train = model.optimizer().minimize(model.build_graph(*inputs))
+            loss = model.build_graph(*inputs)
+            train = model.optimizer().minimize(loss)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            for _ in range(steps):
+            losses = [float("inf")] * 5
+            while len(losses) < steps + 5 and max(losses[-5:]) > learnt:
                 sizes = random.integers(2, 8, 32)
                 ids = [(random.choice(len(WORDS) + 1, size, replace=False) + UNK).tolist() for size in sizes]
                 arrays = [*pad_sentences(ids), *pad_sentences(ids)]
-                session.run(train, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
+                feed = dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True))
+                losses.append(session.run([loss, train], feed)[0])
             write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1,
                              {"step": 1, "position": None, "callbacks": {}})
     return path
@@ -75,7 +84,7 @@ def model() -> Transformer:
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory: pytest.TempPathFactory, model: Transformer) -> Path:
-    return write_run(tmp_path_factory.mktemp("copier"), model, 300)
+    return write_run(tmp_path_factory.mktemp("copier"), model, 3000, learnt=0.002)
 
 
 @pytest.fixture(scope="module")
