@@ -48,7 +48,7 @@ def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> P
 
     Args:
         steps: at most.
-        learnt: loss of a token, of each of five batches one after the other, at which training ends. How many steps that takes
+        learnt: where the loss of each of the last five batches is below, training ends. How many steps that takes
             differs from run to run, as threads add numbers in other orders.
     """
     run = RunDirectory(path)
@@ -62,8 +62,8 @@ def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> P
             train = model.optimizer().minimize(loss)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            losses = [float("inf")] * 5
-            while len(losses) < steps + 5 and max(losses[-5:]) > learnt:
+            losses: list[float] = []
+            while len(losses) < steps and not (len(losses) >= 5 and max(losses[-5:]) < learnt):
                 sizes = random.integers(2, 8, 32)
                 ids = [(random.choice(len(WORDS) + 1, size, replace=False) + UNK).tolist() for size in sizes]
                 arrays = [*pad_sentences(ids), *pad_sentences(ids)]
