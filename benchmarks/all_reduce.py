@@ -4,8 +4,8 @@
     python benchmarks/all_reduce.py --workers 2 --hidden 512 --layers 6 --vocabulary 32000
     python benchmarks/all_reduce.py --workers 2 3 --layers 0 --hidden 512 --vocabulary 32000 --rows 0 1000 5000 20000
 
-The gradients have the shapes of a Transformer's. All workers run here, over the loopback, and share the processors:
-their processor seconds say more than the clock. What networks would make of such figures: `scaling_on_paper.py`.
+The gradients have the shapes of a Transformer's. All workers run here, over the loopback, and share the processors: so
+compare their processor seconds rather than the wall time. `scaling_on_paper.py` estimates the effect of a real network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 
 def shapes_of_transformer(hidden: int, layers: int, vocabulary: int) -> list[list[int]]:
-    """The shapes of the matrices and vectors of as many encoder and decoder layers, with one embedding for all."""
+    """Return the shapes of a Transformer's variables: `layers` encoder and decoder layers and one shared embedding."""
     attention, inner = [[hidden, 3 * hidden], [3 * hidden], [hidden, hidden], [hidden]], 4 * hidden
     feed_forward = [[hidden, inner], [inner], [inner, hidden], [hidden]]
     norm = [[hidden], [hidden]]
@@ -36,14 +36,14 @@ def shapes_of_transformer(hidden: int, layers: int, vocabulary: int) -> list[lis
 
 
 def sent_bytes(total: int, workers: int) -> float:
-    """What each worker sends in a ring, and gets: every byte but its own share, twice."""
+    """Return the bytes that each worker sends (and receives) in a ring all-reduce of `total` bytes."""
     return 2 * total * (workers - 1) / workers
 
 
 def measure(options: argparse.Namespace) -> None:
-    """What each worker runs; the chief prints a line for each wire and size of buckets."""
+    """Sum gradients as one of the workers. The chief prints one line per wire format and bucket size."""
     from towernmt.cluster.all_reduce import AllReduce
-    from towernmt.cluster.joined import joined_world
+    from towernmt.cluster.joining import joined_world
     from towernmt.core.session import SessionCreator
     from towernmt.core.tf_compat import tf, tf1
 
@@ -65,7 +65,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def _some_rows(table: Any, count: int, seed: int) -> Any:
-    """A gradient of so many distinct rows, drawn at random."""
+    """Return a sparse gradient of `count` distinct random rows of `table`."""
     from towernmt.core.tf_compat import tf
 
     rows = random.Random(seed).sample(range(table.shape[0]), count)
@@ -73,7 +73,7 @@ def _some_rows(table: Any, count: int, seed: int) -> Any:
 
 
 def _timed(run: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """The median seconds of one run, and the processor seconds of a run on average."""
+    """Return the median wall-clock seconds and the mean processor seconds of one run."""
     for _ in range(3):
         run()
     seconds, began = [], time.process_time()
@@ -85,7 +85,7 @@ def _timed(run: Callable[[], Any], repeats: int) -> tuple[float, float]:
 
 
 def start_workers(count: int, arguments: Sequence[str]) -> None:
-    """Run this program as so many workers, and wait for them."""
+    """Run this program as `count` workers and wait for them."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
@@ -100,15 +100,15 @@ def start_workers(count: int, arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Start the workers of each world, or be one."""
+    """Start the workers of each measurement, or run as one of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[2])
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=3, help="of the encoder, and as many of the decoder")
+    parser.add_argument("--layers", type=int, default=3, help="number of encoder layers, and of decoder layers")
     parser.add_argument("--vocabulary", type=int, default=8000)
-    parser.add_argument("--buckets", type=float, nargs="+", default=[0.25, 1, 4, 16], help="MiB of the largest bucket")
+    parser.add_argument("--buckets", type=float, nargs="+", default=[0.25, 1, 4, 16], help="largest bucket size, MiB")
     parser.add_argument("--rows", type=int, nargs="+", default=[0],
-                        help="of the embedding that a worker's batch touches, as an input alone has it; 0: all of them")
+                        help="embedding rows with a gradient in each worker (a sparse gradient); 0: all")
     parser.add_argument("--wire", nargs="+", default=["float32"], choices=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--as-worker", action="store_true", help=argparse.SUPPRESS)

@@ -1,7 +1,8 @@
-"""Measuring several things in turn, on a machine whose speed drifts: rounds, medians, spreads and ratios.
+"""Measure several candidates in alternation on a machine whose speed drifts: rounds, medians, spreads and ratios.
 
-In a round each takes one turn, and every second round goes the other way round, so that a drift within rounds falls on
-all alike. Ratios are taken within rounds, where the machine was nearly the same, and their median counts.
+Each candidate runs once per round. Every second round runs in reverse order, so that drift within a round affects all
+candidates alike. Ratios are computed within a round, while the machine is in nearly the same state. The median ratio
+counts.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, NamedTuple
 
 
 class Summary(NamedTuple):
-    """What rounds say of one thing.
+    """Statistics of one candidate over all rounds.
 
     Attributes:
-        median: over the rounds.
-        spread: largest less smallest, as a part of the median.
-        ratio: median over the rounds of its figure by that of the first thing in the same round.
-        low, high: quartiles of these ratios.
-        rounds: how many.
+        median: median of the figure.
+        spread: (largest - smallest) / median.
+        ratio: median of the candidate's figure divided by the first candidate's figure in the same round.
+        low, high: quartiles of the ratios.
+        rounds: number of rounds.
     """
 
     median: float
@@ -32,12 +33,12 @@ class Summary(NamedTuple):
 
 
 def in_turn(names: Sequence[str], round_number: int) -> list[str]:
-    """The order of round `round_number`: forwards, then backwards, and so on."""
+    """Return the names in the order of round `round_number`: even rounds forwards, odd rounds backwards."""
     return list(names) if round_number % 2 == 0 else list(reversed(names))
 
 
 def take_turns(things: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each function returned in each round."""
+    """Call each function once per round and return its results, one per round."""
     taken: dict[str, list[float]] = {name: [] for name in things}
     for number in range(rounds):
         for name in in_turn(list(things), number):
@@ -46,7 +47,7 @@ def take_turns(things: Mapping[str, Callable[[], float]], rounds: int) -> dict[s
 
 
 def summarize(taken: Mapping[str, Sequence[float]]) -> dict[str, Summary]:
-    """A summary of each; all have as many rounds, and the first is what the ratios are to."""
+    """Return a summary of each candidate. Ratios are relative to the first one; all need the same number of rounds."""
     first = next(iter(taken.values()))
     return {name: _summary(values, first) for name, values in taken.items()}
 
@@ -59,7 +60,7 @@ def _summary(values: Sequence[float], first: Sequence[float]) -> Summary:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile; of one value, itself."""
+    """Return the lower quartile, the median and the upper quartile; a single value is all three."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -67,7 +68,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def last_record(output: str) -> dict[str, Any] | None:
-    """The last line that is a JSON object; None if there is none."""
+    """Return the last line of `output` that is a JSON object, or None."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             try:
@@ -80,10 +81,12 @@ def last_record(output: str) -> dict[str, Any] | None:
 
 
 def table(records: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, others: Sequence[str] = ()) -> str:
-    """Lines of text: for each name its median, spread and ratio to the first of `metric`, and medians of `others`.
+    """Return a text table: median, spread and ratio of `metric` for each name, and medians of `others`.
 
     Args:
-        records: for each name one record a round.
+        records: one record per round for each name.
+        metric: key of the figure to compare.
+        others: keys of further figures.
     """
     rows = [["", metric, "spread", "ratio", "quartiles", "rounds", *others]]
     summaries = summarize({name: [float(r[metric]) for r in rounds] for name, rounds in records.items()})

@@ -1,16 +1,16 @@
-"""Training speed of two commits, or of towernmt and others, in alternation: medians, spreads and ratios.
+"""Compare the training speed of commits or programs in alternation: medians, spreads and ratios.
 
     python benchmarks/compare_training.py --rounds 5 --commits HEAD~3 . -- --config tiny --batch-tokens 1024
     python benchmarks/compare_training.py --rounds 3 \
         --command torch='venvs/torch/bin/python run_plain.py train tiny 1024 --impl lean' \
         --command ours='python benchmarks/train.py --batches batches_1024.npz'
 
-Each command runs once a round, every second round in reverse order, and prints one line of JSON with the --metric. A
-commit is checked out into a temporary folder (`git worktree`), and its own `benchmarks/train.py` runs there on its own
-package, with the arguments behind `--`; `.` is this working tree as it stands. Give commits whose workloads differ the
-same --batches, or pass --same-program: then this checkout's program measures the package of each.
+Each command runs once per round, in reverse order in every second round, and prints one line of JSON with the --metric.
+Each commit is checked out into a temporary folder (`git worktree`), where its own `benchmarks/train.py` measures its
+own package with the arguments after `--`; `.` means this working tree. If the default workloads of the commits differ,
+pass the same --batches, or pass --same-program to measure every commit with this checkout's program.
 
-The lines of all runs go to --log; the table's ratios are to the first named (commits stand before commands).
+--log keeps the lines of all runs. Ratios are relative to the first name (commits come before commands).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Job(NamedTuple):
     """A command that prints one line of JSON.
 
     Attributes:
-        command: its words.
-        path: what stands first in its PYTHONPATH; None to leave that as it is.
+        command: program and arguments.
+        path: prepended to PYTHONPATH; None leaves PYTHONPATH unchanged.
     """
 
     name: str
@@ -48,32 +48,32 @@ class Job(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the rounds and print the table after each."""
+    """Run the rounds and print the table after each round."""
     options = _parser().parse_args(arguments)
     with contextlib.ExitStack() as stack:
         jobs = [commit_job(commit, stack.enter_context(checked_out(commit)), options.train, options.same_program)
                 for commit in options.commits]
         jobs += [command_job(text) for text in options.command]
         if len({job.name for job in jobs}) < max(len(jobs), 2):
-            raise SystemExit("Name two or more different things: --commits A B, --command NAME='CMD'.")
+            raise SystemExit("Name at least two different candidates: --commits A B, --command NAME='CMD'.")
         rounds(jobs, options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", nargs="+", default=[], metavar="COMMIT", help="'.' for the working tree")
-    parser.add_argument("--command", action="append", default=[], metavar="NAME=CMD", help="split as a shell does")
+    parser.add_argument("--command", action="append", default=[], metavar="NAME=CMD", help="a command, in shell syntax")
     parser.add_argument("--same-program", action="store_true", help="measure all commits with this checkout's program")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--metric", default="tgt_tok_s")
-    parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS", help="for one run")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="append the line of each run")
-    parser.add_argument("train", nargs="*", metavar="-- ARGUMENT", help="of benchmarks/train.py, for --commits")
+    parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS", help="limit of one run")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="append the JSON line of each run")
+    parser.add_argument("train", nargs="*", metavar="-- ARGUMENT", help="for benchmarks/train.py of the --commits")
     return parser
 
 
 def rounds(jobs: list[Job], options: argparse.Namespace) -> None:
-    """Each job once a round; a table of the complete rounds after each."""
+    """Run each job once per round and print the table of all complete rounds after each round."""
     records: dict[str, list[dict[str, Any]]] = {job.name: [] for job in jobs}
     by_name = {job.name: job for job in jobs}
     for number in range(options.rounds):
@@ -88,10 +88,10 @@ def rounds(jobs: list[Job], options: argparse.Namespace) -> None:
 
 
 def run_job(job: Job, timeout: float, metric: str) -> dict[str, Any]:
-    """The record that a job prints.
+    """Run a job and return the record that it prints.
 
     Raises:
-        SystemExit: it fails, or its record lacks the metric.
+        SystemExit: the job failed, or its record lacks the metric.
     """
     environment = dict(os.environ)
     if job.path is not None:
@@ -108,7 +108,7 @@ def run_job(job: Job, timeout: float, metric: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """The folder of a commit's files, there for as long as the body runs; the repository's own for '.'."""
+    """Check a commit out for the duration of the `with` block and yield its folder; '.' is the repository itself."""
     if commit == ".":
         yield ROOT
         return
@@ -128,10 +128,10 @@ def _git(*arguments: str) -> None:
 
 
 def commit_job(commit: str, folder: Path, arguments: list[str], same_program: bool = False) -> Job:
-    """`train.py` on the package in `folder`.
+    """Return the job that runs `train.py` on the package in `folder`.
 
     Raises:
-        SystemExit: Python would import another towernmt there.
+        SystemExit: Python imports towernmt from elsewhere.
     """
     job = Job(commit, [sys.executable, str((ROOT if same_program else folder) / "benchmarks" / "train.py"),
                        *arguments], folder)
@@ -144,10 +144,10 @@ def commit_job(commit: str, folder: Path, arguments: list[str], same_program: bo
 
 
 def command_job(text: str) -> Job:
-    """The job that NAME=CMD names.
+    """Return the job of one NAME=CMD.
 
     Raises:
-        SystemExit: there is no name or no command.
+        SystemExit: the name or the command is missing.
     """
     name, _, command = text.partition("=")
     words = shlex.split(command)

@@ -1,4 +1,4 @@
-"""Trials of training, each on one processor: what settings come to in BLEU on a test set.
+"""Compare settings by BLEU on a test set: train one trial per processor at a time.
 
     python benchmarks/grid.py trials.yaml --work grid --cpus 0,1
 
@@ -11,11 +11,11 @@ trials.yaml, for example:
          settings: [model.residual_dropout=0.3, model.embedding_dropout=0.3]}
       - {name: japanese, data: data/en-ja, source: test.en, reference: test.ja, tokenize: char}
 
-What neither `common` nor `settings` set is chosen, as by `towernmt train`; with updates as the limit the outcome does
-not depend on what else the machine does. Each trial is a run in WORK/runs. WORK/results.jsonl gets a line for each:
-BLEU and chrF of the last checkpoint, of the best by validation, and of the mean of the last five. What is there is not
-done again; a trial that was stopped goes on from its last checkpoint, and one that was changed needs another name. At
-the end the table is printed.
+Settings that neither `common` nor `settings` specifies are automatic, as in `towernmt train`. With a limit in updates,
+the result does not depend on the load of the machine. Each trial is a run in WORK/runs and adds one line to
+WORK/results.jsonl: BLEU and chrF of the last checkpoint, of the best checkpoint by validation, and of the average of
+the last five. Finished trials are skipped, an interrupted trial resumes from its last checkpoint, and a changed trial
+needs a new name. The table is printed at the end.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ AVERAGED = 5
 
 @dataclass(frozen=True)
 class Trial:
-    """A training and what it is tested on.
+    """One training run and its test set.
 
     Attributes:
-        name: of the run.
-        data: prepared.
-        source, reference: of the test set.
-        settings: key=value each, behind those that all have.
-        tokenize: sacreBLEU's for the words of BLEU, "" for 13a.
+        name: name of the run.
+        data: directory of prepared data.
+        source, reference: files of the test set.
+        settings: key=value, applied after the common settings.
+        tokenize: tokeniser of sacreBLEU; "" means 13a.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Trial:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Do what is not done, and print the table."""
+    """Run the unfinished trials and print the table."""
     options = parser().parse_args(arguments)
     try:
         trials, common = read_trials(options.trials)
@@ -76,50 +76,53 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trials", type=Path, metavar="FILE", help="YAML")
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for runs and results")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of runs and results")
     parser.add_argument("--cpus", default="0", metavar="N,N", help="processors; each trains one trial at a time")
     return parser
 
 
 def read_trials(path: Path) -> tuple[list[Trial], list[str]]:
-    """The trials of a file, and what all have in common.
+    """Read a file of trials.
+
+    Returns:
+        The trials, and the settings that all of them share.
 
     Raises:
-        SettingsError: the file is not as it should be.
+        SettingsError: the file is not a valid list of trials.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         trials = [Trial(**one) for one in content["trials"]]
         common = [str(one) for one in content.get("common", [])]
     except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise SettingsError(f"{path}: these are no trials ({error}); benchmarks/grid.py begins with some.") from error
+        raise SettingsError(f"{path} is not a list of trials ({error}): see the example in grid.py.") from error
     names = [trial.name for trial in trials]
     if len(set(names)) < len(names):
-        raise SettingsError(f"{path}: two trials have the same name; give each its own.")
+        raise SettingsError(f"{path}: two trials have the same name; give each trial its own name.")
     return trials, common
 
 
 def made_from(trial: Trial, common: Sequence[str]) -> dict[str, Any]:
-    """What the scores of a trial depend on, as its result has it."""
+    """Return the inputs that the scores of a trial depend on, in the form of its result."""
     return {"data": trial.data, "source": trial.source, "reference": trial.reference, "tokenize": trial.tokenize,
             "settings": [*common, *trial.settings]}
 
 
 def check_same(trials: Sequence[Trial], common: Sequence[str], results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a trial that was changed since its result was made. What a result does not tell is not compared.
+    """Refuse a trial that changed after its result was made. Fields missing from a result are not compared.
 
     Raises:
-        SettingsError: one was.
+        SettingsError: a trial changed.
     """
     for trial in trials:
         then, now = results.get(trial.name, {}), made_from(trial, common)
         if changed := [key for key in now if key in then and then[key] != now[key]]:
             was, is_now = (", ".join(f"{key} {_written(one[key])}" for key in changed) for one in (then, now))
-            raise SettingsError(f"The trial {trial.name} was made with {was}, and is now to have {is_now}: give it "
-                                "another name.")
+            raise SettingsError(f"Trial {trial.name} was run with {was}, but now has {is_now}: give the trial a new "
+                                "name.")
 
 
 def _written(value: str | Sequence[str]) -> str:
@@ -127,7 +130,7 @@ def _written(value: str | Sequence[str]) -> str:
 
 
 def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus: Sequence[str]) -> None:
-    """Train and test, a trial a processor at a time."""
+    """Train and test the trials, one at a time on each processor."""
     waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
     for trial in trials:
         waiting.put(trial)
@@ -155,7 +158,7 @@ _WRITING = threading.Lock()
 
 
 def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None:
-    """Train, test, and add the result."""
+    """Train and test one trial and append its result."""
     run = work / "runs" / trial.name
     towernmt("train", "--data", trial.data, "--logdir", str(run), "--towers", "1", "--set", *common, *trial.settings,
              cpu=cpu)
@@ -172,10 +175,10 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
 
 
 def towernmt(*arguments: str, cpu: str) -> str:
-    """What a command prints, on one processor.
+    """Run a towernmt command on one processor and return its output.
 
     Raises:
-        SettingsError: it failed.
+        SettingsError: the command failed.
     """
     done = subprocess.run([sys.executable, "-m", "towernmt", *arguments], text=True, capture_output=True,
                           preexec_fn=lambda: os.sched_setaffinity(0, {int(cpu)}))
@@ -185,10 +188,10 @@ def towernmt(*arguments: str, cpu: str) -> str:
 
 
 def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The results in a file, by the names of the trials. A last line that a killed process left unfinished is left out.
+    """Read results by trial name. An unfinished last line (from a killed process) is skipped.
 
     Raises:
-        DataError: another line is no result.
+        DataError: another line is not a result.
     """
     try:
         return {result["name"]: result for result in read_records(path)}
@@ -197,7 +200,7 @@ def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def table(trials: Sequence[Trial], results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Markdown: a row a trial, BLEU with two digits."""
+    """Return a Markdown table with one row per trial; BLEU has two decimals."""
     rows = ["| trial | settings | last | best by validation | mean of the last five |", "|---|---|---|---|---|"]
     for trial in trials:
         if trial.name in results:

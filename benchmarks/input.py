@@ -1,18 +1,18 @@
-"""Speed, resumption and memory of the input side. Prints one JSON line a measurement.
+"""Measure speed, resumption and memory of the input pipeline. Prints one JSON line per measurement.
 
     python benchmarks/input.py                                  # speed: prepared shards, text, SQLite, tf.data
     python benchmarks/input.py --torch-python venv/bin/python   # with PyTorch's DataLoader, from a Python that has it
     python benchmarks/input.py --postgresql 'postgresql+psycopg://me@host/db' --s3 's3://bucket/bench?endpoint_url=...'
     python benchmarks/input.py --resume                         # time to the first batch at 1 % and 99 %
-    python benchmarks/input.py --memory                         # resident memory on the way through 20 million pairs
+    python benchmarks/input.py --memory                         # resident memory while reading 20 million pairs
 
-The corpora are made here (`input_corpus.py`), in a temporary folder unless --folder names one, which is kept and used
-again. PostgreSQL and S3 take part if they are named: a database and a bucket that exist, credentials from the
-environment; what is made in them is removed. Prepared data from S3 go through the cache ($TOWERNMT_CACHE).
+`input_corpus.py` generates the corpora in a temporary folder, or in --folder, which is kept and reused. PostgreSQL and
+S3 are measured if you name an existing database and bucket (credentials come from the environment); the program removes
+what it creates there. Prepared data in S3 is read through the cache ($TOWERNMT_CACHE).
 
-Speed is what comes out of `GeneralQueueInput`'s queue (feed_dict, `--feeders` threads) into a loop that dequeues in a
-plain session. Prepared shards are read for --seconds, over and over; all else is one whole pass over --stream-pairs
-pairs, from the opening of the source on. `input_peers.py` does the same work with `tf.data` and DataLoader.
+Speed is measured by a loop that dequeues in a plain session from the queue of `GeneralQueueInput` (feed_dict,
+`--feeders` threads). Prepared shards are read repeatedly for --seconds; every other source is read once, --stream-pairs
+pairs, including the time to open it. `input_peers.py` does the same work with `tf.data` and DataLoader.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from input_loop import dequeuing, for_seconds, whole_pass
 from input_memory import measure_memory
 from input_resume import measure_resume
 
-from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.prepared.prepared_data import open_prepared
+from towernmt.core.standard_streams import without_noise
+from towernmt.dataflow.batches.batch_settings import BatchSettings, StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.training_data import StreamedCorpus
+from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 KINDS = ("prepared", "text", "sqlite", "postgresql", "s3", "s3-prepared", "tf.data", "torch")
@@ -43,19 +43,19 @@ TABLE = "towernmt_benchmark"
 
 
 def main() -> None:
-    """Measure what the options say."""
+    """Run the measurements that the options select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--resume", action="store_true", help="measure the time to the first batch instead")
     what.add_argument("--memory", action="store_true", help="measure memory instead")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--feeders", nargs="+", type=int, default=[1, 2, 4], help="also the peers' workers")
-    parser.add_argument("--batch-tokens", nargs="+", type=int, default=[4096, 25000], help="target tokens a batch")
-    parser.add_argument("--pairs", type=int, help="pairs of the corpus (speed 400,000; resume 5 and memory 20 million)")
-    parser.add_argument("--stream-pairs", type=int, default=200_000, help="speed: pairs of a pass over all else")
-    parser.add_argument("--seconds", type=float, help="speed of shards: measure so long (3); memory: stop a pass then")
-    parser.add_argument("--folder", type=Path, help="where the corpora are, and stay")
-    parser.add_argument("--postgresql", metavar="URI", help="SQLAlchemy's URL of a database")
+    parser.add_argument("--feeders", nargs="+", type=int, default=[1, 2, 4], help="feeders, and workers of peers")
+    parser.add_argument("--batch-tokens", nargs="+", type=int, default=[4096, 25000], help="target tokens per batch")
+    parser.add_argument("--pairs", type=int, help="pairs of the corpus (speed 400,000; resume 5, memory 20 million)")
+    parser.add_argument("--stream-pairs", type=int, default=200_000, help="speed: pairs of other sources than shards")
+    parser.add_argument("--seconds", type=float, help="shards: seconds to measure (default 3); memory: limit of a pass")
+    parser.add_argument("--folder", type=Path, help="folder to keep the corpora in")
+    parser.add_argument("--postgresql", metavar="URI", help="SQLAlchemy URL of a database")
     parser.add_argument("--s3", metavar="URI", help="s3://bucket/prefix?endpoint_url=...")
     parser.add_argument("--torch-python", metavar="FILE", help="a Python with torch, numpy and sentencepiece")
     options = parser.parse_args()
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure_speed(options: argparse.Namespace, folder: Path) -> None:
-    """The table of speeds."""
+    """Measure the speed of each kind of source and of the peers."""
     pairs = options.pairs or 400_000
     prepared = folder / "prepared"
     pool: corpus.Pool = []
@@ -96,7 +96,7 @@ def measure_speed(options: argparse.Namespace, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _place(kind: str, options: argparse.Namespace, folder: Path, pool: corpus.Pool) -> Iterator[str | None]:
-    """The URI of the corpus in a place of some kind, while the body runs; None if there is no such place."""
+    """Put the corpus into a source of this kind and yield its URI, or None if the kind is not available."""
     url = f"sqlite:///{folder / 'speed.db'}" if kind == "sqlite" else options.postgresql
     if kind in ("sqlite", "postgresql") and url:
         with contextlib.closing(corpus.Table(url, TABLE, pool, options.stream_pairs)) as table:

@@ -1,8 +1,7 @@
-"""Synthetic corpora for `input.py`: the same pairs as text, tables, objects and shards, made fast.
+"""Generate synthetic corpora for `input.py` quickly: the same pairs as text, tables, objects and shards.
 
-A corpus is a pool of distinct pairs over and over: pair i is pair i modulo the pool. Words are made of syllables and
-drawn by Zipf's law, so that SentencePiece has sub-words to find; the target is the source word by word in another
-"language", with words left out and added.
+A corpus repeats a pool of distinct pairs. Words are made of syllables, so that SentencePiece finds subwords, and follow
+Zipf's law. The target translates the source word by word into another "language" and drops or adds some words.
 """
 
 from __future__ import annotations
@@ -15,23 +14,34 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.dataflow.prepare.preparation import prepare
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepare.upload_to_s3 import upload_prepared
-from towernmt.dataflow.prepared.manifest import FORMAT, MANIFEST, VERSION, VOCABULARIES
-from towernmt.dataflow.prepared.shards import ShardWriter, id_dtype
+from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, PairLengths
+from towernmt.dataflow.preparation.manifest import (
+    MANIFEST,
+    VERSION,
+    VOCABULARIES,
+    Manifest,
+    VocabularyInfo,
+    VocabularyInfos,
+    describe_files,
+    fingerprint,
+    vocabulary_files,
+)
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.s3_upload import upload_prepared
+from towernmt.dataflow.preparation.shards import ShardInfo, ShardWriter, id_dtype
 from towernmt.dataflow.storage.s3_client import client, split_name
-from towernmt.dataflow.storage.s3_folder import parse_s3_folder
+from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 WORDS = 20_000
 Pool = list[tuple[str, str]]
 
 
 def make_pool(pairs: int, words: float, seed: int = 1) -> Pool:
-    """Distinct pairs of text; `words` is the median number of words of a source sentence."""
+    """Return distinct pairs of text; `words` is the median number of words in a source sentence."""
     random = np.random.default_rng(seed)
     languages = [_words(random, consonants) for consonants in ("bdfgklmnprst", "cfhjlmnrsvwz")]
     lengths = np.clip(np.exp(random.normal(np.log(words), 0.5, pairs)).round(), 2, 80).astype(int)
@@ -55,7 +65,7 @@ def _words(random: np.random.Generator, consonants: str) -> list[str]:
 
 
 def write_text(pool: Pool, pairs: int, folder: Path, stem: str, compress: bool = False) -> str:
-    """Two parallel files of `pairs` lines; the URI of both."""
+    """Write two parallel files of `pairs` lines and return the URI of both."""
     for side, language in enumerate(("src", "tgt")):
         cycle = "".join(f"{pair[side]}\n" for pair in pool).encode()
         rest = "".join(f"{pair[side]}\n" for pair in pool[:pairs % len(pool)]).encode()
@@ -68,19 +78,20 @@ def write_text(pool: Pool, pairs: int, folder: Path, stem: str, compress: bool =
 
 
 def prepare_text(folder: Path, stem: str, output: Path, vocabulary_size: int, shard_pairs: int) -> None:
-    """What `towernmt prepare` makes of `write_text`'s files."""
+    """Prepare the files of `write_text`, as `towernmt prepare` does."""
     prepare(PrepareSettings(source=str(folder / f"{stem}.src"), target=str(folder / f"{stem}.tgt"), output=str(output),
                             vocab_size=vocabulary_size, shared_vocab=True, shard_pairs=shard_pairs))
 
 
 def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabulary_size: int = 8000) -> None:
-    """Prepared data of random ids, lengths 2 to `longest`: as fast as the disk takes them."""
+    """Write prepared data of random ids with lengths 2 to `longest`, at the speed of the disk."""
     output.mkdir()
     random = np.random.default_rng(1)
     words = WordVocabulary([*SPECIAL_PIECES, *(f"w{number}" for number in range(4, vocabulary_size))])
     save_vocabularies(words, words, output / VOCABULARIES)
     dtype = id_dtype(vocabulary_size)
-    infos: list[dict[str, Any]] = []
+    infos: list[ShardInfo] = []
+    histogram = np.zeros((longest + 1, longest + 1), np.int64)
     for first in range(0, pairs, shard_pairs):
         writer = ShardWriter(output / f"shard-{len(infos):05d}.pairs", dtype)
         for begin in range(first, min(first + shard_pairs, pairs), 250_000):
@@ -89,18 +100,27 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
             target = np.clip(source + random.integers(-1, 2, count, np.int32), 2, longest)
             ids = [random.integers(4, vocabulary_size, int(lengths.sum()), np.uint16) for lengths in (source, target)]
             writer.append(source, target, *ids)
-        infos.append(writer.finish().to_json())
-    manifest = {"format": FORMAT, "version": VERSION, "length_ratio": 1.0, "validation_pairs": 0,
-                "pairs": pairs, "shards": infos}
-    (output / MANIFEST).write_text(json.dumps(manifest))
+            np.add.at(histogram, (source, target), 1)
+        infos.append(writer.finish())
+    source, target = np.nonzero(histogram)
+    (output / LENGTHS).write_text(PairLengths(source, target, histogram[source, target]).to_text())
+    info = VocabularyInfo(words.kind, words.size)
+    manifest = Manifest(
+        "towernmt-prepared", VERSION, settings={}, inputs={}, vocabularies=VocabularyInfos(info, info, []), pairs=pairs,
+        length_ratio=1.0, validation_sets=[], shards=infos,
+        files=describe_files(output, [*vocabulary_files(words, words), LENGTHS]),
+        fingerprint=fingerprint(infos, words, words))
+    (output / MANIFEST).write_text(manifest.to_text())
 
 
 class Table:
     """A table of pairs in a database, with keys from 1; `close` drops it.
 
     Args:
-        url: SQLAlchemy's, without options of towernmt.
-        name: of the table, which must not exist.
+        url: SQLAlchemy URL, without options of towernmt.
+        name: name of the table, which must not exist yet.
+        pool: distinct pairs, which are repeated.
+        pairs: number of rows.
     """
 
     def __init__(self, url: str, name: str, pool: Pool, pairs: int) -> None:
@@ -112,8 +132,8 @@ class Table:
                                 sql.Column("target", sql.Text, nullable=False))
         self.uri = f"{url}{'&' if '?' in url else '?'}table={name}"
         if sql.inspect(self._engine).has_table(name):
-            raise SystemExit(f"The table {name} is there already, and would be dropped at the end: drop it, or "
-                             "name another database.")
+            raise SystemExit(f"The table {name} already exists, and this benchmark would drop it at the end: drop it "
+                             "yourself, or name another database.")
         rows = [{"id": number, "source": source, "target": target}
                 for number, (source, target) in enumerate(pool[:pairs], 1)]
         columns = self._table.c
@@ -121,23 +141,23 @@ class Table:
             self._table.create(connection)
             connection.execute(sql.insert(self._table), rows)
             there = len(rows)
-            while there < pairs:    # what is there once more, with larger keys
+            while there < pairs:    # copy all rows so far with larger keys
                 copied = sql.select(columns.id + there, columns.source, columns.target).where(
                     columns.id <= pairs - there)
                 connection.execute(sql.insert(self._table).from_select(["id", "source", "target"], copied))
                 there = min(2 * there, pairs)
 
     def close(self) -> None:
-        """Drop it."""
+        """Drop the table."""
         self._table.drop(self._engine)
         self._engine.dispose()
 
 
 class Objects:
-    """Files copied to S3; `close` removes them.
+    """Files copied to S3, which `close` removes.
 
     Args:
-        uri: `s3://bucket/prefix?endpoint_url=...` of a bucket that exists.
+        uri: `s3://bucket/prefix?endpoint_url=...`; the bucket must exist.
     """
 
     def __init__(self, uri: str) -> None:
@@ -148,11 +168,11 @@ class Objects:
         self._keys: list[str] = []
 
     def uri(self, pattern: str) -> str:
-        """The URI of objects below the prefix."""
+        """Return the URI of the objects that match `pattern` below the prefix."""
         return f"{self._name}/{pattern}" + (f"?{self._query}" if self._query else "")
 
     def upload(self, files: Sequence[Path]) -> None:
-        """Copy files, under their names."""
+        """Copy files to objects of the same names."""
         for file in files:
             self._client.upload_file(str(file), self._bucket, self._key(file.name))
             self._keys.append(self._key(file.name))
@@ -164,7 +184,7 @@ class Objects:
                        for path in directory.rglob("*") if path.is_file()]
 
     def close(self) -> None:
-        """Remove what was copied."""
+        """Remove the copied objects."""
         for key in self._keys:
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
@@ -173,5 +193,5 @@ class Objects:
 
 
 def describe(**fields: Any) -> str:
-    """One line of JSON, floats rounded to four places."""
+    """Return one line of JSON with floats rounded to four decimals."""
     return json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()})

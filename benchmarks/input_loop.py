@@ -1,4 +1,4 @@
-"""Batches through `GeneralQueueInput`'s queue into a loop that dequeues them in a plain session, for `input.py`."""
+"""Dequeue the batches of a `GeneralQueueInput` in a plain session, for `input.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNATURE = [
 
 
 class Passed(NamedTuple):
-    """What came out of the queue, in wall-clock and processor seconds of this process."""
+    """Amounts dequeued, and the wall-clock and processor seconds that this process took."""
 
     batches: int
     pairs: int
@@ -32,7 +32,7 @@ class Passed(NamedTuple):
     cpu_seconds: float
 
     def figures(self) -> dict[str, Any]:
-        """For a line of JSON."""
+        """Return the rates and amounts for a line of JSON."""
         return {"pairs_s": int(self.pairs / self.seconds), "target_tokens_s": int(self.target_tokens / self.seconds),
                 "target_tokens_cpu_s": int(self.target_tokens / max(self.cpu_seconds, 1e-9)),
                 "batches": self.batches, "pairs": self.pairs, "seconds": round(self.seconds, 3)}
@@ -43,7 +43,7 @@ Dequeue = Callable[[], tuple[int, int] | None]
 
 @contextmanager
 def dequeuing(batches: Any, feeders: int, capacity: int = 32) -> Iterator[Dequeue]:
-    """A function that takes a batch out of the queue: (pairs, target tokens), or None at the end."""
+    """Yield a function that dequeues one batch and returns (pairs, target tokens), or None at the end."""
     logger._logger.setLevel("WARNING")
     with tf.Graph().as_default():
         data = GeneralQueueInput(batches, feeders, capacity)
@@ -69,12 +69,12 @@ def dequeuing(batches: Any, feeders: int, capacity: int = 32) -> Iterator[Dequeu
 
 
 def whole_pass(take: Callable[[], tuple[int, int] | None]) -> Passed:
-    """Until there is no more; the clock runs from before the first batch."""
+    """Dequeue all batches and time them, including the wait for the first one."""
     return for_seconds(take, 0.0, float("inf"))
 
 
 def for_seconds(take: Callable[[], tuple[int, int] | None], warm: float, seconds: float) -> Passed:
-    """What comes in `seconds`, after `warm` seconds that do not count; fewer if it ends."""
+    """Dequeue and time batches for `seconds`, or until the end, after `warm` seconds that do not count."""
     begin = time.perf_counter()
     while warm and time.perf_counter() - begin < warm:
         take()

@@ -1,7 +1,8 @@
-"""`input.py --memory`: resident memory at points on the way through a large corpus, prepared and as a stream.
+"""`input.py --memory`: resident memory while reading a large corpus, prepared and as a stream.
 
-`anonymous_mb` is what the process itself holds; `resident_mb` has the mapped pages of shards, too, which the system
-takes back when it needs the room; `peak_mb` is the most that was ever resident. Each kind has a process of its own.
+`anonymous_mb` is memory that the process allocated. `resident_mb` also counts the mapped pages of shards, which the
+system reclaims when memory is short. `peak_mb` is the largest resident size. Each kind is measured in a separate
+process.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 import input_corpus as corpus
 from input_loop import dequeuing
 
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.batches.batch_settings import BatchSettings, StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.training_data import StreamedCorpus
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.corpora import Corpora, SourceEntry
 
 POINTS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -27,11 +28,11 @@ TOKENS = 25_000
 
 
 def measure_memory(folder: Path, pairs: int, kinds: Sequence[str], seconds: float) -> None:
-    """One line of JSON for each point; a pass that takes longer than `seconds` ends early."""
+    """Print one line of JSON per point; a pass that takes longer than `seconds` ends early."""
     spawned = multiprocessing.get_context("spawn")
     for kind, make in (("prepared", _make_shards), ("text", _make_text)):
         if kind in kinds:
-            for work in (make, _read):      # what was made leaves no memory behind in the process that reads
+            for work in (make, _read):      # a separate process, so that making the data does not count
                 process = spawned.Process(target=work, args=(kind, folder, pairs, seconds))
                 process.start()
                 process.join()

@@ -1,19 +1,20 @@
-"""PyTorch's DataLoader and `tf.data` at the work of `input.py`, on the same files. `input.py` runs it; it needs NumPy,
-and torch or TensorFlow, and for text SentencePiece; nothing of towernmt.
+"""Measure PyTorch's DataLoader and `tf.data` on the files and the work of `input.py`, which starts this program.
 
-Each reads the prepared shards (`shard-*.pairs`) or the text, tokenises the latter with the same SentencePiece model,
-shuffles, groups pairs of like length into batches of --batch-tokens target tokens, and pads them with EOS behind each
-sentence, as int32. `style` says how:
+It needs NumPy, torch or TensorFlow, and SentencePiece for text, but not towernmt.
 
-    elements: as each library's manual has it: one sentence pair is one element. DataLoader: a Dataset of pairs, a batch
+Each library reads the prepared shards (`shard-*.pairs`) or tokenises the text with the same SentencePiece model,
+shuffles, groups pairs of similar length into batches of --batch-tokens target tokens, and pads them to int32 with EOS
+after each sentence. `style` is one of:
+
+    elements: as in the manual of the library: one sentence pair is one element. DataLoader: a Dataset of pairs, a batch
               sampler over sorted lengths (the batches are those of towernmt), a collate function. tf.data:
-              `bucket_by_sequence_length` with bounds 8 apart, whose batches hold tokens // bound pairs: no sum of
-              tokens is possible, so they hold fewer tokens, and more padding.
-    batches:  one batch is one element, made with whole-array operations from lists of pairs, as towernmt does it.
-              Text: windows of 100,000 pairs over all workers.
+              `bucket_by_sequence_length` with bounds 8 apart and tokens // bound pairs per batch; it cannot limit the
+              sum of tokens, so its batches hold fewer tokens and more padding.
+    batches:  one batch is one element, made from lists of pairs with array operations, as in towernmt. Text is read in
+              windows of 100,000 pairs over all workers.
 
-DataLoader's workers are processes (0: in the loop itself), tf.data's are `num_parallel_calls`. No position to go on
-from comes out of either, and the order of text depends on the number of workers.
+DataLoader's workers are processes (0: the loop itself); those of tf.data are `num_parallel_calls`. Neither library
+gives a position to resume from, and the order of text depends on the number of workers.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from typing import Any
 import numpy as np
 
 EOS, WINDOW, CHUNK = 2, 100_000, 1024
-Taken = Iterator[tuple[int, int]]   # of each batch: pairs, target tokens
+Taken = Iterator[tuple[int, int]]   # (pairs, target tokens) of each batch
 
 
 class Shards:
-    """All shards of a folder: for each the ids and offsets of both sides."""
+    """All shards of a folder, each with ids and offsets of both sides."""
 
     def __init__(self, folder: Path) -> None:
         self.shards = [_map(path) for path in sorted(folder.glob("shard-*.pairs"))]
 
     def plan(self, limit: int, seed: int) -> Iterator[tuple[int, Any]]:
-        """(shard, int64 `[batch]`: its pairs) of each batch, in random order, of like lengths."""
+        """Yield (shard, int64 `[batch]` indices of pairs) of batches with similar lengths, in random order."""
         random = np.random.default_rng(seed)
         for number in random.permutation(len(self.shards)).tolist():
             (_, source), (_, target) = self.shards[number]
@@ -50,7 +51,7 @@ class Shards:
                 yield number, rows
 
     def batch(self, number: int, rows: Any) -> list[Any]:
-        """Padded ids and lengths of both sides."""
+        """Return padded ids and lengths of both sides."""
         return [array for ids, offsets in self.shards[number] for array in pad(ids, offsets, rows)]
 
 
@@ -64,7 +65,7 @@ def _map(path: Path) -> list[tuple[Any, Any]]:
 
 
 def plan(source_offsets: Any, target_offsets: Any, limit: int, random: Any) -> list[Any]:
-    """Lists of pairs, sorted by length, of `limit` target tokens each, in random order."""
+    """Return index arrays of at most `limit` target tokens, sorted by length inside, in random order."""
     source, target = np.diff(source_offsets) + 1, np.diff(target_offsets) + 1
     order = random.permutation(len(source))
     longest = np.maximum(source, target)[order]
@@ -76,7 +77,7 @@ def plan(source_offsets: Any, target_offsets: Any, limit: int, random: Any) -> l
 
 
 def pad(ids: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
-    """int32 `[batch, longest]` with EOS, int32 `[batch]`."""
+    """Return ids int32 `[batch, longest]` with EOS, and lengths int32 `[batch]`."""
     begin = offsets[rows]
     lengths = offsets[rows + 1] - begin
     columns = np.arange(lengths.max() + 1)
@@ -88,7 +89,7 @@ def pad(ids: Any, offsets: Any, rows: Any) -> tuple[Any, Any]:
 
 
 def text_batches(folder: Path, limit: int, worker: int = 0, workers: int = 1) -> Iterator[list[Any]]:
-    """Batches of the share of one of several workers, which take turns at chunks of lines."""
+    """Yield the batches of one worker; the workers read chunks of lines in turn."""
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "prepared/vocabulary/source.model"))
@@ -108,7 +109,7 @@ def text_batches(folder: Path, limit: int, worker: int = 0, workers: int = 1) ->
 
 
 def torch_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
-    """What comes out of a DataLoader."""
+    """Yield (pairs, target tokens) of each batch of a DataLoader."""
     torch: Any = import_module("torch")
     data: Any = import_module("torch.utils.data")
     pad_sequence = import_module("torch.nn.utils.rnn").pad_sequence
@@ -150,7 +151,7 @@ def torch_batches(source: str, style: str, folder: Path, limit: int, workers: in
 
 
 def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
-    """What comes out of a `tf.data.Dataset`, iterated eagerly."""
+    """Yield (pairs, target tokens) of each batch of a `tf.data.Dataset`, iterated eagerly."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(2)
@@ -229,7 +230,7 @@ def _tf_taken(dataset: Any) -> Taken:
 
 
 def main() -> None:
-    """Measure each style and number of workers."""
+    """Measure each style with each number of workers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reader", choices=("torch", "tf.data"))
     parser.add_argument("--folder", type=Path, required=True)
@@ -252,7 +253,7 @@ def main() -> None:
 
 
 def measure(batches: Taken, warm: float, seconds: float) -> dict[str, Any]:
-    """What comes in `seconds` after `warm` seconds and the first batch; of text, a whole pass."""
+    """Count and time the batches of `seconds` after `warm` seconds; text is read to its end."""
     begin = time.perf_counter()
     if warm:
         next(batches)

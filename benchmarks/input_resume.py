@@ -1,11 +1,11 @@
 """`input.py --resume`: time to the first batch at 1 % and at 99 % of a large corpus, for each kind of source.
 
-A fresh reader is given a position, as after a restart. `first_pair_s` is the seek: from opening the source to its
-first pair. `first_batch_s` is what a run waits: of a stream, the whole first window is read, encoded and planned; of
-prepared shards, one shard is mapped, its checksum verified, and planned. The window is a hundredth of the corpus at
-most, so that it is whole at 99 %, too; a place in the middle is read first, and not counted, so that no place pays for
-being the first. The first pair is compared with the pair that the corpus has there. A compressed file cannot be sought
-in, and is here to show it.
+A new reader starts from a position, as after a restart. `first_pair_s` is the time from opening the source to its first
+pair. `first_batch_s` is the time that a run waits: a stream reads, encodes and plans its complete first window;
+prepared shards are mapped, verified by checksum and planned, one shard at a time. The window is at most a hundredth of
+the corpus, so that it is complete at 99 %. A position in the middle is read first and not reported, so that no reported
+position pays for a cold start. The first pair is compared with the pair of the corpus at that position. Seeking in a
+compressed file is not possible; it is measured to show the cost.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import input_corpus as corpus
 
-from towernmt.dataflow.order.batch_settings import BatchSettings, StreamBatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.order.stream_batches import StreamBatches
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.batches.batch import Position
+from towernmt.dataflow.batches.batch_settings import BatchSettings, StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.stream_batches import StreamBatches
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.text.filters.pair_filter import PairFilter
+from towernmt.dataflow.text.pair_filters import PairFilter
 
 TABLE = "towernmt_benchmark_resume"
 SHARES = (0.5, 0.01, 0.99)
@@ -33,7 +33,7 @@ KINDS = ("text", "compressed", "sqlite", "postgresql", "s3")
 
 
 def measure_resume(folder: Path, pairs: int, postgresql: str | None, s3: str | None, kinds: Sequence[str]) -> None:
-    """One line of JSON for each kind and share."""
+    """Print one line of JSON per kind and share."""
     if "prepared" in kinds:
         _prepared(folder, pairs)
     pool = corpus.make_pool(20_000, 5.0)
@@ -91,7 +91,7 @@ def _report(share: float, **fields: Any) -> None:
 
 
 def _cursor(begin: Any, pool: corpus.Pool, before: int) -> Any:
-    """The cursor after `before` pairs: what reading up to there gives, without reading (the manual has its form)."""
+    """Return the cursor after `before` pairs without reading them (the manual describes its form)."""
     if len(begin) == 2:     # a table, whose keys count from 1: [last key, largest key]
         return [before, begin[1]]
     lines = [[len(pair[side].encode()) + 1 for pair in pool] for side in range(2)]

@@ -1,6 +1,6 @@
-"""Files of results, a line of JSON each, whose last line a killed process may have left unfinished.
+"""Read and append files of results, one JSON object per line; a killed process may leave the last line unfinished.
 
-Nothing but Python's library is imported, as by `quality_clock.py`.
+Imports only the standard library, since `quality_clock.py` uses it inside other programs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """What the lines of a file say, in order; none if it is not there. An unfinished last line does not count.
+    """Return the records of a file in order, without an unfinished last line; an empty list if the file is missing.
 
     Raises:
-        ValueError: another line is no JSON object.
+        ValueError: a line is not a JSON object.
     """
     found = []
     for number, line in enumerate((path.read_bytes() if path.exists() else b"").split(b"\n")[:-1], start=1):
@@ -25,13 +25,13 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            raise ValueError(f"{path}, line {number}: this is no result; remove the line.")
+            raise ValueError(f"{path}, line {number}: not a result; remove the line.")
         found.append(record)
     return found
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a line, in place of an unfinished last one; it is on the disk when this returns."""
+    """Append a record durably (fsync), replacing an unfinished last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(0)

@@ -1,4 +1,4 @@
-"""What this machine can do here and now, and what others take of it: beside a measurement, in the same process."""
+"""Measure the peak arithmetic rate of this machine and its load from other processes, next to a benchmark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SIZE = {"cpu": 2048, "gpu": 8192}
 
 def matmul_gflops(precision: str, config: Any, device: str = "/cpu:0", side_by_side: int = 1, size: int | None = None,
                   repeats: int = 12, seconds: float = 5.0) -> float:
-    """The best rate of a product of two large square matrices, in 10^9 operations a second.
+    """Return the best rate of a product of two large square matrices, in 10^9 operations per second.
 
     Args:
         precision: dtype of both factors and of the result.
-        config: `ConfigProto` of the session. TensorFlow makes the threads of an operation once a process: measure
-            with the configuration of the training beside it.
-        device: where.
-        side_by_side: independent products in one run, as many as towers share the processors.
-        size: rows and columns; None for what keeps the device busy.
-        repeats: the best of so many.
-        seconds: stop repeating after so long (a precision that the machine emulates is slow).
+        config: `ConfigProto` of the session. TensorFlow creates its thread pools once per process, so pass the
+            configuration of the training that is measured in the same process.
+        device: device name.
+        side_by_side: number of independent products in one run: the number of towers on the processors.
+        size: rows and columns; None means a size that keeps the device busy.
+        repeats: number of repetitions, of which the best counts.
+        seconds: time limit for the repetitions (emulated precisions are slow).
     """
     size = size or SIZE["gpu" if "gpu" in device else "cpu"]
     with tf.Graph().as_default():
@@ -34,14 +34,14 @@ def matmul_gflops(precision: str, config: Any, device: str = "/cpu:0", side_by_s
             products = [tf.matmul(a, b) for a, b in zip(factors, factors[1:], strict=False)]
         with tf1.Session(config=config) as session:
             session.run(tf1.global_variables_initializer())
-            # Not in a group: TensorFlow would leave out what nothing but a group asks for.
+            # Fetched one by one: TensorFlow prunes products whose only consumer is a group.
             run = session.make_callable([product.op for product in products])
             run()
             return 2e-9 * size ** 3 * side_by_side / _best(run, repeats, seconds)
 
 
 def _best(run: Any, repeats: int, seconds: float) -> float:
-    """Seconds of the fastest of `repeats` calls, or of those that began within `seconds`."""
+    """Return the seconds of the fastest call among `repeats` calls that begin within `seconds`."""
     end, best = time.perf_counter() + seconds, float("inf")
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -53,13 +53,13 @@ def _best(run: Any, repeats: int, seconds: float) -> float:
 
 
 class Load:
-    """Wall and processor seconds since it was made, and the share of the machine that other processes used."""
+    """Wall and processor seconds since construction, and the share of the machine that other processes used."""
 
     def __init__(self) -> None:
         self._wall, self._cpu, self._machine = time.perf_counter(), time.process_time(), _machine_seconds()
 
     def figures(self) -> dict[str, float]:
-        """`wall_s`, `cpu_s`, and `others_cpu_share` (0 to 1; left out where /proc/stat is not there)."""
+        """Return `wall_s`, `cpu_s` and, where /proc/stat exists, `others_cpu_share` (0 to 1)."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         figures = {"wall_s": wall, "cpu_s": cpu}
         now = _machine_seconds()
@@ -70,7 +70,7 @@ class Load:
 
 
 def _machine_seconds() -> tuple[float, float] | None:
-    """Hundredths of a second that all processors were busy, and that they were there."""
+    """Return the busy time and the total time of all processors, in hundredths of a second."""
     try:
         first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]
     except OSError:

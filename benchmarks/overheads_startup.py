@@ -1,4 +1,4 @@
-"""Start-up: from the command `towernmt train` to the first step, by phases; and graph building by depth."""
+"""Measure start-up from the command `towernmt train` to the first step, by phase, and graph building by depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train_work import FixedBatches, draw, make_model
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed
 
 TARGET_SECONDS = 15.0
@@ -32,13 +32,13 @@ PHASES = [
     ("first_checkpoint", r"Start Epoch"),
     ("first_step", r"step 1, "),
 ]
-"""For each phase, the line of the log that ends it."""
+"""Phases in order, each with the log line that ends it."""
 
 
 def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") -> list[dict[str, Any]]:
-    """Seconds from the start of the process to the line of the first step, the median round, phase by phase.
+    """Measure the seconds from process start to the log line of the first step, by phase, in the median round.
 
-    What is timed is the command itself, as its log lines arrive: nothing is added to it but `log.steps=1`.
+    The command itself is timed by the arrival of its log lines; only `log.steps=1` is added to it.
     """
     with tempfile.TemporaryDirectory() as place:
         data = Path(place) / "data"
@@ -53,7 +53,7 @@ def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") ->
 
 
 def _start(data: Path, logdir: Path, batch_tokens: int, preset: str) -> dict[str, float]:
-    """Phases of one start. Raises SystemExit if the command fails."""
+    """Start the command once and return the seconds of each phase."""
     command = [sys.executable, "-m", "towernmt.cli.main", "train", "--data", str(data), "--logdir", str(logdir),
                "--preset", preset, "--verbose", "--set", "train.steps=1", "log.steps=1",
                f"data.batch_tokens={batch_tokens}"]
@@ -67,10 +67,10 @@ def _start(data: Path, logdir: Path, batch_tokens: int, preset: str) -> dict[str
 
 
 def phases_of(lines: Iterable[tuple[float, str]]) -> dict[str, float]:
-    """Seconds of each phase, from the lines of a log and when they came.
+    """Return the seconds of each phase from (seconds, log line) pairs.
 
     Raises:
-        SystemExit: the line that ends a phase is not there.
+        SystemExit: the line that ends a phase is missing.
     """
     lines = list(lines)
     ends: list[float] = []
@@ -84,10 +84,10 @@ def phases_of(lines: Iterable[tuple[float, str]]) -> dict[str, float]:
 
 
 def depth_cost(depths: Sequence[int], rounds: int, precision: str = "float32") -> list[dict[str, Any]]:
-    """Processor seconds and operations of the training graph of tiny's sizes with N + N layers, the fastest round.
+    """Measure processor seconds and operations of building the `tiny` training graph with N + N layers (fastest round).
 
-    `linearity` is the growth a layer in the deeper half by that in the shallower half: 1 where the time grows
-    linearly. `layer_s` is what a layer of encoder and decoder adds, on the whole.
+    `linearity` is the growth per layer in the deeper half divided by that in the shallower half: 1 means linear time.
+    `layer_s` is the mean time that one encoder layer and one decoder layer add.
     """
     seconds: dict[int, float] = {}
     operations: dict[int, int] = {}
@@ -103,20 +103,20 @@ def depth_cost(depths: Sequence[int], rounds: int, precision: str = "float32") -
 
 
 def _build(depth: int, batches: FixedBatches, precision: str) -> tuple[float, int]:
-    """Processor seconds of building the graph of a training run without callbacks, and its operations."""
+    """Build the training graph without callbacks and return its processor seconds and its number of operations."""
     model = make_model("transformer", "tiny", encoder_layers=depth, decoder_layers=depth)
     gc.collect()
     with tf.Graph().as_default():
         set_seed(1)
         set_precision(precision)
-        begin = time.thread_time()      # one thread builds, and what others take of the machine is not its cost
+        begin = time.thread_time()      # the graph is built by one thread; other processes must not count
         Plan().trainer().setup_graph(model.get_input_signature(), GeneralQueueInput(batches), model.build_graph,
                                      model.get_optimizer)
         return time.thread_time() - begin, len(tf1.get_default_graph().get_operations())
 
 
 def growth(seconds: dict[int, float]) -> dict[str, float]:
-    """Of the time by depth: seconds a layer, and the deeper half's by the shallower half's."""
+    """Return the seconds per layer, and the growth in the deeper half relative to the shallower half."""
     depths = sorted(seconds)
     first, middle, last = depths[0], depths[len(depths) // 2], depths[-1]
 

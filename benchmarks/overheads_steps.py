@@ -1,4 +1,4 @@
-"""What towers, update cycles and callbacks cost: steps in one process, in turn on the same batches."""
+"""Measure the cost of towers, update cycles and callbacks: alternating steps on the same batches in one process."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from tensorpack.callbacks import Callback
 from train_run import Plan, bare_update, run
 from train_work import FixedBatches, make_model, twice_each
 
-from towernmt.callbacks.lookup import find_saver
+from towernmt.callbacks.stateful import find_saver
 from towernmt.core.graph_state import graph_state
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.batch import Batch
+from towernmt.dataflow.batches.batch import Batch
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.run.settings import CheckpointSettings
+from towernmt.run.run_settings import CheckpointSettings
 
 TARGETS = {"towers": 1.05, "update_cycle": 1.02, "callbacks": 1.01}
-"""At most so many times the time of what each is compared with."""
+"""Largest allowed ratio to the time of the respective baseline."""
 WARM = 2
-"""Rounds that do not count."""
+"""Warm-up rounds."""
 
 
 class Stepper:
     """A training graph with its session and its feeders, one step at a time, without callbacks.
 
     Args:
-        model: a tower function.
-        batches: fed by the usual queue, in this order.
+        model: provides the tower function.
+        batches: fed by the usual queue in this order.
         plan: precision, towers and update cycle.
     """
 
@@ -50,11 +50,11 @@ class Stepper:
         self.data.start(self.trainer.sess)
 
     def update(self) -> float:
-        """Seconds of one update, of as many batches as the update cycle has."""
+        """Return the seconds of one update, which takes as many batches as the update cycle."""
         return _seconds(lambda: bare_update(self.trainer, self.data))
 
     def forward_and_backward(self, batches: int = 1) -> float:
-        """Seconds of computing every gradient of `batches` batches, which change nothing."""
+        """Return the seconds of computing all gradients of `batches` batches without applying them."""
         def compute() -> None:
             for _ in range(batches):
                 self.trainer.sess.run(self.gradients)
@@ -67,9 +67,9 @@ class Stepper:
 
 
 def optimizer_gradients(graph: Any) -> list[Any]:
-    """The gradient that each of the optimizer's operations in the graph applies.
+    """Return the gradients that the optimizer's operations in the graph apply.
 
-    Where those are in a function, as float16 updates under a condition, the gradients as they are before clipping.
+    If those operations are inside a function (conditional float16 updates), return the gradients before clipping.
     """
     found = []
     for operation in graph.get_operations():
@@ -81,7 +81,7 @@ def optimizer_gradients(graph: Any) -> list[Any]:
 
 def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: Sequence[int],
                 rounds: int) -> list[dict[str, Any]]:
-    """N towers against one at the same global batches: whole updates, each with the threads that its run would have."""
+    """Compare complete updates of N towers with those of one on the same global batches, with the threads of a run."""
     steppers = {count: Stepper(make_model("transformer", config), batches, Plan(precision, towers=count))
                 for count in (1, *counts)}
     taken = _alternate({str(count): stepper.update for count, stepper in steppers.items()}, rounds)
@@ -92,12 +92,12 @@ def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: S
 
 def update_cycle_cost(config: str, batches: Sequence[Batch], precision: str, cycle: int,
                       rounds: int) -> list[dict[str, Any]]:
-    """An update cycle of K against the work that cannot be avoided: K forward and backward passes and one update.
+    """Compare an update cycle of K with the unavoidable work: K forward and backward passes and one update.
 
-    One update is part of every cycle, so the base is K - 1 batches whose gradients are computed and thrown away, and
-    one plain training step: what is above it is the adding up. (K plain training steps, with K updates, are the other
-    thing that a user may compare with: `to_plain_steps`.) Two groups of K batches take turns, so that after the
-    first rounds TensorFlow has met every shape; plain steps and base are the same graph, which reads each group twice.
+    The baseline computes and discards the gradients of K - 1 batches and takes one plain training step; the difference
+    is the cost of accumulating gradients. `to_plain_steps` is the ratio to K plain training steps with K updates. Two
+    groups of K batches alternate, so that TensorFlow has seen every shape after the first rounds. Plain steps and the
+    baseline use the same graph, which reads each group twice.
     """
     groups = [0, 1] * (rounds + WARM)
     pool = batches[:2 * cycle]
@@ -115,7 +115,7 @@ def update_cycle_cost(config: str, batches: Sequence[Batch], precision: str, cyc
 
 
 class CheckpointClock(Callback):
-    """Writes a checkpoint at step `step` and keeps how long that took."""
+    """Callback that writes a checkpoint at step `step` and measures its seconds."""
 
     def __init__(self, step: int) -> None:
         self._step, self.seconds = step, 0.0
@@ -126,10 +126,10 @@ class CheckpointClock(Callback):
 
 
 def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs: int) -> list[dict[str, Any]]:
-    """The trainer's whole step with the default callbacks and monitors against the bare update, in turn.
+    """Compare the complete step with the default callbacks and monitors with the bare update, in alternation.
 
-    `ratio` is the median, which sees no step that writes a progress line and summaries (one in `log.steps`, 50);
-    `ratio_of_sums` sees all. A checkpoint's time comes on top: `checkpoint_share`, of `checkpoint.steps` steps.
+    `ratio` is the median, which ignores the rare steps that write a progress line and summaries (one in `log.steps`,
+    50); `ratio_of_sums` includes them. `checkpoint_share` adds the time of a checkpoint every `checkpoint.steps` steps.
     """
     pairs += pairs % 2
     warm = 6
@@ -147,13 +147,13 @@ def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs:
 
 
 def _alternate(things: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """`take_turns`, after a few rounds that do not count."""
+    """Take turns after some warm-up rounds."""
     take_turns(things, WARM)
     return take_turns(things, rounds)
 
 
 def _verdict(figure: str, summary: Summary, **more: Any) -> dict[str, Any]:
-    """A ratio beside its target."""
+    """Return the record of a ratio and its target."""
     return {"figure": figure, **more, "target": TARGETS[figure], "ratio": round(summary.ratio, 4),
             "met": summary.ratio <= TARGETS[figure], "quartiles": [round(summary.low, 4), round(summary.high, 4)],
             "rounds": summary.rounds, "seconds": round(summary.median, 4)}

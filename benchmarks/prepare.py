@@ -1,12 +1,12 @@
-"""Lines a second, processor seconds and memory of `towernmt prepare`, pass by pass, and whether the bytes are the same.
+"""Measure `towernmt prepare` by pass (lines/s, processor seconds, memory) and check that its output is identical.
 
     python benchmarks/prepare.py --source train.de --target train.en --lines 1000000 --workers 1 2 --ray 2 --kill
 
-The text is repeated until there are so many lines: after its first round, each line is two sentences of it, one of them
-drawn at random, and a fifth of the lines have a number of their own. Each way prepares it anew, with vocabularies of
-its own or those of --vocab. The processor seconds are those of all processes of the command; the memory is the sum of
-their proportional set sizes (Linux). With --kill, each way with several processes is repeated, and one of them killed
-while it encodes. Further options are those of `towernmt prepare`.
+The text is repeated to the requested number of lines: after the first round, each line joins two of its sentences, one
+    of them random, and a fifth of the lines get a random number. Each variant prepares the text again, with new
+    vocabularies or with --vocab. Processor seconds are those of all processes of the command; memory is the sum of
+    their proportional set sizes (Linux). With --kill, each variant with several processes is repeated, and one process
+    is killed while it encodes. Other options are passed on to `towernmt prepare`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from towernmt.dataflow.prepared.exchange import STAGE
+from towernmt.dataflow.preparation.output_directory import STAGE
 
 _PASS = re.compile(r"(?P<label>[a-z ]+): (?P<lines>[\d,]+)(?: of (?P<total>[\d,]+))? lines, (?P<seconds>[\d.]+) s, ")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def write_text(source: Path, target: Path, lines: int, directory: Path) -> list[str]:
-    """The two files with so many lines of real text; they stay for further trials."""
+    """Write two files of `lines` lines of real text and return their paths; existing files are reused."""
     outputs = [directory / f"{lines}.{path.suffix.lstrip('.')}" for path in (source, target)]
     if all(path.exists() for path in outputs):
         return list(map(str, outputs))
@@ -52,7 +52,7 @@ def write_text(source: Path, target: Path, lines: int, directory: Path) -> list[
 
 
 def family(process: int) -> Iterator[int]:
-    """A process and those that it, or one of these, has started."""
+    """Yield a process and all its descendants."""
     yield process
     with suppress(OSError):
         for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
@@ -61,12 +61,13 @@ def family(process: int) -> Iterator[int]:
 
 @dataclass
 class Watch:
-    """Processor seconds and memory of a command, while it runs.
+    """Processor seconds and memory of a running command.
 
     Attributes:
-        peak: bytes, the most at a time.
-        largest: bytes, the most of one process.
-        seconds: process to its processor seconds.
+        process: process id of the command.
+        peak: largest memory of all its processes together, in bytes.
+        largest: largest memory of a single process, in bytes.
+        seconds: processor seconds by process id.
         killed: whether a worker was killed.
     """
 
@@ -77,7 +78,7 @@ class Watch:
     killed: bool = False
 
     def look(self) -> None:
-        """Take the figures of this moment."""
+        """Read the current processor seconds and memory of all processes."""
         sizes = []
         for one in family(self.process):
             with suppress(OSError, IndexError):
@@ -87,8 +88,8 @@ class Watch:
                 sizes.append(1024 * int(memory.partition("\nPss:")[2].split()[0]))
         self.peak, self.largest = max(self.peak, sum(sizes)), max(self.largest, *sizes, 0)
 
-    def go_on(self, ended: threading.Event, first: Path | None) -> None:
-        """Look twice a second until it has ended; kill a worker when the file `first` is there."""
+    def watch(self, ended: threading.Event, first: Path | None) -> None:
+        """Update the figures twice a second until `ended` is set; kill a worker as soon as the file `first` exists."""
         while not ended.wait(0.5):
             self.look()
             if first is not None and not self.killed and first.exists():
@@ -96,12 +97,12 @@ class Watch:
 
     @property
     def cpu(self) -> float:
-        """Processor seconds so far."""
+        """Processor seconds of all processes so far."""
         return sum(self.seconds.values())
 
 
 def kill_a_worker(process: int) -> bool:
-    """Kill one worker of the command; whether there was one."""
+    """Kill one worker of the command and return whether one was found."""
     for one in list(family(process))[1:]:
         with suppress(OSError):
             name = Path(f"/proc/{one}/cmdline").read_bytes()
@@ -112,14 +113,14 @@ def kill_a_worker(process: int) -> bool:
 
 
 def trial(title: str, arguments: list[str], output: Path, kill: bool) -> None:
-    """Prepare once; print a line for each pass, and one for all."""
+    """Prepare once and print one line per pass and one in total."""
     shutil.rmtree(output, ignore_errors=True)
     begin = time.perf_counter()
     command = [sys.executable, "-m", "towernmt.cli.main", "prepare", "--output", str(output), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     watch, ended, before, label = Watch(process.pid), threading.Event(), 0.0, ""
     first = output / STAGE / "work" / "part-00000.dealt" if kill else None
-    watcher = threading.Thread(target=watch.go_on, args=(ended, first))
+    watcher = threading.Thread(target=watch.watch, args=(ended, first))
     watcher.start()
     for line in process.stderr or ():
         found = _PASS.match(line)

@@ -1,33 +1,33 @@
-"""BLEU over the minutes of training: towernmt beside OpenNMT-tf and fairseq, on the same text, pieces and processors.
+"""Compare BLEU over training time of towernmt, OpenNMT-tf and fairseq on the same text, subwords and processors.
 
     python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
         --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python --draw quality.svg
-    python benchmarks/quality.py ... --only fairseq             # one program; the others' results stay
-    python benchmarks/quality.py ... --shape tiny               # the peers with a model of the preset `tiny`
+    python benchmarks/quality.py ... --only fairseq             # one program; the results of all programs are kept
+    python benchmarks/quality.py ... --shape tiny               # peers with a model of the size of preset `tiny`
 
-Each program trains by its own recipe and translates the test set by its own search, beam 5; sacreBLEU scores the
-detokenised text.
+Each program trains with its own recipe and translates the test set with its own beam search (beam 5). sacreBLEU scores
+the detokenised text.
 
-    towernmt    `train --defaults chosen --set train.minutes=M`: for each M a run of its own, as the rate falls to the
-                end of the run. Its minutes include validation and checkpoints.
+    towernmt    `train --defaults chosen --set train.minutes=M`: a separate run for each M, since the rate decays
+                to the end of a run. Its minutes include validation and checkpoints.
     fairseq     the recipe for IWSLT'14 German-English of examples/translation/README.md (github.com/facebookresearch/
                 fairseq): transformer_iwslt_de_en, Adam (0.9, 0.98), 5e-4, inverse_sqrt, 4,000 updates of warm-up,
-                dropout 0.3, weight decay 1e-4, label smoothing 0.1, 4,096 tokens; of the checkpoints so far the one
-                that is best in validation.
-    opennmt-tf  `--auto_config --model_type Transformer`, what https://opennmt.net/OpenNMT-tf/configuration.html and
-                .../training.html say to take (LazyAdam, Noam 2.0, 8,000 updates of warm-up, 25,000 tokens an update in
-                batches of 3,072, dropout 0.1, label smoothing 0.1); the last checkpoint or the mean of the last 8,
-                whichever is better in validation. Its documentation has no recipe for little text; of 20,856 sentences
-                its author says that they are not enough, "especially with the default auto configuration"
+                dropout 0.3, weight decay 1e-4, label smoothing 0.1, 4,096 tokens; the best checkpoint by validation
+                up to that minute.
+    opennmt-tf  `--auto_config --model_type Transformer`, as https://opennmt.net/OpenNMT-tf/configuration.html and
+                .../training.html recommend (LazyAdam, Noam 2.0, 8,000 updates of warm-up, 25,000 tokens per update in
+                batches of 3,072, dropout 0.1, label smoothing 0.1); the last checkpoint or the average of the last 8,
+                whichever is better in validation. Its documentation has no recipe for small corpora; its author says
+                that 20,856 sentences are not enough, "especially with the default auto configuration"
                 (github.com/OpenNMT/OpenNMT-tf/issues/771).
 
-A peer trains once, to the last of --minutes, and keeps a checkpoint every --every minutes. What it takes to start, to
-make its first update, and to save and choose checkpoints does not count (`quality_clock.py`). `--opennmt-config` and
-`--fairseq-options` change a recipe; give that a name by --variant.
+A peer trains once, up to the largest value of --minutes, and keeps a checkpoint every --every minutes. Its time to
+start, to make the first update, and to save and select checkpoints does not count (`quality_clock.py`).
+`--opennmt-config` and `--fairseq-options` change a recipe; name the changed recipe with --variant.
 
-Everything is in --work; results are added to --results (default WORK/results.jsonl). What is there is not done again,
-and a training that was stopped (Ctrl-C, SIGTERM) goes on from its last checkpoint. Programs on different processors may
-run side by side with the same --work.
+All files are in --work; results are appended to --results (default WORK/results.jsonl). Finished work is skipped, and
+an interrupted training (Ctrl-C, SIGTERM) resumes from its last checkpoint. Programs on different processors may run at
+the same time with the same --work.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, run_progra
 from quality_results import Result, append_result, draw, read_results, scores
 from quality_text import Texts, read_lines, shared_vocabulary, unpieced, write_pieces
 
+from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
-from towernmt.core.files.atomic_files import write_text
-from towernmt.core.files.directory_lock import DirectoryLock
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.core.files import write_text
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
 PEERS = ("towernmt", "opennmt-tf", "fairseq")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train, score and draw what the options say."""
+    """Train, score and draw as the options request."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         compare(parser().parse_args(arguments))
@@ -64,32 +64,32 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="with train, valid and test text")
-    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="NAME", help="ends of the files' names")
-    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="for everything that is made")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data, in place of WORK/prepared")
-    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="of WORK/prepared")
+    parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="NAME", help="suffixes of the file names")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of all output")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="prepared data, instead of WORK/prepared")
+    parser.add_argument("--vocab-size", type=int, default=8000, metavar="N", help="vocabulary size of WORK/prepared")
     parser.add_argument("--minutes", type=float, nargs="+", default=[10, 30, 60], metavar="M")
-    parser.add_argument("--every", type=float, metavar="MINUTES", help="a peer's checkpoints (a tenth of the longest)")
-    parser.add_argument("--cpus", default="", metavar="N,N", help="processors (default: all that may be used)")
-    parser.add_argument("--only", choices=PEERS, action="append", help="this program; may be repeated")
-    parser.add_argument("--shape", choices=("recipe", "tiny"), default="recipe", help="of the peers' models")
+    parser.add_argument("--every", type=float, metavar="MINUTES", help="between checkpoints (default: longest / 10)")
+    parser.add_argument("--cpus", default="", metavar="N,N", help="processors to use (default: all available)")
+    parser.add_argument("--only", choices=PEERS, action="append", help="run only this program; repeatable")
+    parser.add_argument("--shape", choices=("recipe", "tiny"), default="recipe", help="size of the peers' models")
     parser.add_argument("--opennmt-python", metavar="FILE", help="a Python with OpenNMT-tf")
     parser.add_argument("--fairseq-python", metavar="FILE", help="a Python with fairseq")
-    parser.add_argument("--opennmt-config", type=Path, metavar="FILE", help="YAML, over the automatic configuration")
-    parser.add_argument("--fairseq-options", default="", metavar="'WORDS'", help="of fairseq-train, behind the recipe")
-    parser.add_argument("--variant", metavar="NAME", help="what the peers' trainings are called (default: --shape)")
-    parser.add_argument("--valid-sentences", type=int, default=500, metavar="N", help="that choose a peer's checkpoint")
+    parser.add_argument("--opennmt-config", type=Path, metavar="FILE", help="overrides the automatic configuration")
+    parser.add_argument("--fairseq-options", default="", metavar="'WORDS'", help="appended to the recipe")
+    parser.add_argument("--variant", metavar="NAME", help="name of the peers' runs (default: --shape)")
+    parser.add_argument("--valid-sentences", type=int, default=500, metavar="N", help="to select a peer's checkpoint")
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: WORK/results.jsonl")
-    parser.add_argument("--draw", type=Path, metavar="FILE", help="BLEU over minutes, .svg or .png")
-    parser.add_argument("--draw-only", action="store_true", help="draw the results that there are")
+    parser.add_argument("--draw", type=Path, metavar="FILE", help="plot of BLEU over minutes, .svg or .png")
+    parser.add_argument("--draw-only", action="store_true", help="only draw the existing results")
     return parser
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Train what is not trained, score what is not scored, draw."""
+    """Run the unfinished trainings, score their checkpoints and draw the results."""
     results = options.results or options.work / "results.jsonl"
     if not options.draw_only:
         plan = plan_of(options)
@@ -106,10 +106,10 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """What the options say; this process, and what it starts, keeps to the processors from here on.
+    """Return the plan of the options, and bind this process and its children to the processors.
 
     Raises:
-        SettingsError: they cannot be.
+        SettingsError: an option has an invalid value.
     """
     minutes = tuple(sorted(set(options.minutes)))
     every = options.every or minutes[-1] / 10
@@ -128,15 +128,15 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def peers_of(options: argparse.Namespace, plan: Plan) -> list[Peer]:
-    """The programs that are asked for.
+    """Return the requested programs.
 
     Raises:
-        SettingsError: the Python of one is missing.
+        SettingsError: the Python of a program is missing.
     """
     variant = options.variant or options.shape
     changed = options.opennmt_config or options.fairseq_options
     if changed and variant in ("recipe", "tiny"):
-        raise SettingsError("--opennmt-config and --fairseq-options change a recipe: give that a name by --variant.")
+        raise SettingsError("--opennmt-config and --fairseq-options change a recipe: name the change with --variant.")
     make = {"towernmt": lambda: Ours(plan, "chosen"),
             "opennmt-tf": lambda: OpenNMTTF(plan, variant, options.opennmt_python, options.opennmt_config),
             "fairseq": lambda: Fairseq(plan, variant, options.fairseq_python, shlex.split(options.fairseq_options))}
@@ -144,7 +144,7 @@ def peers_of(options: argparse.Namespace, plan: Plan) -> list[Peer]:
 
 
 def prepare(options: argparse.Namespace, plan: Plan, texts: Texts) -> Vocabulary:
-    """The vocabulary of the prepared data; both, and the pieces, are made if they are not there."""
+    """Prepare the data and the subword files unless they exist, and return the vocabulary."""
     with DirectoryLock(plan.work, "benchmarks/quality.py prepares"):
         if not (plan.data / "manifest.json").exists():
             words = [f"--{valid}{name}={texts.path(part, side)}" for valid, part in (("", "train"), ("valid-", "valid"))
@@ -159,7 +159,7 @@ def prepare(options: argparse.Namespace, plan: Plan, texts: Texts) -> Vocabulary
 
 
 def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> None:
-    """Add the result of each mark that has none."""
+    """Append a result for each mark without one."""
     there = {result.key for result in read_results(results)}
     for mark in peer.marks():
         key = (peer.name, peer.variant, peer.plan.threads, mark.minutes)
@@ -171,7 +171,7 @@ def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> No
 
 
 def result_of(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> Result:
-    """The scores of a mark, by the candidate that is best on the validation sentences (of equal ones the last)."""
+    """Score a mark with the candidate that is best on the validation sentences (the last one on a tie)."""
     chosen, valid_bleu = mark.candidates[0], None
     if len(mark.candidates) > 1:
         tried = [(quality_of(peer, candidate, "valid", texts, vocabulary)[0], number)
@@ -185,10 +185,10 @@ def result_of(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> R
 
 def quality_of(peer: Peer, checkpoint: str, part: str, texts: Texts, vocabulary: Vocabulary
                ) -> tuple[float, float, str]:
-    """The scores of a checkpoint; its translations are kept.
+    """Translate a part with a checkpoint, keep the translations, and return BLEU, chrF and the BLEU signature.
 
     Raises:
-        DataError: there are too few or too many of them.
+        DataError: the number of translations is wrong.
     """
     kept = peer.folder / "translations" / f"{checkpoint_name(checkpoint)}.{part}"
     source = peer.plan.pieces / f"{part}.src" if peer.reads_pieces else texts.path(part, "src")
@@ -197,13 +197,13 @@ def quality_of(peer: Peer, checkpoint: str, part: str, texts: Texts, vocabulary:
         write_text(kept, "".join(f"{line}\n" for line in (unpieced(lines, vocabulary) if peer.reads_pieces else lines)))
     translations, wanted = read_lines(kept), len(read_lines(source))
     if len(translations) != wanted:
-        raise DataError(f"{kept}: there are {len(translations)} translations of {wanted} sentences; remove the file, "
-                        "and look into the log beside it.")
+        raise DataError(f"{kept} has {len(translations)} translations of {wanted} sentences: remove the file, and read "
+                        "the log next to it.")
     return scores(translations, texts.lines(part, "tgt")[:wanted])
 
 
 def checkpoint_name(checkpoint: str) -> str:
-    """A short name of one checkpoint, or of the mean of several."""
+    """Return a short name of a checkpoint or of an average of several."""
     names = [Path(name).name for name in checkpoint.split(",")]
     return names[0] if len(names) == 1 else f"mean-{names[0]}-{names[-1]}"
 

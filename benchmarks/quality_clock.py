@@ -1,9 +1,11 @@
-"""The clock of a peer's training: when a checkpoint is kept, and when training ends. `quality_fairseq.py` and
-`quality_onmttf.py` hold it inside the peer's own program, so nothing but Python's library is imported.
+"""The clock of a peer's training: when to keep a checkpoint and when to end.
 
-What counts is the time between updates. Starting, tracing, the first update of a process and the saving of checkpoints
-do not. So a peer's minutes are never longer than those of towernmt, whose clock runs from before the first update
-through validation and saving.
+`quality_fairseq.py` and `quality_onmttf.py` run it inside the peer's own program, so it imports only the standard
+library.
+
+Only the time between updates counts. Start-up, tracing, the first update of a process and saving checkpoints do not
+count.
+So the clock favours the peers: the minutes of towernmt include the first update, validation and saving.
 """
 
 from __future__ import annotations
@@ -20,20 +22,19 @@ MARKS = "marks.jsonl"
 
 
 class Clock:
-    """Counts the minutes of a training, those before a resume included, and keeps checkpoints at marks.
+    """Counter of training minutes, across resumes, that keeps checkpoints at marks.
 
-    SIGTERM and SIGINT end the training behind the update that runs, with a checkpoint to go on from.
+    SIGTERM and SIGINT end the training after the current update with a checkpoint to resume from.
+
+    Args:
+        folder: directory of the run; `marks.jsonl` in it holds one line per mark.
+        minutes: training time.
+        every: minutes between marks.
+        seconds: monotonic clock.
     """
 
     def __init__(self, folder: Path, minutes: float, every: float,
                  seconds: Callable[[], float] = time.monotonic) -> None:
-        """
-        Args:
-            folder: of the run; the marks are lines of its `marks.jsonl`.
-            minutes: after so many training ends.
-            every: minutes from mark to mark.
-            seconds: what tells the time.
-        """
         self._file, self._minutes, self._every, self._seconds = folder / MARKS, minutes, every, seconds
         last = (read_marks(folder) or [{"minute": 0.0, "target_tokens": 0}])[-1]
         self._before, self._tokens_before = 60 * float(last["minute"]), int(last["target_tokens"])
@@ -42,7 +43,7 @@ class Clock:
         self._interrupted = False
 
     def end_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end the training."""
+        """End the training on SIGTERM and SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._interrupt)
 
@@ -50,14 +51,15 @@ class Clock:
         self._interrupted = True
 
     def tick(self, updates: int, target_tokens: int, save: Callable[[], str]) -> bool:
-        """Tell the clock that an update was made.
+        """Count an update, and save a checkpoint if a mark is reached or training ends.
 
         Args:
-            updates: so far, those before a resume included.
-            target_tokens: seen by this process.
-            save: keeps a checkpoint, and returns its path.
+            updates: number of updates so far, across resumes.
+            target_tokens: target tokens seen by this process.
+            save: saves a checkpoint and returns its path.
+
         Returns:
-            whether training ends here.
+            Whether training ends now.
         """
         if self._since is None:
             self._since = self._seconds()
@@ -72,23 +74,21 @@ class Clock:
         return ends
 
     def _mark(self, minute: float) -> float | None:
-        """The mark that is reached, in minutes; None: there is none, but training is interrupted."""
+        """Return the mark that was reached, in minutes, or None after an interruption between marks."""
         if minute >= self._minutes:
             return self._minutes
         return round(next_mark(minute, self._every) - self._every, 6) if minute >= self._due else None
 
 
 def next_mark(minute: float, every: float) -> float:
-    """The first multiple of `every` above `minute`."""
+    """Return the smallest multiple of `every` above `minute`."""
     return (int(minute / every + 1e-9) + 1) * every
 
 
 def read_marks(folder: Path) -> list[dict[str, Any]]:
-    """The checkpoints that were kept, by rising minutes; `mark` is None where a stop, and no mark, made one.
-
-    A last line that a killed process left unfinished does not count.
+    """Return the saved checkpoints in order of time; `mark` is None for one that an interruption saved.
 
     Raises:
-        ValueError: another line is none.
+        ValueError: a line other than an unfinished last one is not a record.
     """
     return read_records(folder / MARKS)

@@ -1,8 +1,10 @@
-"""fairseq's own training program with the clock of `quality_clock.py` in it. `quality.py` runs it by fairseq's Python:
+"""Run fairseq's training program with the clock of `quality_clock.py`.
+
+`quality.py` starts it with fairseq's Python:
 
     python quality_fairseq.py FOLDER MINUTES EVERY fairseq-train's arguments ...
 
-Behind each update the clock is asked in place of `validate_and_save`, and a checkpoint is what fairseq saves.
+After each update, the clock replaces `validate_and_save`; fairseq saves the checkpoints.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from quality_clock import Clock
 
 
 def main(folder: Path, minutes: float, every: float, arguments: list[str]) -> None:
-    """Train for so many minutes."""
+    """Run fairseq's training program with `arguments` for `minutes` of training."""
     train: Any = import_module("fairseq_cli.train")
     trainer_class: Any = import_module("fairseq.trainer").Trainer
     make_update = trainer_class.train_step

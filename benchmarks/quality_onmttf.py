@@ -1,10 +1,12 @@
-"""OpenNMT-tf's own program with the clock of `quality_clock.py` in it. `quality.py` runs it by OpenNMT-tf's Python:
+"""Run OpenNMT-tf's program with the clock of `quality_clock.py`.
+
+`quality.py` starts it with OpenNMT-tf's Python:
 
     python quality_onmttf.py train FOLDER MINUTES EVERY onmt-main's arguments ...
     python quality_onmttf.py average CHECKPOINT,CHECKPOINT,... onmt-main's arguments ...
 
-Behind each update the clock is asked, and a checkpoint is what OpenNMT-tf saves. `average` is OpenNMT-tf's
-`average_checkpoints` of the checkpoints that are named, not of the last ones.
+The clock runs after each update; OpenNMT-tf saves the checkpoints. `average` calls OpenNMT-tf's `average_checkpoints`
+on the named checkpoints instead of the last ones.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from quality_clock import Clock
 
 
 def train(folder: Path, minutes: float, every: float, arguments: list[str]) -> None:
-    """Train for so many minutes."""
+    """Run OpenNMT-tf's training program with `arguments` for `minutes` of training."""
     training: Any = import_module("opennmt.training")
     updates_of, reset = training.Trainer._steps, training.TrainingStats.reset_throughput
     clock, tokens = Clock(folder, minutes, every), 0
@@ -47,12 +49,12 @@ def train(folder: Path, minutes: float, every: float, arguments: list[str]) -> N
 
 
 def target_tokens(stats: Any) -> int:
-    """Those that OpenNMT-tf counted since its last line of figures."""
+    """Return the target tokens that OpenNMT-tf counted since its last log line."""
     return int(stats._get_words_counters().get("target", 0))
 
 
 def average(checkpoints: list[str], arguments: list[str]) -> None:
-    """The mean of checkpoints."""
+    """Average the named checkpoints."""
     runner: Any = import_module("opennmt.runner").Runner
     mean = runner.average_checkpoints
     runner.average_checkpoints = lambda self, output, max_count: mean(self, output, max_count, checkpoints)
@@ -60,7 +62,7 @@ def average(checkpoints: list[str], arguments: list[str]) -> None:
 
 
 def onmt_main(arguments: list[str]) -> None:
-    """OpenNMT-tf's program."""
+    """Run OpenNMT-tf's main program in this process."""
     sys.argv = ["onmt-main", *arguments]
     import_module("opennmt.bin.main").main()
 

@@ -1,4 +1,4 @@
-"""The programs that `quality.py` compares: how each trains by its own recipe, and translates by its own search."""
+"""The programs that `quality.py` compares. Each trains with its own recipe and translates with its own search."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from quality_text import read_lines
 
 from towernmt import __version__
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
-from towernmt.core.files.atomic_files import write_text
-from towernmt.curves.recorded_run import read_run
+from towernmt.core.files import write_text
+from towernmt.plots.recorded_runs import read_run
 
 HERE = Path(__file__).parent
 BEAM = 5
 LONGEST = 100
-"""Pieces of OpenNMT-tf's translations: those of a model that has learnt little would go on to 250, for minutes."""
+"""Length limit of OpenNMT-tf's translations, in subwords. Its default of 250 takes minutes with a poor model."""
 GRACE = 120.0
-"""Seconds that a program has to save a checkpoint when it is asked to end."""
+"""Seconds that a program has to save a checkpoint after SIGTERM."""
 
 
 class Mark(NamedTuple):
-    """A moment of a training.
+    """A point in time of a training at which quality is measured.
 
     Attributes:
-        minutes: as they were asked for.
-        minute: of training.
-        updates, target_tokens: so far.
-        candidates: checkpoints that the recipe might translate with; the validation sentences decide between several.
+        minutes: requested minutes.
+        minute: actual minutes of training.
+        updates, target_tokens: amounts of training so far.
+        candidates: checkpoints that the recipe allows; the validation sentences select one.
     """
 
     minutes: float
@@ -48,14 +48,14 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all trainings have in common.
+    """Options that all trainings share.
 
     Attributes:
-        work: the folder of everything.
-        data: prepared data.
-        minutes: of training, rising.
+        work: directory of all output.
+        data: directory of prepared data.
+        minutes: minutes of training, ascending.
         every: minutes between a peer's marks.
-        threads: as many as processors.
+        threads: number of threads, equal to the number of processors.
         shape: "recipe" or "tiny".
     """
 
@@ -68,19 +68,19 @@ class Plan:
 
     @property
     def pieces(self) -> Path:
-        """The folder of the files of pieces."""
+        """Directory of the subword files."""
         return self.work / "pieces"
 
 
 class Peer(ABC):
-    """A program. Its trainings go on where they were stopped.
+    """A program to compare. An interrupted training resumes.
 
     Attributes:
-        name: of the program.
-        variant: which of its trainings.
-        version: as it says.
-        folder: of its run.
-        reads_pieces: whether it translates pieces to pieces; otherwise text to text.
+        name: name of the program.
+        variant: name of the recipe.
+        version: version that the program reports.
+        folder: directory of its run.
+        reads_pieces: whether it translates subwords to subwords instead of text to text.
     """
 
     name: str
@@ -96,19 +96,19 @@ class Peer(ABC):
 
     @abstractmethod
     def train(self) -> None:
-        """Train to the end, or go on to it."""
+        """Train to the end, resuming an interrupted training."""
 
     @abstractmethod
     def marks(self) -> list[Mark]:
-        """What there is to be scored."""
+        """Return the marks to score."""
 
     @abstractmethod
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        """Translations of a file, "valid" or "test"."""
+        """Return the translations of `source`, the text of part "valid" or "test"."""
 
 
 class Ours(Peer):
-    """towernmt by `--defaults chosen`: a run for each number of minutes, as its rate falls to the end of the run."""
+    """towernmt with `--defaults chosen`: one run per training time, since the rate decays to the end of a run."""
 
     name, version, reads_pieces = "towernmt", __version__, False
 
@@ -143,23 +143,25 @@ class Ours(Peer):
 
 
 class Marked(Peer):
-    """A peer whose one training is marked by the clock of `quality_clock.py`.
+    """A peer with one training, whose marks the clock of `quality_clock.py` sets.
 
     Args:
-        python: an interpreter that has it.
+        plan: common options.
+        variant: name of the recipe.
+        python: Python interpreter in which the peer is installed.
+
     Raises:
-        SettingsError: it has not.
+        SettingsError: the peer is not installed there.
     """
 
     modules: tuple[str, ...]
-    """What is imported, and named with its version."""
+    """Modules to import and to report with their versions."""
     option: str
 
     def __init__(self, plan: Plan, variant: str, python: str | None) -> None:
         super().__init__(plan, variant)
         if python is None:
-            raise SettingsError(f"{self.name} needs {self.option} FILE: a Python that has it, or leave {self.name} out "
-                                "by --only.")
+            raise SettingsError(f"{self.name} needs {self.option} FILE, a Python that has it; or pass --only.")
         self.python = python
         self._version = self._ask_version()
 
@@ -190,14 +192,14 @@ class Marked(Peer):
                        str(self.plan.every), *self.training(kept[-1]["checkpoint"] if kept else None)], "train.log")
 
     driver: tuple[str, ...]
-    """The script with the clock, and what it is given first."""
+    """Script with the clock, and its first arguments."""
 
     def prepare(self) -> None:
-        """What the peer wants to find before it trains."""
+        """Write the files that the peer needs for training."""
 
     @abstractmethod
     def training(self, checkpoint: str | None) -> list[str]:
-        """The arguments of the peer's program of training, from the beginning or a checkpoint on."""
+        """Return the arguments of the peer's training program, to start from scratch or from a checkpoint."""
 
     def marks(self) -> list[Mark]:
         kept = [mark for mark in self._kept() if mark["mark"] is not None]
@@ -206,10 +208,10 @@ class Marked(Peer):
                      self.candidates(checkpoints[:number])) for number, mark in enumerate(kept, start=1)]
 
     def _kept(self) -> list[dict[str, Any]]:
-        """What the clock kept.
+        """Return the records of the clock.
 
         Raises:
-            DataError: its file is broken.
+            DataError: the file of records is damaged.
         """
         try:
             return read_marks(self.folder)
@@ -218,17 +220,17 @@ class Marked(Peer):
 
     @abstractmethod
     def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
-        """What the recipe might translate with, when these checkpoints were kept."""
+        """Return the checkpoints, or comma-separated averages, that the recipe allows among `checkpoints`."""
 
     def _run(self, arguments: list[str], log: str, output: Path | None = None) -> None:
         run_program([self.python, *arguments], self.folder / log, output, peer_environment(self.plan.threads))
 
 
 class Fairseq(Marked):
-    """fairseq by the recipe for IWSLT'14 German-English of its examples/translation/README.md.
+    """fairseq with the recipe for IWSLT'14 German-English in its examples/translation/README.md.
 
-    The recipe keeps the checkpoint that is best in validation. Here the validation sentences choose it, of those of the
-    marks so far, and cost no minutes of training.
+    The recipe keeps the best checkpoint by validation. Here it is selected from the marks so far, and this validation
+    does not count as training time.
     """
 
     name, modules, option = "fairseq", ("fairseq", "torch"), "--fairseq-python"
@@ -266,7 +268,7 @@ class Fairseq(Marked):
         return tuple(checkpoints)
 
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        # fairseq-fixed leaves out the last sentences where batches are to be multiples of 8, its default.
+        # fairseq-fixed drops the last sentences if batches must be multiples of 8, its default.
         output = self.folder / "translation.txt"
         self._run(["-m", "fairseq_cli.generate", str(self._data), "--source-lang", "src", "--target-lang", "tgt",
                    "--path", checkpoint, "--gen-subset", part, "--beam", str(BEAM), "--max-len-a", "1.2",
@@ -276,7 +278,7 @@ class Fairseq(Marked):
 
 
 def generated(text: str) -> list[str]:
-    """The translations that `fairseq-generate` printed, in the order of the file: lines `H-NUMBER\\tSCORE\\tPIECES`."""
+    """Return the translations in `fairseq-generate`'s output in input order, from the lines that begin with `H-`."""
     found = {}
     for line in text.split("\n"):
         if line.startswith("H-"):
@@ -286,10 +288,10 @@ def generated(text: str) -> list[str]:
 
 
 class OpenNMTTF(Marked):
-    """OpenNMT-tf by its automatic configuration (`--auto_config`), which its documentation says to take.
+    """OpenNMT-tf with its automatic configuration (`--auto_config`), as its documentation recommends.
 
-    It averages the last 8 checkpoints at the end. Here the mean of the last 8 marks and the last checkpoint itself are
-    both tried, and the validation sentences choose.
+    OpenNMT-tf averages the last 8 checkpoints at the end. Here the validation sentences select the average of the last
+    8 marks or the last checkpoint.
     """
 
     name, modules, option = "opennmt-tf", ("opennmt", "tensorflow"), "--opennmt-python"
@@ -312,7 +314,7 @@ class OpenNMTTF(Marked):
             "data": {"train_features_file": str(pieces / "train.src"), "train_labels_file": str(pieces / "train.tgt"),
                      "source_vocabulary": vocabulary, "target_vocabulary": vocabulary},
             "params": {"beam_width": BEAM, "maximum_decoding_length": LONGEST},
-            # The clock keeps the checkpoints, and averages are made when it has ended.
+            # The clock saves the checkpoints; averages are made after training.
             "train": {"save_checkpoints_steps": None, "keep_checkpoint_max": 10_000, "average_last_checkpoints": 0}}))
 
     @property
@@ -342,7 +344,7 @@ class OpenNMTTF(Marked):
         return read_lines(output)
 
     def _mean(self, checkpoints: str) -> str:
-        """The folder of the mean of checkpoints."""
+        """Average checkpoints and return the directory of the average."""
         steps = [checkpoint.rpartition("-")[2] for checkpoint in checkpoints.split(",")]
         folder = self.folder / f"mean-{steps[0]}-{steps[-1]}"
         if not (folder / "checkpoint").exists():
@@ -352,22 +354,25 @@ class OpenNMTTF(Marked):
 
 
 def peer_environment(threads: int) -> dict[str, str]:
-    """The environment of a program that is not ours."""
+    """Return the environment variables for a peer."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # fairseq's checkpoints hold more than weights, which PyTorch since 2.6 loads only when told to.
+    # fairseq's checkpoints hold more than weights; PyTorch 2.6 and later refuses them by default.
     return {**ours, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2",
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def run_program(command: Sequence[str], log: Path, output: Path | None = None,
                 environment: dict[str, str] | None = None) -> None:
-    """Run a program to its end, in a session of its own; end it when this program is interrupted.
+    """Run a program to its end in a new session, and stop it when this program is interrupted.
 
     Args:
-        log: what it says is added there.
-        output: its standard output, if not to the log.
+        command: program and arguments.
+        log: file to which the program's output is appended.
+        output: file for standard output; None means the log.
+        environment: environment variables; None inherits them.
+
     Raises:
-        UnfinishedError: it failed.
+        UnfinishedError: the program failed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as said, (output or log).open("wb" if output else "ab") as printed:
@@ -380,11 +385,11 @@ def run_program(command: Sequence[str], log: Path, output: Path | None = None,
             raise
     if status:
         last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-        raise UnfinishedError(f"{' '.join(command[:4])} ... ended with status {status}: {last} (all of it: {log})")
+        raise UnfinishedError(f"{' '.join(command[:4])} ... ended with status {status}: {last} (full log: {log})")
 
 
 def _end(process: subprocess.Popen[Any]) -> None:
-    """End a program and those that it started: politely, and then not; a second interrupt does not wait."""
+    """Terminate a program, wait for `GRACE` seconds or a second interrupt, and kill its process group."""
     process.terminate()
     try:
         process.wait(GRACE)

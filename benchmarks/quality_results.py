@@ -1,4 +1,4 @@
-"""The results of `quality.py`: lines of JSON, their scores, and the picture of them."""
+"""Results of `quality.py`: scores, lines of JSON and their plot."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 from json_lines import append_record, read_records
 
 from towernmt.core.errors import DataError
-from towernmt.curves.picture import LOOK, import_matplotlib, line_style
-from towernmt.predict.output_file import output_file
+from towernmt.plots.picture import LOOK, import_matplotlib, line_style
+from towernmt.predict.lines.output_file import output_file
 
 OURS = "towernmt"
 
 
 @dataclass(frozen=True)
 class Result:
-    """The quality of one program after so many minutes of training.
+    """Quality of one program at one mark of its training.
 
     Attributes:
-        peer: its name.
-        variant: which of its trainings.
-        cpus: processors that it trained on.
-        mark: minutes, as they were asked for.
-        minute: minutes of training at the checkpoint.
-        bleu, chrf: of the test set.
-        valid_bleu: of the validation sentences by which the checkpoint was chosen; None where the program chose.
-        updates, target_tokens: of training up to the mark.
-        checkpoint: what was translated with.
-        signature: of sacreBLEU's BLEU.
-        version: of the program.
+        peer: name of the program.
+        variant: name of its recipe.
+        cpus: number of processors.
+        mark: requested minutes.
+        minute: actual minutes of training at the checkpoint.
+        bleu, chrf: scores on the test set.
+        valid_bleu: BLEU on the validation sentences that selected the checkpoint; None if the program selected it.
+        updates, target_tokens: amounts of training up to the mark.
+        checkpoint: name of the checkpoint that translated.
+        signature: BLEU signature of sacreBLEU.
+        version: version of the program.
     """
 
     peer: str
@@ -51,20 +51,20 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, int, float]:
-        """What is measured once."""
+        """Identity of a measurement: program, variant, processors and mark."""
         return (*self.line, self.mark)
 
     @property
     def line(self) -> tuple[str, str, int]:
-        """What is one line of the picture."""
+        """Identity of a curve in the plot: program, variant and processors."""
         return self.peer, self.variant, self.cpus
 
 
 def read_results(path: Path) -> list[Result]:
-    """The results in a file; none if it is not there. A last line that a killed process left unfinished is left out.
+    """Read the results in a file without an unfinished last line; an empty list if the file is missing.
 
     Raises:
-        DataError: another line is no result.
+        DataError: a line is not a result.
     """
     try:
         records = read_records(path)
@@ -75,18 +75,18 @@ def read_results(path: Path) -> list[Result]:
         try:
             found.append(Result(**record))
         except TypeError as error:
-            raise DataError(f"{path}, line {number}: this is no result; remove the line.") from error
+            raise DataError(f"{path}, line {number}: not a result; remove the line.") from error
     return found
 
 
 def append_result(path: Path, result: Result) -> None:
-    """Add a line, in place of an unfinished last one."""
+    """Append a result, replacing an unfinished last line."""
     append_record(path, {name: round(value, 4) if isinstance(value, float) else value
                          for name, value in asdict(result).items()})
 
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> tuple[float, float, str]:
-    """BLEU, chrF, and the signature of the former, as sacreBLEU has them by default."""
+    """Return BLEU, chrF and the signature of BLEU, with the defaults of sacreBLEU."""
     from sacrebleu.metrics import BLEU, CHRF
 
     bleu = BLEU()
@@ -95,7 +95,7 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> tuple[floa
 
 
 def lines_of(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The lines of the picture by their names, each by rising minutes; towernmt's first."""
+    """Return the curves by name, towernmt first, each in order of time."""
     several = len({result.cpus for result in results}) > 1
     found: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: (result.peer != OURS, result.line, result.minute)):
@@ -105,14 +105,14 @@ def lines_of(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """BLEU over the minutes of training, as PNG or SVG.
+    """Plot BLEU over minutes of training as PNG or SVG.
 
     Raises:
-        DataError: there are no results, or the file cannot be written.
+        DataError: no results, or the file cannot be written.
         SettingsError: Matplotlib is not installed.
     """
     if not results:
-        raise DataError("There is nothing to draw: no result was measured yet.")
+        raise DataError("Nothing to draw: no result was measured yet.")
     matplotlib = import_matplotlib()
     vector = path.suffix.lower() == ".svg"
     with matplotlib.rc_context(LOOK):
@@ -138,6 +138,6 @@ def _figure(lines: dict[str, list[Result]]) -> Any:
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, loc="best", handlelength=3.2)
     if any(results[0].peer == OURS for results in lines.values()):
-        figure.text(0.085, 0.02, "Each point of towernmt is a training of its own, whose rate falls to its end; the "
-                    "others' points are of one training.", size=8, color="#5d6670")
+        figure.text(0.085, 0.02, "Each point of towernmt is a separate run, whose learning rate decays to its end. "
+                    "The points of each peer are from one run.", size=8, color="#5d6670")
     return figure

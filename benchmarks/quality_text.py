@@ -1,5 +1,4 @@
-"""The text that all programs of `quality.py` train on: pieces of one vocabulary of towernmt, each peer's dictionary of
-them, and the way back."""
+"""The text that all programs of `quality.py` train on: subwords of one vocabulary, dictionaries and detokenisation."""
 
 from __future__ import annotations
 
@@ -7,23 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from towernmt.core.errors import DataError
-from towernmt.core.files.atomic_files import write_text
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.core.files import write_text
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 
 PARTS = ("train", "valid", "test")
 SIDES = ("src", "tgt")
-"""What the sides are called in the files of pieces."""
+"""Suffixes of the files of subwords."""
 
 
 class Texts:
-    """Train, valid and test text of two languages, `FOLDER/train.de` and so on.
+    """Files of train, valid and test text in two languages: `FOLDER/train.de` and so on.
 
     Args:
-        folder: where they are.
-        languages: source and target.
+        folder: directory of the files.
+        languages: suffixes of the source and the target files.
+
     Raises:
-        DataError: one is missing.
+        DataError: a file is missing.
     """
 
     def __init__(self, folder: Path, languages: Sequence[str]) -> None:
@@ -31,42 +31,46 @@ class Texts:
                        for part in PARTS for side, language in zip(SIDES, languages, strict=True)}
         for path in self._files.values():
             if not path.is_file():
-                raise DataError(f"{path} is not there: --text names a folder with the files "
+                raise DataError(f"{path} is missing: --text must name a folder with the files "
                                 f"{{{','.join(PARTS)}}}.{{{','.join(languages)}}}.")
 
     def path(self, part: str, side: str) -> Path:
-        """The file of one of `PARTS`, one of `SIDES`."""
+        """Return the path for one of `PARTS` and one of `SIDES`."""
         return self._files[part, side]
 
     def lines(self, part: str, side: str) -> list[str]:
-        """Its lines."""
+        """Return the lines of a part and side."""
         return read_lines(self.path(part, side))
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, whether the last one has an end or not."""
+    """Return the lines of a file; a final newline is optional."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def shared_vocabulary(data: PreparedData) -> Vocabulary:
-    """The vocabulary of both sides.
+    """Return the vocabulary that source and target share.
 
     Raises:
-        DataError: each side has its own.
+        DataError: source and target have different vocabularies.
     """
     source, target = data.source_vocabulary, data.target_vocabulary
     if list(source.files().values()) != list(target.files().values()):
-        raise DataError(f"{data.directory}: the sides have vocabularies of their own, but the peers share one: prepare "
-                        "with --shared-vocab.")
+        raise DataError(f"{data.directory}: source and target have different vocabularies, but the peers share one: "
+                        "prepare with --shared-vocab.")
     return source
 
 
 def write_pieces(texts: Texts, vocabulary: Vocabulary, folder: Path, valid: int, threads: int) -> None:
-    """The files `train.src` ... `test.tgt` of pieces, and the dictionaries `fairseq.txt` and `opennmt.txt`.
+    """Write the subword files `train.src` ... `test.tgt` and the dictionaries `fairseq.txt` and `opennmt.txt`.
 
     Args:
-        valid: so many of the validation sentences.
+        texts: text to encode.
+        vocabulary: encodes both sides.
+        folder: output directory.
+        valid: number of validation sentences to write.
+        threads: number of encoding threads.
     """
     for part in PARTS:
         for side in SIDES:
@@ -79,10 +83,10 @@ def write_pieces(texts: Texts, vocabulary: Vocabulary, folder: Path, valid: int,
 
 
 def pieced(lines: Sequence[str], vocabulary: Vocabulary, threads: int = 1) -> list[str]:
-    """Lines as pieces with spaces between them."""
+    """Return the subwords of each line, joined by spaces."""
     return [" ".join(map(vocabulary.id_to_piece, ids)) for ids in vocabulary.encode_batch(lines, threads)]
 
 
 def unpieced(lines: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """Detokenised text of lines of pieces."""
+    """Return the detokenised text of lines of subwords."""
     return [vocabulary.decode(map(vocabulary.piece_to_id, line.split())) for line in lines]

@@ -1,10 +1,10 @@
-"""How training scales over a network, on paper: the time of a ring all-reduce beside the step's own.
+"""Estimate how training scales over a network: the time of a ring all-reduce relative to the step.
 
     python benchmarks/scaling_on_paper.py
 
-Nothing is run. In a ring each of n workers sends 2 (n - 1) / n times its gradients in 2 (n - 1) turns (Patarasuk and
-Yuan 2009). Buckets travel side by side, so that the delay of a turn counts once. Nothing is hidden behind the backward
-pass, and the whole line is free for each worker: the first makes the figures too low, the second too high.
+Nothing is executed. In a ring, each of n workers sends its gradients 2 (n - 1) / n times in 2 (n - 1) rounds (Patarasuk
+and Yuan 2009). Buckets are sent concurrently, so the latency of a round counts once. The estimate ignores overlap with
+the backward pass, which makes it too low, and contention for the links, which makes it too high.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DELAY = 50e-6
-"""Seconds of one turn, beside its bytes: assumed, as for gRPC within one room."""
+"""Latency of one round in seconds: assumed, typical of gRPC in one data centre."""
 WORKERS = (2, 4, 8, 16, 32, 64)
 LINES = (1, 10, 100)
-"""Gigabits a second."""
+"""Link speeds, Gbit/s."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the step of one worker that trains it.
+    """A model and the training step of one worker.
 
     Attributes:
-        name: how the table calls it.
-        parameters: trained numbers.
-        tokens: target tokens of a step in each worker.
-        rate: target tokens a second of one worker alone.
+        name: label in the table.
+        parameters: number of trainable parameters.
+        tokens: target tokens per step and worker.
+        rate: target tokens per second of a single worker.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Case:
 
     @property
     def step(self) -> float:
-        """Seconds of a step without any reduction."""
+        """Seconds of a step without all-reduce."""
         return self.tokens / self.rate
 
 
@@ -49,25 +49,25 @@ CASES = (
 
 
 def reduction(parameters: int, workers: int, gigabits: float, width: int = 4) -> float:
-    """Seconds of one all-reduce.
+    """Return the seconds of one all-reduce.
 
     Args:
-        parameters: numbers in the gradients, all of them dense.
-        workers: in the ring.
-        gigabits: a second, of each worker's line, in each direction.
-        width: bytes of a number on the wire.
+        parameters: number of values in the gradients, all dense.
+        workers: number of workers in the ring.
+        gigabits: link speed of each worker in each direction, Gbit/s.
+        width: bytes per value on the wire.
     """
     share = 2 * (workers - 1) / workers
     return share * parameters * width * 8 / (gigabits * 1e9) + 2 * (workers - 1) * DELAY
 
 
 def efficiency(case: Case, workers: int, gigabits: float, width: int = 4) -> float:
-    """The speed of `workers` divided by `workers` times the speed of one; each has as many tokens as one alone."""
+    """Return the speed of `workers` workers divided by `workers` times the speed of one, at equal tokens per worker."""
     return case.step / (case.step + reduction(case.parameters, workers, gigabits, width))
 
 
 def main() -> None:
-    """Print the table of the manual."""
+    """Print the table for the manual."""
     print(f"| | Gbit/s | {' | '.join(map(str, WORKERS))} | {WORKERS[-1]}, bfloat16 |")
     print("|---|---|" + "---|" * (len(WORKERS) + 1))
     for case in CASES:

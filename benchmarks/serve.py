@@ -1,9 +1,9 @@
-"""Load on a server: so many clients at once, each with a sentence at a time, for so many seconds.
+"""Load a translation server with concurrent clients, each of which sends one sentence at a time.
 
     towernmt serve --model de-en=runs/de-en --port 5000 &
     python benchmarks/serve.py --pid $! --text test.de --clients 200 --seconds 120
 
-It prints what was answered, refused and lost, percentiles of the time to an answer, and the server's memory over time.
+Prints the numbers of answered, refused and lost requests, percentiles of the response time, and the server's memory.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PERCENTILES = (50, 95, 99, 100)
 
 @dataclass
 class Seen:
-    """What the clients saw.
+    """Measurements of all clients.
 
     Attributes:
-        statuses: how many answers of each; 0: none came.
-        seconds: of the answers with a translation.
-        sentences: that were translated.
-        memory: of the server, (seconds since the beginning, MiB).
+        statuses: number of responses by HTTP status; 0 counts lost requests.
+        seconds: response times of successful requests.
+        sentences: number of translated sentences.
+        memory: (seconds since the start, MiB) of the server.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -40,12 +40,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Load:
-    """What the clients do.
+    """The work of the clients.
 
     Attributes:
-        host, port: of the server.
-        lines: to be translated; each request takes the next ones.
-        head: of a request, but for the length of its body.
+        host, port: address of the server.
+        lines: sentences to translate, taken in order.
+        head: head of a request without Content-Length.
+        languages: source and target language.
+        per_request: sentences per request.
+        until: end of the measurement on the monotonic clock.
     """
 
     host: str
@@ -58,7 +61,7 @@ class Load:
 
 
 async def client(load: Load, numbers: count[int], seen: Seen) -> None:
-    """Ask, wait for the answer, and ask again, on one connection as long as that is there."""
+    """Send requests one after the other on a persistent connection until the time is over."""
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while time.monotonic() < load.until:
         texts = [load.lines[next(numbers) % len(load.lines)] for _ in range(load.per_request)]
@@ -88,7 +91,7 @@ async def client(load: Load, numbers: count[int], seen: Seen) -> None:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """The status, the body, and whether the connection is closed behind it."""
+    """Read a response and return its status, its body, and whether the server closes the connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
     headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
     body = await reader.readexactly(int(headers["content-length"]))
@@ -96,7 +99,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
 
 
 async def watch_memory(pid: int, until: float, seen: Seen) -> None:
-    """Note the memory of a process (Linux), and of nothing where there is none."""
+    """Record the resident memory of a process every two seconds (Linux)."""
     begun = time.monotonic()
     while time.monotonic() < until:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
@@ -106,7 +109,7 @@ async def watch_memory(pid: int, until: float, seen: Seen) -> None:
 
 
 async def run(args: argparse.Namespace) -> Seen:
-    """All clients."""
+    """Run all clients and return their measurements."""
     url = urlsplit(args.url)
     key = f"Authorization: Bearer {args.key}\r\n" if args.key else ""
     head = f"POST /translate HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n{key}"
@@ -120,7 +123,7 @@ async def run(args: argparse.Namespace) -> Seen:
 
 
 def report(seen: Seen, seconds: float) -> str:
-    """The table."""
+    """Return the results as rows of a Markdown table."""
     ordered = sorted(seen.seconds) or [float("nan")]
     refused = sum(number for status, number in seen.statuses.items() if status in (429, 503))
     failed = sum(number for status, number in seen.statuses.items() if status not in (0, 200, 429, 503))
@@ -137,17 +140,17 @@ def report(seen: Seen, seconds: float) -> str:
 
 
 def main() -> None:
-    """Load a server, and print what came of it."""
+    """Load a server and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://127.0.0.1:5000", help="of the server (default: %(default)s)")
-    parser.add_argument("--text", required=True, help="a sentence a line")
+    parser.add_argument("--url", default="http://127.0.0.1:5000", help="URL of the server (default: %(default)s)")
+    parser.add_argument("--text", required=True, help="file with one sentence per line")
     parser.add_argument("--source", default="de", help="language of the text (default: %(default)s)")
     parser.add_argument("--target", default="en", help="language of the translations (default: %(default)s)")
-    parser.add_argument("--clients", type=int, default=200, help="at once (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long (default: %(default)s)")
-    parser.add_argument("--sentences", type=int, default=1, help="of a request (default: %(default)s)")
-    parser.add_argument("--pid", type=int, help="of the server, to note its memory")
-    parser.add_argument("--key", help="of the caller")
+    parser.add_argument("--clients", type=int, default=200, help="number of concurrent clients (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="duration (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=1, help="sentences per request (default: %(default)s)")
+    parser.add_argument("--pid", type=int, help="process id of the server, to record its memory")
+    parser.add_argument("--key", help="API key")
     args = parser.parse_args()
     begun = time.monotonic()
     seen = asyncio.run(run(args))

@@ -1,16 +1,16 @@
-"""Time and bytes until a training makes its first step, on prepared data of many shards: on a disk and in S3.
+"""Measure the time and the bytes read until the first training step, on prepared data of many shards on disk and in S3.
 
     python benchmarks/startup.py FOLDER [--code CHECKOUT ...] [--s3 's3://bucket/prefix?endpoint_url=...']
 
-FOLDER keeps the prepared data from one call to the next. `--code` names checkouts to compare, each measured in
-processes of its own; without it, this one is measured. A line of JSON for each place, checkout and kind:
+FOLDER keeps the prepared data between calls. `--code` names the checkouts to compare, each in separate processes; the
+default is this checkout. Prints one line of JSON per location, checkout and kind:
 
-* `input`: from opening the data to the first batch, with what a run asks before it: the sentence on batches and padding
-  for its log, and the length of an epoch. No TensorFlow.
-* `train`: the whole command `towernmt train` of a tiny model for one step, its last checkpoint included.
+* `input`: from opening the data to the first batch, including the summary of batches and padding for the log and the
+  length of an epoch; without TensorFlow.
+* `train`: the complete command `towernmt train` of a tiny model for one step, including its last checkpoint.
 
-`checked_mb` are bytes whose checksum was taken (of each shard when it is opened first; in S3 it is taken twice, on
-arrival and when it is opened); `fetched_mb` are bytes that came from S3 into the cache, which is empty at first.
+`checked_mb` counts bytes with a computed checksum (when a shard is first opened; a shard from S3 also on arrival).
+`fetched_mb` counts bytes fetched from S3 into the cache, which is empty at the start.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ begin = time.perf_counter()
 """
 INPUT = COUNTING + """
 import towernmt.dataflow as dataflow
-settings = getattr(dataflow, "StreamBatchSettings", None) or dataflow.StreamSettings
 begin = time.perf_counter()
-batches = dataflow.make_batches(dataflow.open_training_data(sys.argv[1]), settings(), None, lambda sentence: None)
-getattr(batches, "estimated_batches_per_epoch", batches.batches_per_epoch)()
+batches = dataflow.make_batches(dataflow.open_training_data(sys.argv[1]), dataflow.StreamBatchSettings(), None, print)
+batches.estimated_batches_per_epoch()
 next(batches.read())
 """
 TRAIN = COUNTING + """
 from towernmt.cli.main import main
 if main(["train", "--data", sys.argv[1], "--logdir", sys.argv[2] + "/run", "--preset", "tiny", "--set",
-         "train.steps=1", "train.checkpoint_steps=0", "train.batch_tokens=400", "model.hidden_size=32",
+         "train.steps=1", "checkpoint.steps=0", "data.batch_tokens=400", "model.hidden_size=32",
          "model.filter_size=32"]):
     raise SystemExit("training failed")
 """
@@ -56,11 +55,11 @@ PROGRAMS = {"input": INPUT, "train": TRAIN}
 
 
 def main() -> None:
-    """Measure each kind in each place with each checkout."""
+    """Measure each kind with each checkout, on disk and in S3."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--code", type=Path, nargs="+", default=[Path(__file__).parents[1]])
-    parser.add_argument("--s3", help="where to copy the data to: a bucket that exists")
+    parser.add_argument("--s3", help="folder in an existing bucket to copy the data to")
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--shards", type=int, default=200)
     parser.add_argument("--kinds", nargs="+", default=list(PROGRAMS), choices=list(PROGRAMS))
@@ -80,11 +79,11 @@ def main() -> None:
 
 
 def prepare_data(folder: Path, output: Path, pairs: int, shards: int) -> None:
-    """Synthetic text, prepared with words as its vocabulary."""
+    """Write synthetic text and prepare it with a word vocabulary."""
     import input_corpus as corpus
 
-    from towernmt.dataflow.prepare.preparation import prepare
-    from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+    from towernmt.dataflow.preparation.preparation import prepare
+    from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 
     folder.mkdir(parents=True, exist_ok=True)
     corpus.write_text(corpus.make_pool(20_000, 15.0), pairs, folder, "startup")
@@ -93,15 +92,15 @@ def prepare_data(folder: Path, output: Path, pairs: int, shards: int) -> None:
 
 
 def upload(data: Path, uri: str) -> None:
-    """Copy the data to S3, unless they are there."""
-    from towernmt.dataflow.prepare.upload_to_s3 import upload_prepared
-    from towernmt.dataflow.storage.s3_folder import parse_s3_folder
+    """Copy the data to S3 unless it exists there."""
+    from towernmt.dataflow.preparation.s3_upload import upload_prepared
+    from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 
     upload_prepared(data, parse_s3_folder(uri))
 
 
 def measure(program: str, where: str, code: Path) -> dict[str, float]:
-    """What a process needs that runs the program on the data with the code of a checkout."""
+    """Run a program on the data with the code of a checkout and return its seconds and megabytes."""
     with tempfile.TemporaryDirectory() as place:
         cache = Path(place) / "cache"
         begin = time.perf_counter()

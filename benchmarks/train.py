@@ -1,4 +1,4 @@
-"""Training speed of the whole step: queue, towers, update, callbacks. Prints one JSON line a run.
+"""Measure the training speed of complete steps: queue, towers, update and callbacks. Prints one JSON line per run.
 
     python benchmarks/train.py --config tiny --batch-tokens 1024 --precision float32
     python benchmarks/train.py --config base --batch-tokens 4096 --precision bfloat16 --batches batches_4096.npz
@@ -7,11 +7,10 @@
 
 The work is a Transformer (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of 8,000;
 base: 512, 2048, 8, 6+6, 32,000) with tied embeddings, dropout 0.1, label smoothing 0.1 and Adam, on batches of
-sentences x longest side <= --batch-tokens; or another --model: its preset `tiny`, or the sizes of its paper
-(`train_work.py`), with the same vocabularies. `--batches FILE.npz` takes the batches from a file: int arrays `s0`,
-`t0`, `s1`, ... (ids end with EOS = 2, padded with 0) and their number `n`; `--data DIR` from prepared data with a
-vocabulary of that size, as a run does; without either they are drawn here. What the figures mean:
-docs/notes/benchmarks.md.
+sentences x longest side <= --batch-tokens. Another --model uses its preset `tiny` or the sizes of its paper
+(`train_work.py`) with the same vocabularies. `--batches FILE.npz` reads the batches from a file: int arrays `s0`, `t0`,
+`s1`, ... (ids end with EOS = 2, padded with 0) and their number `n`. `--data DIR` reads prepared data with a vocabulary
+of that size. The default is random batches. docs/notes/benchmarks.md explains the figures.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from typing import Any
 from train_run import Plan, measure
 from train_work import PRESETS, VOCABULARY, FixedBatches, draw, load, make_model, twice_each
 
-from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.core.standard_streams import without_noise
+from towernmt.dataflow.batches.batch_settings import BatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.input_source.queue_input import ReadableBatches
-from towernmt.models.choices import PRECISIONS
+from towernmt.models.model_settings import PRECISIONS
 
 STEPS = {("tiny", 1024): (6, 24, 8), ("tiny", 4096): (3, 9, 4), ("base", 1024): (2, 6, 2), ("base", 4096): (1, 3, 2)}
-"""Steps to warm up, steps to measure, and pairs of a step and a bare update."""
+"""Warm-up steps, measured steps, and pairs of a complete step and a bare update."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure once."""
+    """Measure one run and print its record."""
     options = parser().parse_args(arguments)
     plan = plan_of(options)
     with without_noise():
@@ -46,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(PRESETS), default="transformer")
     parser.add_argument("--config", choices=sorted(VOCABULARY), default="tiny")
@@ -55,19 +54,19 @@ def parser() -> argparse.ArgumentParser:
     given = parser.add_mutually_exclusive_group()
     given.add_argument("--batches", metavar="FILE", help="take the batches from this .npz file")
     given.add_argument("--data", metavar="DIR", help="take the batches from prepared data (no pairs)")
-    parser.add_argument("--steps", type=int, help="measure so many steps")
-    parser.add_argument("--warm", type=int, help="steps before that")
-    parser.add_argument("--pairs", type=int, help="then so many steps in turn with bare updates (even; 0 for none)")
+    parser.add_argument("--steps", type=int, help="number of measured steps")
+    parser.add_argument("--warm", type=int, help="number of warm-up steps")
+    parser.add_argument("--pairs", type=int, help="steps that then alternate with bare updates (even; 0 for none)")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument("--towers", type=int, default=1, help="towers on the CPU")
     devices.add_argument("--gpu", type=int, metavar="N", help="one tower on this GPU")
-    parser.add_argument("--update-cycle", type=int, default=1, metavar="K", help="batches an update")
+    parser.add_argument("--update-cycle", type=int, default=1, metavar="K", help="batches per update")
     parser.add_argument("--nondeterministic", action="store_true", help="allow kernels that add in any order")
     return parser
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """What the options ask for; numbers that are not given, by the size of the work."""
+    """Return the plan of the options; missing numbers depend on the size of the work."""
     warm, steps, pairs = STEPS.get((options.config, options.batch_tokens), (5, 25, 4))
     pairs = pairs if options.pairs is None else options.pairs
     return Plan(precision=options.precision, towers=options.towers, gpu=options.gpu, update_cycle=options.update_cycle,
@@ -76,7 +75,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def batches_of(options: argparse.Namespace, plan: Plan) -> ReadableBatches:
-    """The batches in the order in which the run takes them: each of those for pairs twice."""
+    """Return the batches in the order of the run; each batch for pairs occurs twice."""
     if options.data:
         return Batches(PreparedData(options.data), BatchSettings(options.batch_tokens, "longest"))
     batches = load(options.batches) if options.batches else draw(VOCABULARY[options.config], options.batch_tokens)
@@ -85,7 +84,7 @@ def batches_of(options: argparse.Namespace, plan: Plan) -> ReadableBatches:
 
 
 def record(options: argparse.Namespace, figures: dict[str, Any]) -> str:
-    """The line of JSON."""
+    """Return the JSON line of a run."""
     line = {"peer": "towernmt", "mode": "train", "model": options.model, "config": options.config,
             "batch_tokens": options.batch_tokens, "dtype": options.precision,
             "towers": options.towers, "gpu": options.gpu, "update_cycle": options.update_cycle, **figures,

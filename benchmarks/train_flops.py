@@ -1,9 +1,9 @@
-"""How many floating-point operations the products of a training step are, from a model's settings.
+"""Count the floating-point operations of a training step from a model's settings.
 
-Counted are matrix products and convolutions, two operations for each multiplication with its addition, over real
-tokens: padding is work that nobody asked for. A training step counts three times the forward pass: each product has
-one gradient for each of its two factors. What a program computes beyond that (recomputation, padding, columns added
-for a bias) is not counted, so that a ratio to the machine's rate is the share of it that the model's arithmetic gets.
+Matrix products and convolutions over real tokens count, two operations per multiply-add. A training step counts three
+times the forward pass, since each product has one gradient per factor. Additional work of a program (padding,
+recomputation, columns added for a bias) does not count, so the ratio to the machine's peak rate is the model FLOPs
+utilisation.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from towernmt.models.convs2s.model import convolutions
+from towernmt.models.convs2s import convolutions
 
 LENGTH = 24.0
-"""Tokens of a sentence of the usual workload, EOS counted: how many positions attention looks at."""
+"""Tokens per sentence of the usual workload, EOS included: the number of positions that attention reads."""
 
 
 class Costs(NamedTuple):
-    """Operations of the forward pass for a token of source and of target, and for a sentence."""
+    """Operations of the forward pass per source token, per target token and per sentence."""
 
     source: float
     target: float
@@ -26,26 +26,26 @@ class Costs(NamedTuple):
 
 
 def train_flops(architecture: str, settings: Any, source: float, target: float, length: float = LENGTH) -> float:
-    """Operations of the products of forward and backward pass: three times `forward_flops`."""
+    """Return the operations of the forward and the backward pass: three times `forward_flops`."""
     return 3.0 * forward_flops(architecture, settings, source, target, length)
 
 
 def forward_flops(architecture: str, settings: Any, source: float, target: float, length: float = LENGTH) -> float:
-    """Operations of the products of one forward pass with its logits.
+    """Return the operations of one forward pass including the logits.
 
     Args:
         architecture: one of `towernmt.models.ARCHITECTURES`.
-        settings: its settings. Of the Transformer, with plain attention and feed-forward layers.
-        source: source tokens, EOS and no padding counted.
-        target: target tokens, likewise.
-        length: mean tokens of a sentence, of both sides, for attention.
+        settings: settings of the architecture; a Transformer must have plain attention and feed-forward layers.
+        source: source tokens, with EOS, without padding.
+        target: target tokens, with EOS, without padding.
+        length: mean tokens per sentence on both sides, for attention.
     """
     costs = _COSTS[architecture](settings, length)
     return source * costs.source + target * costs.target + source / length * costs.sentence
 
 
 def transformer_costs(s: Any, length: float) -> Costs:
-    """Projections (4 or, towards the source, 2 + 2), scores and sums of attention, and feed-forward layers."""
+    """Return the costs of projections (4, or 2 + 2 for attention to the source), attention and feed-forward layers."""
     d, f = s.hidden_size, s.filter_size
     encoder = s.encoder_layers * (8 * d * d + 4 * d * f + 4 * length * d)
     keys_values = s.decoder_layers * 4 * d * d
@@ -54,7 +54,7 @@ def transformer_costs(s: Any, length: float) -> Costs:
 
 
 def seq2seq_costs(s: Any, length: float) -> Costs:
-    """The cells of both stacks, attention of the top layer, and the layer before the softmax."""
+    """Return the costs of the cells of both stacks, the attention of the top layer and the layer before the softmax."""
     e, h = s.embedding_size, s.hidden_size
     upper = (s.layers - 1) * _cell(s.cell, h, h)
     encoder = _cell(s.cell, e, h) + upper
@@ -68,7 +68,7 @@ def seq2seq_costs(s: Any, length: float) -> Costs:
 
 
 def rnnsearch_costs(s: Any, length: float) -> Costs:
-    """Both directions of the encoder, the decoder's layers (the first reads the context), attention, read-out."""
+    """Return the costs of the bidirectional encoder, the decoder (layer 1 reads the context) and the read-out."""
     e, enc, dec, inner = s.embedding_size, s.encoder_size, s.decoder_size, s.attention_size
     encoder = 2 * (_cell(s.cell, e, enc) + (s.encoder_layers - 1) * _cell(s.cell, 2 * enc, enc))
     decoder = _cell(s.cell, e + 2 * enc, dec) + (s.decoder_layers - 1) * _cell(s.cell, dec, dec)
@@ -84,7 +84,7 @@ def rnnsearch_costs(s: Any, length: float) -> Costs:
 
 
 def convs2s_costs(s: Any, length: float) -> Costs:
-    """Convolutions to twice their depth, the maps before, behind and beside them, and an attention a decoder layer."""
+    """Return the costs of convolutions to twice their depth, their projections, and one attention per decoder layer."""
     e = s.embedding_size
     encoder, source = _convolutions(s.encoder, e)
     decoder, target = _convolutions(s.decoder, e)
@@ -94,7 +94,7 @@ def convs2s_costs(s: Any, length: float) -> Costs:
 
 
 def _convolutions(text: str, depth: int) -> tuple[float, int]:
-    """Operations a token of a stack, with the map of its input; and the depth of its output."""
+    """Return the operations per token of a stack with its input projection, and the depth of its output."""
     layers = convolutions(text, "stack")
     total = 2.0 * depth * layers[0].depth
     depth = layers[0].depth
@@ -106,7 +106,7 @@ def _convolutions(text: str, depth: int) -> tuple[float, int]:
 
 
 def _cell(kind: str, inputs: int, depth: int) -> float:
-    """Operations of one step of a cell: its maps from input and state."""
+    """Return the operations of one step of a cell."""
     return 2.0 * (inputs + depth) * depth * {"gru": 3, "lstm": 4}[kind]
 
 

@@ -1,4 +1,4 @@
-"""One run of training as `towernmt train` makes it, with a clock beside it."""
+"""Run and measure one training as `towernmt train` does."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 from train_flops import train_flops
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.reporting.progress import Progress
-from towernmt.callbacks.schedules.named import InverseSquareRootSchedule
-from towernmt.callbacks.stopping.limits import StopAtStep
-from towernmt.callbacks.stopping.nan_guard import NaNGuard
-from towernmt.callbacks.stopping.stop_signal import StopOnSignal
-from towernmt.core.session import processors, session_config
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.progress import Progress
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.schedules import inverse_square_root
+from towernmt.callbacks.stopping import NaNGuard, StopAtStep, StopOnSignal
+from towernmt.core.machine import processors
+from towernmt.core.session import session_config
 from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.run.settings import CheckpointSettings, LogSettings
+from towernmt.run.run_settings import CheckpointSettings, LogSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -38,17 +38,17 @@ from towernmt.train.trainer import SyncMultiGPUTrainer
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run.
+    """Options of one measured run.
 
     Attributes:
-        precision: of matrix products.
-        towers: on the CPU.
-        gpu: one tower on this GPU instead.
-        update_cycle: batches an update.
-        warm: steps before the clock runs.
-        steps: steps that are measured.
-        pairs: steps after those, in turn with bare runs of the update; an even number.
-        deterministic: only kernels that add in a fixed order.
+        precision: dtype of matrix products.
+        towers: number of CPU towers.
+        gpu: number of the GPU for a single tower, instead of CPU towers.
+        update_cycle: batches per update.
+        warm: warm-up steps.
+        steps: measured steps.
+        pairs: steps after those that alternate with bare updates; an even number.
+        deterministic: whether to use only deterministic kernels.
     """
 
     precision: str = "float32"
@@ -62,30 +62,30 @@ class Plan:
 
     @property
     def device(self) -> str:
-        """Of the (first) tower."""
+        """Device of the first tower."""
         return "/cpu:0" if self.gpu is None else f"/gpu:{self.gpu}"
 
     def trainer(self) -> SyncMultiGPUTrainer:
-        """The trainer of these towers."""
+        """Return the trainer of these towers."""
         return SyncMultiGPUTrainer(None if self.gpu is None else [self.gpu],
                                    self.towers if self.gpu is None else None, update_cycle=self.update_cycle)
 
 
 def bare_update(trainer: Any, data: Any) -> None:
-    """One update as `session.run` of the operations that make it: no callback, no summary, nothing fetched."""
+    """Run the operations of one update with `session.run`, without callbacks, summaries or fetches."""
     for number in range(trainer.update_cycle - 1):
         trainer.sess.run(trainer._cycle.collect_op(number))
     trainer.sess.run(trainer.train_op)
     for _ in range(trainer.update_cycle):
-        data.count_lost_batch()     # the input counts what its own callback dequeued
+        data.count_lost_batch()     # the input counts only batches that its own callback dequeues
 
 
 class Meter(Callback):
-    """Measures `steps` steps behind `warm`; then `pairs` steps in turn with bare updates of the same batches.
+    """Callback that measures `steps` steps after `warm`, then `pairs` steps in alternation with bare updates.
 
-    A whole step is the time from the end of this callback to its end of the next step: the run with all that the
-    callbacks fetch, what they do with it, and tensorpack's loop. Of each pair, the second run finds the shapes of the
-    first one known: so the order is step, bare, bare, step, step, bare, bare, ... on batches a a b b c c ...
+    A complete step is the time between two ends of this callback: the run with the fetches of all callbacks, their
+    work, and tensorpack's loop. Both runs of a pair use the same batch. The second run profits from known shapes, so
+    the order is step, bare, bare, step, step, bare, bare, ... on batches a a b b c c ...
     """
 
     def __init__(self, data: GeneralQueueInput, warm: int, steps: int, pairs: int) -> None:
@@ -103,7 +103,7 @@ class Meter(Callback):
                 **self._load.figures(), "wait_share": (self._data.statistics() - self._before).wait_share,
                 "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
             if self._pairs:
-                bare_update(self.trainer, self._data)       # TensorFlow prepares each set of fetches once
+                bare_update(self.trainer, self._data)       # TensorFlow prepares each set of fetches at its first run
         if self.global_step > self._last:
             self.whole.append(now - self._resumed)
             for _ in range(2 * (len(self.whole) % 2)):
@@ -117,21 +117,21 @@ class Meter(Callback):
 
     @property
     def ratios(self) -> list[float]:
-        """For each pair, the whole step by the bare one."""
+        """Complete step divided by bare update, for each pair."""
         return [whole / bare for whole, bare in zip(self.whole, self.bare, strict=True)]
 
 
 def default_callbacks(directory: Path, data: GeneralQueueInput) -> tuple[list[Any], list[Any]]:
-    """Callbacks and monitors of `towernmt train` at its default settings, but for validation."""
+    """Return the default callbacks and monitors of `towernmt train` without validation."""
     kept = CheckpointSettings()
-    callbacks = [NaNGuard(), InverseSquareRootSchedule(3e-4, 100),
+    callbacks = [NaNGuard(), LearningRateSchedule(inverse_square_root(3e-4, 100)),
                  CheckpointSaver(directory / "checkpoints", kept.steps, kept.minutes, kept.keep, data),
                  Progress(LogSettings().steps), QueueMonitor(data), StopOnSignal()]
     return callbacks, [EventWriter(directory / "log"), StatsWriter(directory / "log")]
 
 
 def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = ()) -> Meter:
-    """Train as `plan` says, in a graph of its own, with `more` callbacks behind the meter."""
+    """Train by `plan` in a new graph, with `more` callbacks after the meter, and return the meter."""
     logger._logger.setLevel("WARNING")
     if plan.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -149,7 +149,7 @@ def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = 
 
 
 def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
-    """The figures of one run; see `docs/notes/benchmarks.md`."""
+    """Run and return the figures that `docs/notes/benchmarks.md` explains."""
     towers = plan.towers if plan.gpu is None else 1
     config = session_config(towers if plan.gpu is None else 1)
 

@@ -1,4 +1,4 @@
-"""Speed of translation: output tokens a second of wall time and of processor time. Prints one JSON line a run.
+"""Measure translation speed: output tokens per second of wall time and processor time. Prints one JSON line per run.
 
     python benchmarks/translate.py --config tiny --beam 4 --batch-sentences 32
     python benchmarks/translate.py --config base --beam 1 --precision bfloat16 --source test_batches_32.npz
@@ -6,10 +6,10 @@
 
 The work is a Transformer with random weights (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of
 8,000; base: 512, 2048, 8, 6+6, 32,000; or another --preset with that vocabulary) on 500 sentences in batches sorted by
-length. All sentences of a batch get the same number of output tokens, its longest source and 5 more, so that every
-system does the same number of steps. `--source FILE.npz` takes the sentences from a file: int arrays `s0`, `s1`, ...
-(ids end with EOS = 2, padded with 0) and their number `n`; without it they are drawn here. To measure two commits, or
-others beside this, use `compare_training.py --metric out_tok_cpu_s`. Results: docs/notes/translation-speed.md.
+length. All translations of a batch have the same length, the longest source plus 5 tokens, so that every system takes
+the same number of steps. `--source FILE.npz` reads the sentences from a file: int arrays `s0`, `s1`, ... (ids end with
+EOS = 2, padded with 0) and their number `n`; the default is random sentences. To compare commits or programs, use
+`compare_training.py --metric out_tok_cpu_s`. Results: docs/notes/translation-speed.md.
 """
 
 from __future__ import annotations
@@ -30,27 +30,25 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from train_work import EOS, PAD, VOCABULARY, draw, make_model
 
 from towernmt.core.session import SessionCreator
+from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor
-from towernmt.core.terminal.stderr_noise import without_noise
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import BOS
-from towernmt.models.choices import PRECISIONS
-from towernmt.models.kernels.precision import set_precision
-from towernmt.predict.decoding.length_limit import LengthLimit
-from towernmt.predict.decoding.loop import Decoding, decode
-from towernmt.predict.decoding.processors.forbidden_tokens import ForbiddenTokens
-from towernmt.predict.decoding.scores import LengthPenalty
-from towernmt.predict.decoding.strategies.beam import BeamSearch
-from towernmt.predict.decoding.strategies.greedy import GreedySearch
+from towernmt.models.kernels import set_precision
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.search.beam_search import BeamSearch, GreedySearch
+from towernmt.predict.search.decoding_loop import Decoding, LengthLimit, decode
+from towernmt.predict.search.processors import ForbiddenTokens
+from towernmt.predict.search.scores import LengthPenalty
 from towernmt.predict.trained_model import make_predictor
 
 LONGER = 5
-"""Output tokens beyond those of a batch's longest source, EOS not counted."""
+"""Output tokens in addition to the longest source of a batch, without EOS."""
 Rows = list[np.ndarray]
 
 
 class ForcedLength(LengthLimit):
-    """Every sentence of the batch becomes as long as its longest source, and `LONGER`."""
+    """Length limit of all sentences of a batch: its longest source plus `LONGER`."""
 
     def __init__(self) -> None:
         super().__init__(0.0, 0)
@@ -60,7 +58,7 @@ class ForcedLength(LengthLimit):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure once."""
+    """Measure one run and print its record."""
     options = parser().parse_args(arguments)
     rows = load(options.source) if options.source else drawn(VOCABULARY[options.config])
     predictor = predictor_of(options)
@@ -73,21 +71,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", choices=sorted(VOCABULARY), default="tiny")
-    parser.add_argument("--preset", help="of the Transformer, with the vocabulary of --config")
+    parser.add_argument("--preset", help="preset of the Transformer; the vocabulary is that of --config")
     parser.add_argument("--beam", type=int, default=4, help="1 is greedy search")
     parser.add_argument("--batch-sentences", type=int, default=32)
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--source", metavar="FILE", help="take the sentences from this .npz file")
-    parser.add_argument("--sentences", type=int, default=500, help="so many of them, of every length")
-    parser.add_argument("--threads", type=int, default=1, help="batches side by side")
+    parser.add_argument("--sentences", type=int, default=500, help="number of sentences, of every length")
+    parser.add_argument("--threads", type=int, default=1, help="batches translated concurrently")
     return parser
 
 
 def predictor_of(options: argparse.Namespace) -> Any:
-    """Ids to ids, by the search that users get, but for its length."""
+    """Return a predictor from ids to ids with the default search and a forced length."""
     scoring = LengthPenalty(0.0)
     strategy = BeamSearch(options.beam, 1, scoring) if options.beam > 1 else GreedySearch(scoring)
     decoding = Decoding(strategy, [ForbiddenTokens([PAD, BOS, EOS])], ForcedLength())
@@ -107,7 +105,7 @@ def predictor_of(options: argparse.Namespace) -> Any:
 
 
 def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], threads: int) -> int:
-    """The output tokens of all batches, so many of them side by side."""
+    """Translate all batches, `threads` at a time, and return the number of output tokens."""
     def one(batch: tuple[np.ndarray, np.ndarray]) -> int:
         (tokens,) = predictor(*batch)
         return int((tokens[:, 0] != PAD).sum())
@@ -115,29 +113,29 @@ def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], 
     if threads == 1:
         return sum(map(one, batches))
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(one, reversed(batches)))     # what takes longest first, as `Translator` does
+        return sum(pool.map(one, reversed(batches)))     # longest batches first, as in `Translator`
 
 
 def load(path: str) -> Rows:
-    """The sentences of an .npz file, shortest first, without padding."""
+    """Read the sentences of an .npz file, shortest first, without padding."""
     with np.load(path) as arrays:
         rows = [row[row != PAD].astype(np.int32) for i in range(int(arrays["n"])) for row in arrays[f"s{i}"]]
     return sorted(rows, key=len)
 
 
 def drawn(vocabulary: int, sentences: int = 500) -> Rows:
-    """Random sentences of the lengths that training has, shortest first."""
+    """Return random sentences with the length distribution of training, shortest first."""
     batches = draw(vocabulary, 1024, pairs=sentences)
     return sorted((row[row != PAD] for batch in batches for row in batch.source), key=len)
 
 
 def every(rows: Rows, count: int) -> Rows:
-    """So many sentences, evenly from the shortest to the longest."""
+    """Return `count` sentences, evenly spaced from the shortest to the longest."""
     return rows[::max(1, len(rows) // count)][:count]
 
 
 def batches_of(rows: Rows, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Source int32 `[batch, longest]` and its lengths int32 `[batch]`, for each batch."""
+    """Return source int32 `[batch, longest]` and lengths int32 `[batch]` of each batch."""
     return list(_batches(rows, size))
 
 
@@ -151,7 +149,7 @@ def _batches(rows: Rows, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def record(options: argparse.Namespace, sentences: int, tokens: int, used: dict[str, float]) -> str:
-    """The line of JSON: `out_tok_s` is of wall time, `out_tok_cpu_s` of processor time."""
+    """Return the JSON line: `out_tok_s` per second of wall time, `out_tok_cpu_s` of processor time."""
     wall, cpu = used["wall_s"], used["cpu_s"]
     line = {"peer": "towernmt", "mode": "decode", "config": options.config, "preset": options.preset or options.config,
             "beam": options.beam, "batch_sents": options.batch_sentences, "dtype": options.precision,

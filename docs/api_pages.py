@@ -1,7 +1,7 @@
-"""A hook of MkDocs: the pages of the Python reference list the public names of a package as it is now.
+"""MkDocs hook that lists the current public names of a package on the pages of the Python reference.
 
-A line `[[public names of towernmt.models]]` in a page becomes one mkdocstrings block a name. Most packages export their
-names lazily, which a reader of sources cannot follow, so each name is looked up in the module that defines it.
+A line `[[public names of towernmt.models]]` in a page becomes one mkdocstrings block per name. Most packages export
+their names lazily, which static analysis cannot follow, so the hook finds the module that defines each name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MARK = re.compile(r"^\[\[public names of ([\w.]+)\]\]$", re.M)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with each mark replaced by the blocks of its package or module."""
+    """Return the page with each mark replaced by the blocks of its package or module."""
     return MARK.sub(lambda mark: "\n\n".join(block(name) for name in public_names(mark[1])), markdown)
 
 
 def block(name: str) -> str:
-    """What mkdocstrings makes a name's documentation of; the fields of settings stand on the page of settings."""
+    """Return the mkdocstrings block of a name. The page of settings documents the fields of settings."""
     fields = "\n    options: {show_signature: false, members: false}" if name.endswith("Settings") else ""
     return f"::: {name}{fields}"
 
 
 def public_names(package: str) -> list[str]:
-    """Full names of what a package exports, each by the module that defines it.
+    """Return the full names that a package exports, each with the module that defines it.
 
     Args:
-        package: a package with `__all__`; or a package or module without, whose public classes and functions are taken.
+        package: a package with `__all__`, or a package or module whose public classes and functions are listed.
     """
     path = ROOT / package.replace(".", "/")
     exported = _exported(package, path)
@@ -48,7 +48,7 @@ def public_names(package: str) -> list[str]:
 
 
 def _exported(package: str, path: Path) -> list[str] | None:
-    """The names in `__all__`; None without."""
+    """Return the names in `__all__`, or None if it is missing."""
     if not path.is_dir():
         return None
     tree = ast.parse((path / "__init__.py").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def _exported(package: str, path: Path) -> list[str] | None:
 
 
 def _lazy_homes(package: str) -> dict[str, str]:
-    """For each name that a package exports lazily, the module that defines it; see `towernmt.core.lazy_exports`."""
+    """Return the defining module of each name that a package exports lazily (see `towernmt.core.startup`)."""
     lookup = getattr(sys.modules.get(package), "__getattr__", None)
     homes = inspect.getclosurevars(lookup).nonlocals.get("home", {}) if lookup else {}
     return {name: f"{package}.{module}" for name, module in homes.items()}
@@ -68,7 +68,7 @@ def _lazy_homes(package: str) -> dict[str, str]:
 
 @cache
 def _defined(module: Path) -> tuple[str, ...]:
-    """Public classes, functions and constants with a docstring that a module defines, in their order."""
+    """Return the public classes, functions and documented constants of a module in their order."""
     body = ast.parse(module.read_text(encoding="utf-8")).body
     names = []
     for node, following in zip(body, [*body[1:], None], strict=True):

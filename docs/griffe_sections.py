@@ -1,6 +1,6 @@
-"""An extension of griffe: sections of docstrings that follow each other without a blank line are sections all the same.
+"""Griffe extension that accepts docstring sections without a blank line between them.
 
-griffe takes `Raises:` below the lines of `Args:` for text, unless a blank line stands between.
+Griffe itself reads `Raises:` directly below `Args:` as text of the last argument.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ SECTION = re.compile(r"(?<!\n)\n(?=[ \t]*(?:Args|Attributes|Returns|Yields|Raise
 
 
 class SectionsApart(griffe.Extension):
-    """Puts the blank line there."""
+    """Insert the blank line before each section."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Of each object that has a docstring."""
+        """Edit the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = SECTION.sub("\n\n", obj.docstring.value)

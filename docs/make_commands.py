@@ -1,4 +1,7 @@
-"""Write docs/reference/commands.md from the parsers of the commands: python docs/make_commands.py"""
+"""Write docs/reference/commands.md from the parsers of the commands.
+
+python docs/make_commands.py
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from towernmt.cli.commands import COMMANDS
-from towernmt.cli.main import make_parser
-from towernmt.cli.parser import Parser
+from towernmt.cli.main import Parser, make_parser
 
 PAGE = Path(__file__).parent / "reference" / "commands.md"
 HEAD = """\
 # Commands
 
-Every command of `towernmt` with every option, as `towernmt COMMAND --help` shows them; the
-[guide](../guide/command-line.md) says what they have in common.
+All commands of `towernmt` and their options, as in `towernmt COMMAND --help`. The
+[guide](../guide/command-line.md) explains what they have in common.
 
-(`python docs/make_commands.py` makes this page from the commands: change those, and make it again.)
+(`python docs/make_commands.py` generates this page from the commands.)
 """
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the Markdown text of the page."""
     _, parsers = make_parser(COMMANDS)
     return "\n".join([HEAD, *(_section(name, parsers[name]) for name in COMMANDS)])
 
@@ -40,7 +42,7 @@ def _rows(parser: Parser) -> Iterator[str]:
         names = ", ".join(f"`{name}`" for name in action.option_strings or [action.dest])
         value = "" if action.nargs == 0 else f" `{_value(action)}`" if _value(action) else ""
         text = (action.help or "") % {**vars(action), "prog": parser.prog}
-        needed = " (needed)" if action.required and action.option_strings else ""
+        needed = " (required)" if action.required and action.option_strings else ""
         yield f"| {names}{value} | {_cell(text)}{needed} |\n"
 
 

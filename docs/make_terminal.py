@@ -1,8 +1,8 @@
-"""Draw what programs wrote on a terminal: python docs/make_terminal.py FILE.svg TITLE [-N] RECORDING... (needs rich).
+"""Draw the terminal output of programs: python docs/make_terminal.py FILE.svg TITLE [-N] RECORDING...
 
-A recording is the bytes that a program sent to its terminal; `script -c COMMAND RECORDING` makes one. Of each, the last
-screen is shown: what was written over is gone, as on the terminal. `-N` before a recording shows its last N lines
-alone. An argument that begins with `$` or `...` is a line to be shown as it is.
+A recording holds the bytes that a program sent to its terminal; `script -c COMMAND RECORDING` makes one. The picture
+shows the final screen of each recording, without overwritten text. `-N` before a recording limits it to its last N
+lines. An argument that begins with `$` or `...` is shown verbatim. Needs rich.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 WIDTH = 100
-# rich's own frame, without the fonts that it fetches
+# rich's default frame without the fonts that it downloads
 FRAME = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -41,7 +41,7 @@ FRAME = """\
 
 
 def last_screen(recording: str) -> list[str]:
-    """The lines that stand on the terminal at the end, with their colours."""
+    """Return the lines of the final screen, with their colours."""
     lines, row = [""], 0
     for piece in re.findall(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]|[^\r\n\x1b]+", recording):
         if piece == "\n":
@@ -57,7 +57,7 @@ def last_screen(recording: str) -> list[str]:
 
 
 def main(output: Path, title: str, arguments: list[str]) -> None:
-    """Write the picture."""
+    """Draw the recordings and lines and write the SVG file."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     count = 0
     for argument in arguments:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python
-"""Two models, one for each direction, that make training pairs for each other from text in one language.
+"""Train two models, one per direction, that generate training pairs for each other from monolingual text.
 
     python examples/back_translation_trainer.py --data data/de-en --mono-source news.de --mono-target news.en \
         --logdir runs/both --start 2000 --set train.steps=10000
     towernmt translate --model runs/both/forward < text.de
     towernmt translate --model runs/both/backward < text.en
 
-Both models are one tower function, under the variable scopes `forward` and `backward`, with the sum of their losses as
-its cost. In each step (after --start steps on the parallel text alone) the backward model draws translations of text in
-the target language, and the forward model learns to turn them back into what was really written; and the other way
-round (Sennrich et al. 2016; drawn rather than searched for, Edunov et al. 2018). At the end each direction is written
-as a run of its own.
+Both models are one tower function, with the variable scopes `forward` and `backward` and the sum of their losses as its
+cost. The first --start steps use only the parallel text. After that, in each step, the backward model samples
+translations of text in the target language, and the forward model learns to translate them back into the original text;
+and vice versa (Sennrich et al. 2016; with sampling instead of search, Edunov et al. 2018). At the end, each direction
+is written as a separate run.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fed_input import FedInput
 from tensorpack.callbacks import Callback
 
-from towernmt.checkpoint.files import keep_last, write_checkpoint
+from towernmt.checkpoint.checkpoint_files import keep_last, write_checkpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.dataflow.order.training_data import TrainingData, open_training_data
+from towernmt.dataflow.batches.batch import pad_sentences
+from towernmt.dataflow.batches.training_data import TrainingData, open_training_data
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.models.interface import NMTModel
-from towernmt.optim.ema import SUFFIX
-from towernmt.predict.decoding.sampling import SamplingSettings, build_sampler
-from towernmt.predict.text_io import read_text
+from towernmt.input_source import FedInput
+from towernmt.models.interface import NMTModel, batch_signature
+from towernmt.optim.optimizer import SUFFIX
+from towernmt.predict.lines.text_io import read_text
+from towernmt.predict.search.decoding_tower import SamplingSettings, build_sampler
 from towernmt.run.assemble import with_vocabulary_sizes
-from towernmt.run.directory import RunDirectory
+from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.launch import train
-from towernmt.run.run_model import model_from_settings
-from towernmt.run.settings import Settings
+from towernmt.run.run_settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 DIRECTIONS = ("forward", "backward")
@@ -54,14 +53,11 @@ Ids = list[list[int]]
 
 
 class Direction(NMTModel):
-    """A model in a variable scope of its own."""
+    """A model inside a separate variable scope."""
 
     def __init__(self, model: NMTModel, scope: str) -> None:
         self.model, self.scope = model, scope
         self.source_vocab_size, self.target_vocab_size = model.source_vocab_size, model.target_vocab_size
-
-    def optimizer(self) -> Any:
-        return self.model.optimizer()
 
     @property
     def label_smoothing(self) -> float:
@@ -96,13 +92,13 @@ class Direction(NMTModel):
 
 
 class BothDirections(Direction):
-    """The tower function of both; where it is searched with, for validation, it is the forward model."""
+    """The tower function of both models; search, for validation, uses the forward model."""
 
     def __init__(self, settings: Settings) -> None:
         self.directions = {name: Direction(model_from_settings(one), name)
                            for name, one in each_direction(settings).items()}
         super().__init__(self.directions["forward"].model, "forward")
-        self.architecture = settings.architecture       # of each direction, by which its run is translated
+        self.architecture = settings.architecture       # recorded in each direction's run, which is translated with it
 
     def inputs(self) -> list[Any]:
         specs = super().inputs()
@@ -117,7 +113,7 @@ class BothDirections(Direction):
 
 
 def each_direction(settings: Settings) -> dict[str, Settings]:
-    """The settings of both models; the backward one has the vocabularies the other way round."""
+    """Return the settings of both models; the backward model has source and target vocabulary swapped."""
     model = settings.model
     turned = dataclasses.replace(model, source_vocab_size=model.target_vocab_size,
                                  target_vocab_size=model.source_vocab_size)
@@ -125,12 +121,12 @@ def each_direction(settings: Settings) -> dict[str, Settings]:
 
 
 class BackTranslationTrainer(SyncMultiGPUTrainer):
-    """Draws the missing sides, updates both models.
+    """Trainer that samples the missing side of monolingual text and updates both models.
 
     Args:
-        text: sentences in the language that each direction translates into.
-        start: steps on the parallel text alone.
-        others: as those of `SyncMultiGPUTrainer`.
+        text: sentences in the target language of each direction.
+        start: number of steps on the parallel text only.
+        others: arguments of `SyncMultiGPUTrainer`.
     """
 
     def __init__(self, text: dict[str, Ids], start: int, **others: Any) -> None:
@@ -162,24 +158,24 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         run(self._input.feed(*arrays))
 
     def choose(self, text: Ids, count: int, name: str) -> Ids:
-        """Sentences of this batch, the same ones in a resumed run."""
+        """Return `count` random sentences for this batch; a resumed run gets the same ones."""
         random = np.random.default_rng([self.batch_number, DIRECTIONS.index(name)])
         return [text[i] for i in random.integers(0, len(text), count)]
 
 
 def unpadded(sentences: np.ndarray, lengths: np.ndarray) -> Ids:
-    """The rows without EOS and PAD."""
+    """Return the rows without EOS and padding."""
     return [row[:length - 1].tolist() for row, length in zip(sentences, lengths, strict=True)]
 
 
 def batch_of(sources: Ids, targets: Ids) -> list[Any]:
-    """The five inputs of a model's tower."""
+    """Return the five inputs of a model's tower."""
     target, target_length = pad_sentences(targets)
     return [*pad_sentences(sources), target, target_length, np.float32(target_length.sum())]
 
 
 class WriteDirections(Callback):
-    """Writes each direction as a run that `towernmt translate` takes, at the end of training."""
+    """Callback that writes each direction as a run for `towernmt translate` at the end of training."""
 
     def __init__(self, logdir: str, settings: Settings, data: TrainingData) -> None:
         self.runs = {name: RunDirectory(Path(logdir) / name) for name in DIRECTIONS}
@@ -204,42 +200,43 @@ class WriteDirections(Callback):
 
 
 def read_ids(file: str, vocabulary: Vocabulary, longest: int) -> Ids:
-    """The sentences of a text that are neither empty nor longer than `longest` tokens."""
+    """Return the sentences of a file with 1 to `longest` tokens as ids."""
     ids = [sentence for sentence in vocabulary.encode_batch(read_text(file)) if 0 < len(sentence) <= longest]
     if not ids:
-        raise DataError(f"{file}: no sentence of 1 to {longest} tokens is there; pass other text, or a larger "
+        raise DataError(f"{file} has no sentence of 1 to {longest} tokens: pass a different text or a larger "
                         "--max-length.")
     return ids
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, and train."""
+    """Parse the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="parallel text: prepared data, or a corpora.yaml")
     parser.add_argument("--mono-source", required=True, metavar="FILE", help="text in the source language")
     parser.add_argument("--mono-target", required=True, metavar="FILE", help="text in the target language")
     parser.add_argument("--max-length", type=int, default=100, metavar="TOKENS",
-                        help="longer sentences of these are left out (default: 100)")
+                        help="skip longer monolingual sentences (default: 100)")
     parser.add_argument("--start", type=int, default=1000, metavar="STEPS",
-                        help="train on the parallel text alone until then (default: 1000)")
+                        help="number of steps on the parallel text only (default: 1000)")
     add_run_arguments(parser)
     options = parser.parse_args(arguments)
     return run_command(lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit status."""
+    """Train and return the exit status."""
     if not options.logdir:
-        raise SettingsError("--logdir is missing: pass the directory that the run shall live in.")
+        raise SettingsError("--logdir is missing: pass the directory of the run.")
     data = open_training_data(options.data)
     if data.source_vocabulary.streams > 1:
-        raise SettingsError(f"{data.directory} has source factors, which drawn translations have not: prepare the data "
-                            "without --source-factors.")
+        raise SettingsError(f"{data.directory} has source factors, but sampled translations have none: prepare the "
+                            "data without --source-factors.")
     settings = with_vocabulary_sizes(settings_of(options), data)
     text = {"forward": read_ids(options.mono_target, data.target_vocabulary, options.max_length),
             "backward": read_ids(options.mono_source, data.source_vocabulary, options.max_length)}
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers,
-                 model=BothDirections, trainer=partial(BackTranslationTrainer, text, options.start), source=FedInput,
+                 model=BothDirections, trainer=partial(BackTranslationTrainer, text, options.start),
+                 source=partial(FedInput, signature=batch_signature()),
                  callbacks_before=lambda: [WriteDirections(options.logdir, settings, data)])
 
 

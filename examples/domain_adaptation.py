@@ -1,17 +1,16 @@
 #!/usr/bin/env python
-"""Adapt a finished run to a new domain, in one of two ways.
+"""Adapt a finished run to a new domain with one of two methods.
 
     python examples/domain_adaptation.py lhuc --model runs/de-en --data data/medical --logdir runs/medical
     python examples/domain_adaptation.py mixed --model runs/de-en --data 'medical.{de,en}' --general 'news.{de,en}' \
         --share 0.5 --logdir runs/medical-mixed
 
-lhuc: a scale for each unit of each layer's output is learned, and nothing else (Swietojanski & Renals 2014; Vilar
-2018). The general model stays as it is inside: some thousand numbers are the whole adaptation.
-mixed: all parameters are trained on, with a mixture of the new and the old domain, lest the model forget the old one
-(Chu et al. 2017). What is passed as --data and --general are URIs of text; the mixture is written to
-LOGDIR/corpora.yaml.
+lhuc: learn only a scale for each unit of each layer's output (Swietojanski & Renals 2014; Vilar 2018). The parameters
+    of the general model stay unchanged; the adaptation is some thousand numbers.
+mixed: train all parameters on a mixture of the new and the old domain, so that the model does not forget the old one
+    (Chu et al. 2017). --data and --general are URIs of text. The mixture is written to LOGDIR/corpora.yaml.
 
-The data must be in the vocabulary of the run: prepare it with the files of RUN/vocabulary, or pass text.
+The data must have the vocabulary of the run: prepare it with the files of RUN/vocabulary, or pass text.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ import yaml
 from from_run import add_arguments, data_from_run, settings_from_run
 
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import gpu_numbers
+from towernmt.cli.train import gpu_numbers
 from towernmt.core.errors import SettingsError
 
 COMMON = ["train.steps=1000", "validation.steps=200", "checkpoint.steps=200", "schedule.name=constant",
           "schedule.warmup_steps=0"]
 LHUC = ["model.lhuc=true", "train.only=/lhuc$", "init.new=/lhuc$", "optimizer.learning_rate=0.01"]
-"""Few parameters that are far from where they will be: a high rate."""
+"""A high learning rate, since the few trained parameters start far from their final values."""
 MIXED = ["optimizer.learning_rate=0.0001"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, and train."""
+    """Parse the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     methods = parser.add_subparsers(dest="method", required=True, metavar="METHOD")
     add_arguments(methods.add_parser("lhuc", help="train only a scale for each unit"))
-    mixed = methods.add_parser("mixed", help="train everything, on a mixture of both domains")
+    mixed = methods.add_parser("mixed", help="train all parameters on a mixture of both domains")
     add_arguments(mixed)
-    mixed.add_argument("--general", metavar="URI", required=True, help="text that is like what the run was trained on")
-    mixed.add_argument("--share", type=float, default=0.5, help="of the new domain's pairs (default: 0.5)")
-    mixed.add_argument("--valid-source", metavar="FILE", help="text of the new domain, for validation")
+    mixed.add_argument("--general", metavar="URI", required=True, help="text of the domain that the run was trained on")
+    mixed.add_argument("--share", type=float, default=0.5, help="share of pairs of the new domain (default: 0.5)")
+    mixed.add_argument("--valid-source", metavar="FILE", help="validation text of the new domain")
     mixed.add_argument("--valid-target", metavar="FILE", help="its translation")
     options = parser.parse_args(arguments)
     return run_command(lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit status."""
+    """Train and return the exit status."""
     from towernmt.run.launch import train
 
     settings = settings_from_run(options, COMMON + (LHUC if options.method == "lhuc" else MIXED))
@@ -62,11 +61,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_mixture(options: argparse.Namespace) -> Path:
-    """Write LOGDIR/corpora.yaml; an epoch ends when both domains were read, the smaller one several times."""
+    """Write LOGDIR/corpora.yaml and return its path; an epoch reads both domains, the smaller one repeatedly."""
     if not 0.0 < options.share < 1.0:
         raise SettingsError(f"--share {options.share}: expected a number between 0 and 1.")
     if bool(options.valid_source) != bool(options.valid_target):
-        raise SettingsError("--valid-source and --valid-target go together: pass both text files, or neither.")
+        raise SettingsError("Pass both --valid-source and --valid-target, or neither of them.")
     corpora: dict[str, Any] = {"sources": [
         {"uri": options.data, "weight": options.share}, {"uri": options.general, "weight": 1.0 - options.share}]}
     if options.valid_source:

@@ -1,4 +1,4 @@
-"""Arguments of the example programs that begin with a finished run and train on in their own way."""
+"""Command-line arguments of the example programs that continue training from a finished run."""
 
 from __future__ import annotations
 
@@ -7,37 +7,40 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.cli.training.train import with_user_settings
+from towernmt.cli.train import with_user_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, parse_assignments
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.training_data import TrainingData
-    from towernmt.run.settings import Settings
+    from towernmt.dataflow.batches.training_data import TrainingData
+    from towernmt.run.run_settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--model, --data, --logdir, devices and settings."""
+    """Add --model, --data, --logdir, and the options for devices and settings."""
     parser.add_argument("--model", metavar="RUN", required=True,
                         help="the --logdir of a finished `towernmt train`, or one of its checkpoints")
     parser.add_argument("--data", metavar="DATA", required=True,
-                        help="prepared data, a corpora.yaml, or the URI of a source, in the run's vocabulary")
-    parser.add_argument("--logdir", required=True, help="directory of the new run; if it holds one, that run goes on")
+                        help="prepared data with the run's vocabulary, a corpora.yaml, or the URI of a source")
+    parser.add_argument("--logdir", required=True, help="directory of the new run; an existing run resumes")
     devices = parser.add_mutually_exclusive_group()
-    devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower each, for example 0,1,2,3")
-    devices.add_argument("--towers", type=int, metavar="N", help="N towers on the CPU")
+    devices.add_argument("--gpu", metavar="N,N", help="GPU numbers, one tower per GPU, for example 0,1,2,3")
+    devices.add_argument("--towers", type=int, metavar="N", help="number of towers on the CPU")
     parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-                        help="settings in place of the run's, for example train.steps=500; any number")
+                        help="settings that override those of the run, for example train.steps=500")
 
 
 def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ()) -> Settings:
-    """Those of the new run, if it goes on; else those of the finished one without its limits, its clock and its
-    averaging, then `defaults`; and --set over both.
+    """Return the settings of the new run with --set applied.
+
+    A resumed run keeps its own settings. A new one takes those of the finished run without its limits, its validation
+    and checkpoint times and its averaging, and then `defaults`.
 
     Args:
-        defaults: assignments, as --set takes them; validation.steps and checkpoint.steps among them.
+        options: parsed arguments of `add_arguments`.
+        defaults: assignments in the form of --set, including validation.steps and checkpoint.steps.
     """
-    from towernmt.checkpoint.start_from import initial_checkpoint
+    from towernmt.checkpoint.restore import initial_checkpoint
     from towernmt.run.directory import RunDirectory
 
     new = RunDirectory(options.logdir)
@@ -58,9 +61,9 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
 
 
 def data_from_run(options: argparse.Namespace) -> TrainingData:
-    """What --data names; unprepared text gets the finished run's vocabulary."""
-    from towernmt.checkpoint.start_from import initial_checkpoint
-    from towernmt.dataflow.order.training_data import open_training_data
+    """Open --data; unprepared text is encoded with the vocabulary of the finished run."""
+    from towernmt.checkpoint.restore import initial_checkpoint
+    from towernmt.dataflow.batches.training_data import open_training_data
 
     finished, _ = initial_checkpoint(options.model)
     return open_training_data(options.data, None, finished.vocabulary)

@@ -1,26 +1,26 @@
 #!/usr/bin/env python
-"""One queue, fed from a file, a database and S3, in plain TensorFlow: no tensorpack, no trainer.
+"""Feed one queue from a file, a database and S3 in plain TensorFlow, without tensorpack or a trainer.
 
-What `GeneralQueueRunner` adds to `tf.train.QueueRunner`, which can only enqueue what the graph itself reads:
+`tf.train.QueueRunner` can only enqueue what the graph itself reads. `GeneralQueueRunner` adds:
 
-* Each enqueue operation has a feed function, any Python that reads anything, and the tensor that it feeds, or
-  several tensors, which it feeds with as many values. What does not fit (dtype, shape, number of values) is an
-  error, and never cut to fit. Lists of different lengths are refused when the runner is made.
-* With `in_order=True` the feeders take turns: the queue's order is fixed, whatever the timing of their threads.
-* The end: a feed function raises StopIteration. When all have, the queue is closed, and who dequeues gets all that
-  is in it, then an OutOfRangeError.
-* An error reaches who dequeues as itself, with its source's name, after all that came before it. (QueueRunner's
-  Coordinator stops at once, and what waits in the queue is lost.) A source that is empty is an error too.
-* Without a Coordinator, `raise_error()` tells the end from an error.
-* A stop does not wait for a source that hangs.
+* Each enqueue operation has a feed function (any Python code) and one or more tensors to feed. Values with the wrong
+  dtype, shape or number are an error; they are never cut to fit. Lists of different lengths are refused at
+  construction.
+* With `in_order=True`, the feeders take turns, so the order of the queue does not depend on the timing of threads.
+* A feed function ends by raising StopIteration. After all have ended, the queue is closed: the consumer receives the
+  remaining elements, then an OutOfRangeError.
+* The consumer receives the original error of a feeder, with the name of its source, after all earlier elements. (With a
+  QueueRunner, the Coordinator stops at once and the elements in the queue are lost.) An empty source is an error too.
+* Without a Coordinator, `raise_error()` distinguishes the end from an error.
+* Stopping does not wait for a source that hangs.
 
-Here the file holds records of a fixed shape, four numbers each; the database and S3 hold ragged ones, sentences of
-any length, of which the lengths of the words are fed. Each element has two tensors: the record, and where it is from.
+The file holds records of a fixed shape, four numbers each. The database and S3 hold sentences of any length, of which
+the lengths of the words are fed. Each element has two tensors: the record and the name of its source.
 
     python examples/general_queue_runner.py [--s3 's3://bucket/pairs.tsv?endpoint_url=http://127.0.0.1:8333']
 
-The object may have any format of the manual's page on sources; its source sentences are taken. Credentials are
-boto3's own (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...).
+The object may have any format on the manual's page on sources; the example reads its source sentences. boto3 finds the
+credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, ...).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SENTENCES = ["good morning", "how are you today", "thank you", "where is the sta
 
 
 def write_sources(folder: Path) -> tuple[Path, Path]:
-    """A file of five records of four int32 each, and a database of the sentences."""
+    """Write a file of five records of four int32 each and a database of the sentences, and return their paths."""
     numbers, database = folder / "numbers.bin", folder / "sentences.db"
     np.arange(20, dtype=np.int32).tofile(numbers)
     with sqlite3.connect(database) as connection:
@@ -55,14 +55,14 @@ def write_sources(folder: Path) -> tuple[Path, Path]:
 
 
 def read_file(path: Path) -> Iterator[list[Any]]:
-    """int32 [4], record by record, and the file's name."""
+    """Yield each record (int32 [4]) with the name of the file."""
     with open(path, "rb") as file:
         while record := file.read(16):
             yield [np.frombuffer(record, np.int32), path.name]
 
 
 def read_database(path: Path, table: str) -> Iterator[list[Any]]:
-    """int32 [words], sentence by sentence, and the table's name. The connection is the reading thread's own."""
+    """Yield int32 [words] for each sentence with the name of the table, over a connection of the reading thread."""
     connection = sqlite3.connect(path)
     try:
         last = 0
@@ -75,19 +75,19 @@ def read_database(path: Path, table: str) -> Iterator[list[Any]]:
 
 
 def read_s3(uri: str) -> Iterator[list[Any]]:
-    """int32 [words], sentence by sentence, and "s3"; retried at the same byte when the network fails."""
+    """Yield int32 [words] for each sentence with "s3"; a network failure is retried from the same byte."""
     source = open_source(uri)
     for _, pair in source.read(source.begin()):
         yield [lengths(pair.source), "s3"]
 
 
 def lengths(sentence: str) -> np.ndarray:
-    """The length of each word."""
+    """Return the length of each word, int32 [words]."""
     return np.array([len(word) for word in sentence.split()], np.int32)
 
 
 def build(numbers: Path, database: Path, table: str, s3: str | None) -> list[Any]:
-    """The queue with its runner, registered where TensorFlow looks for it: an int32 record, and a string, come out."""
+    """Build the queue, register its runner with TensorFlow, and return a dequeued (int32 record, string) element."""
     queue = tf1.FIFOQueue(8, [tf.int32, tf.string])
     fixed = tf1.placeholder(tf.int32, [4], name="fixed")
     ragged = tf1.placeholder(tf.int32, [None], name="ragged")
@@ -106,13 +106,13 @@ def build(numbers: Path, database: Path, table: str, s3: str | None) -> list[Any
 
 
 def show(record: np.ndarray, origin: bytes) -> None:
-    """One line an element."""
-    # One write a line: the log, which another thread writes, has the same output.
+    """Print one element on one line."""
+    # A single write per line: another thread writes its log to the same output.
     sys.stdout.write(f"   {origin.decode()} {record}\n")
 
 
 def with_coordinator(numbers: Path, database: Path, s3: str | None) -> None:
-    """A `tf.Session` and a `tf.train.Coordinator`: the end is an OutOfRangeError."""
+    """Read with a `tf.Session` and a `tf.train.Coordinator`; the end is an OutOfRangeError."""
     with tf.Graph().as_default(), tf1.Session() as sess:
         element = build(numbers, database, "sentence", s3)
         coord = tf1.train.Coordinator()
@@ -129,7 +129,7 @@ def with_coordinator(numbers: Path, database: Path, s3: str | None) -> None:
 
 
 def with_monitored_session(numbers: Path, database: Path, table: str) -> None:
-    """A `MonitoredSession` starts the runner, stops it, and raises its error, by itself."""
+    """Read with a `MonitoredSession`, which starts and stops the runner and raises its error."""
     with tf.Graph().as_default():
         element = build(numbers, database, table, None)
         with tf1.train.MonitoredSession() as sess:
@@ -145,12 +145,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         numbers, database = write_sources(Path(folder))
         if s3 is None:
-            print("S3 is left out: pass --s3 s3://bucket/pairs.tsv?endpoint_url=... to read from there, too.")
+            print("S3 is not read: pass --s3 s3://bucket/pairs.tsv?endpoint_url=... to include it.")
         print("With a Coordinator:")
         with_coordinator(numbers, database, s3)
         print("With a MonitoredSession:")
         with_monitored_session(numbers, database, "sentence")
-        print("With a table that is not there:")
+        print("With a missing table:")
         try:
             with_monitored_session(numbers, database, "sentences")
         except FeederError as error:

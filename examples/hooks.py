@@ -1,13 +1,15 @@
 #!/usr/bin/env python
-"""A hook that feeds the learning rate, beside a run that only fetches data: plain TensorFlow, and here.
+"""Combine a hook that feeds the learning rate with a run that only fetches data, in plain TensorFlow and in towernmt.
 
-TensorFlow's `MonitoredTrainingSession` calls every hook at every `session.run`. The hook below halves the
-learning rate when the loss has risen: it asks each run for the loss and feeds the rate. The program fetches a
-batch in one run and feeds it to the train step in another. The first run then has to compute the loss as well,
-of a batch that is not there yet, and TensorFlow fails.
+    python examples/hooks.py
 
-Here the hook belongs to the train step (what a hook does unless it says otherwise), the first run says
-that it only fetches data, and they do not meet. Run it: python examples/hooks.py
+TensorFlow's `MonitoredTrainingSession` calls every hook at every `session.run`. The hook below halves the learning rate
+when the loss has risen: it fetches the loss in each run and feeds the rate. The program fetches a batch in one run and
+feeds it to the train step in another. In plain TensorFlow, the hook makes the first run compute the loss of a batch
+that is not fed yet, and the run fails.
+
+In towernmt, a hook belongs to the train step by default, and the first run declares that it only fetches data, so the
+hook does not see it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.callbacks import Progress, StopAtStep, separate_runs
-from towernmt.callbacks.hooks.hooks import CallbackToHook
+from towernmt.callbacks.hooks import CallbackToHook
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run, run_as
 from towernmt.core.tf_compat import tf, tf1
@@ -26,7 +28,7 @@ STEPS = 60
 
 
 class LearningRateSetter(tf1.train.SessionRunHook):
-    """Feeds the learning rate, and halves it when the loss is higher than at the step before."""
+    """Hook that feeds the learning rate and halves it whenever the loss rises."""
 
     feeds = ("learning_rate:0",)
 
@@ -47,7 +49,7 @@ class LearningRateSetter(tf1.train.SessionRunHook):
 
 
 def build() -> tuple[Any, Any, Any]:
-    """A line to be fitted: the next batch float32 [8, 2], where it is fed, the train step."""
+    """Build a linear regression; return the next batch (float32 [8, 2]), its placeholder and the train step."""
     pairs = tf1.data.Dataset.range(10_000).map(
         lambda i: tf.stack([tf.sin(tf.cast(i, tf.float32)), 3.0 * tf.sin(tf.cast(i, tf.float32)) + 1.0]))
     batch = tf1.data.make_one_shot_iterator(pairs.batch(8, drop_remainder=True)).get_next()
@@ -61,7 +63,7 @@ def build() -> tuple[Any, Any, Any]:
 
 
 def train_in_plain_tensorflow() -> None:
-    """As TensorFlow has it: the run that fetches a batch meets the hook."""
+    """Train in plain TensorFlow, where the hook also applies to the run that fetches a batch."""
     with tf.Graph().as_default():
         batch, fed, step = build()
         with tf1.train.MonitoredTrainingSession(hooks=[LearningRateSetter(1.5)]) as session:
@@ -70,7 +72,7 @@ def train_in_plain_tensorflow() -> None:
 
 
 def train_with_separate_runs() -> tuple[float, float]:
-    """The same with runs that say what they are, and with two of towernmt's callbacks; the fitted line."""
+    """Train with declared runs and two of towernmt's callbacks, and return the fitted (slope, offset)."""
     with tf.Graph().as_default():
         batch, fed, step = build()
         line = tf1.trainable_variables()
@@ -88,12 +90,12 @@ def train_with_separate_runs() -> tuple[float, float]:
 
 
 def register_two_setters() -> None:
-    """Two hooks that feed the same tensor are refused before anything runs."""
+    """Register two hooks that feed the same tensor, which towernmt refuses before any run."""
     separate_runs([LearningRateSetter(1.0), LearningRateSetter(0.1)])
 
 
 def main() -> None:
-    """Show the failure, the way here, and the refusal."""
+    """Show the failure in TensorFlow, the solution, and the refusal of conflicting hooks."""
     print("In plain TensorFlow:")
     try:
         train_in_plain_tensorflow()
@@ -102,7 +104,7 @@ def main() -> None:
     print("With separate runs:")
     slope, offset = train_with_separate_runs()
     print(f"  y = {slope:.2f} x + {offset:.2f} after {STEPS} steps")
-    print("Two that feed the same tensor:")
+    print("Two hooks that feed the same tensor:")
     try:
         register_two_setters()
     except SettingsError as error:

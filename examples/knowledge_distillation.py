@@ -1,18 +1,19 @@
 #!/usr/bin/env python
-"""Train a small model from a large one (Kim & Rush 2016): word by word, or by whole translations.
+"""Train a small model from a large one (Kim & Rush 2016) by word-level or sequence-level distillation.
 
     python examples/knowledge_distillation.py word --teacher runs/big --data data/de-en --preset tiny \
         --logdir runs/small
     python examples/knowledge_distillation.py sequence --teacher runs/big --source train.de --preset student \
         --logdir runs/small
 
-word: beside the reference, the student learns the whole distribution that the teacher has at each place of it. The
-teacher is a second model in the same tower function, under a variable scope of its own, frozen, without dropout; it is
-no part of the student's checkpoints.
-sequence: the teacher translates the training text by beam search (as `towernmt translate` does), into
-LOGDIR/distilled.source and .target, and the student is trained on that.
+word: besides the reference, the student learns the teacher's distribution at each position. The teacher is a second
+    model in the same tower function, in a separate variable scope, frozen and without dropout. The student's
+    checkpoints do not contain it.
+sequence: the teacher translates the training text by beam search (as `towernmt translate` does) to
+LOGDIR/distilled.source and .target, and the student is trained on the result.
 
-Both have the teacher's vocabulary. The preset `student` fits Marian and browsers: `towernmt export --format marian`.
+The student has the teacher's vocabulary. The preset `student` fits Marian and browsers: `towernmt export --format
+marian`.
 """
 
 from __future__ import annotations
@@ -28,33 +29,32 @@ from typing import Any
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
 
-from towernmt.checkpoint.held import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
 from towernmt.core.errors import SettingsError
-from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.training_data import TrainingData, open_training_data
+from towernmt.dataflow.batches.training_data import TrainingData, open_training_data
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.kernels.precision import to_float32
+from towernmt.models.kernels import to_float32
 from towernmt.models.layers.randomness import start_clock
-from towernmt.optim.ema import SUFFIX
+from towernmt.optim.optimizer import SUFFIX
 from towernmt.predict.translator import Translator
-from towernmt.run.directory import RunDirectory, differing_vocabulary
+from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
 from towernmt.run.launch import train
-from towernmt.run.run_model import model_from_settings
-from towernmt.run.settings import Settings
+from towernmt.run.run_settings import Settings
 
 SCOPE = "teacher"
 
 
 class Distilled(NMTModel):
-    """A model's tower whose cost is shared between reference and teacher; to be mixed with an architecture."""
+    """Mixin for an architecture: the cost is divided between the reference and the teacher."""
 
     teacher: NMTModel
     weight: float
-    """Of the teacher; the reference has the rest."""
+    """Weight of the teacher; the reference has weight 1 - `weight`."""
 
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
                     target_tokens: Any, alignment: Any = None) -> Any:
@@ -79,12 +79,12 @@ class Distilled(NMTModel):
 
 
 def frozen(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
-    """Variables that are neither trained nor saved."""
+    """Variable getter that makes variables that are neither trained nor saved."""
     return getter(name, *arguments, **{**options, "trainable": False, "collections": ["local_variables"]})
 
 
 class LoadTeacher(Callback):
-    """Gives the teacher its parameters (their moving averages, where it has them), also when a run goes on."""
+    """Callback that loads the teacher's parameters (moving averages, if present), also when a run resumes."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint, self._held = checkpoint, HeldCheckpoint(checkpoint)
@@ -101,26 +101,26 @@ class LoadTeacher(Callback):
 
 
 def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> Any:
-    """The student's architecture with the teacher beside it."""
+    """Return the student model with the teacher attached."""
     theirs = teacher.settings()
     no_dropout = {field.name: 0.0 for field in dataclasses.fields(theirs.model) if field.name.endswith("dropout")}
     model = model_from_settings(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
     student = architecture(settings.architecture).model
     kind = type("Distilled", (Distilled, student), {
-        "teacher": model, "weight": weight, "architecture": settings.architecture})     # by whose name it is translated
-    return kind(settings.model, settings.optimizer, settings.train.clip_norm)
+        "teacher": model, "weight": weight, "architecture": settings.architecture})     # recorded in the run
+    return kind(settings.model)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, and train."""
+    """Parse the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     levels = parser.add_subparsers(dest="level", required=True, metavar="LEVEL")
     word = levels.add_parser("word", help="learn the teacher's distribution at each word of the reference")
     word.add_argument("--data", required=True, help="prepared data or a corpora.yaml, in the teacher's vocabulary")
-    word.add_argument("--weight", type=float, default=0.5, help="of the teacher, 0 to 1 (default: 0.5)")
+    word.add_argument("--weight", type=float, default=0.5, help="weight of the teacher, 0 to 1 (default: 0.5)")
     sequence = levels.add_parser("sequence", help="learn the teacher's translations")
-    sequence.add_argument("--source", required=True, metavar="FILE", help="training text, one sentence a line")
-    sequence.add_argument("--beam", type=int, default=5, metavar="N", help="of the teacher's search (default: 5)")
+    sequence.add_argument("--source", required=True, metavar="FILE", help="training text, one sentence per line")
+    sequence.add_argument("--beam", type=int, default=5, metavar="N", help="beam size of the teacher (default: 5)")
     for level in (word, sequence):
         level.add_argument("--teacher", required=True, metavar="RUN", help="the --logdir of a finished run")
         add_run_arguments(level)
@@ -129,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit status."""
+    """Train and return the exit status."""
     if not options.logdir:
-        raise SettingsError("--logdir is missing: pass the directory that the student's run shall live in.")
+        raise SettingsError("--logdir is missing: pass the directory of the student's run.")
     teacher, settings = RunDirectory(options.teacher), settings_of(options)
     own: dict[str, Any] = {}
     if options.level == "word":
@@ -142,29 +142,29 @@ def run(options: argparse.Namespace) -> int:
     else:
         data = distilled_data(options, teacher)
     if differing_vocabulary(teacher.vocabulary, data):
-        raise SettingsError(f"{data.directory} has another vocabulary than the teacher {teacher.path}: prepare it with "
-                            f"the files in {teacher.vocabulary}.")
+        raise SettingsError(f"{data.directory} and the teacher {teacher.path} have different vocabularies: prepare "
+                            f"with the files in {teacher.vocabulary}.")
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, **own)
 
 
 def check_cost(settings: Settings) -> None:
-    """Refuse what `Distilled` has no place for in its cost, rather than leave it out."""
+    """Refuse settings that the cost of `Distilled` does not support."""
     for name in ("word_dropout", "r_drop_alpha", "guided_alignment_weight"):
         value = getattr(settings.model, name, 0.0)
         if value:
-            raise SettingsError(f"model.{name}={value} is no part of the cost of learning word by word: set it to 0, "
-                                "or distil by whole translations (sequence).")
+            raise SettingsError(f"model.{name}={value} is not supported by word-level distillation: set it to 0, or "
+                                "use sequence-level distillation (sequence).")
 
 
 def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:
-    """The training text with the teacher's translations, which are made once."""
+    """Return the training text with the teacher's translations, which are made once."""
     source, target = (Path(options.logdir) / f"distilled.{side}" for side in ("source", "target"))
     if not source.is_file():
         source.parent.mkdir(parents=True, exist_ok=True)
         with open(options.source, "rb") as text, open(target, "wb") as output:
             stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
             output.writelines(f"{best.text}\n".encode() for best, *_ in stream)
-        source.write_bytes(Path(options.source).read_bytes())   # last: what is there is complete
+        source.write_bytes(Path(options.source).read_bytes())   # last: it marks a complete translation
     return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
 
 

@@ -1,4 +1,4 @@
-"""A floor for BLEU: translate by copying the target of the most similar training pair."""
+"""A baseline for BLEU: translate by copying the target of the most similar training pair."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 def nearest_translations(train_source: Sequence[str], train_target: Sequence[str],
                          source: Sequence[str]) -> list[str]:
-    """For each source line the target of the training pair whose source has the highest cosine to it.
+    """Return the target of the training pair with the most similar source (cosine) for each source line.
 
-    Sentences are bags of lower-cased words and punctuation, weighted by inverse document frequency.
-    A model that learnt anything scores well above this. Of equal pairs the first is taken.
+    Sentences are bags of lower-cased words and punctuation marks, weighted by inverse document frequency. Ties go to
+    the first pair. A model that has learnt anything scores well above this baseline.
     """
     documents = [Counter(_WORD.findall(line.lower())) for line in train_source]
     frequency = Counter(word for document in documents for word in document)

@@ -5,7 +5,7 @@
     python examples/train_transformer.py --gpu 0,1,2,3 --source train.de --target train.en \
         --valid-source valid.de --valid-target valid.en --logdir runs/de-en
 
-Started again with the same arguments, it goes on from the last checkpoint.
+Run the same command again to resume from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from pathlib import Path
 from nearest import nearest_translations
 
 from towernmt.cli.main import run_command
-from towernmt.cli.training.train import add_run_arguments, print_settings, settings_of, train_prepared, wants_chosen
+from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared, wants_chosen
 from towernmt.core.errors import SettingsError
-from towernmt.curves.picture import draw
-from towernmt.curves.recorded_run import read_run
-from towernmt.dataflow.prepare.preparation import prepare
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.default_corpus import default_corpus
-from towernmt.dataflow.text.chunks import read_lines
-from towernmt.predict.evaluate import corpus_scores
+from towernmt.dataflow.text.text_lines import read_lines
+from towernmt.evaluate.metrics import corpus_scores
+from towernmt.plots.picture import draw_curves
+from towernmt.plots.recorded_runs import read_run
 
 MINUTES = 8.5
-"""Of training, on the default corpus. All else is chosen, as by `towernmt train`, unless --set says it."""
+"""Minutes of training on the default corpus. All other settings are automatic, unless --set specifies them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare, train, evaluate."""
+    """Parse the arguments and run the job."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("source", "target", "valid-source", "valid-target", "test-source", "test-target"):
-        parser.add_argument(f"--{name}", metavar="FILE", help="text, one sentence a line")
+        parser.add_argument(f"--{name}", metavar="FILE", help="text, one sentence per line")
     parser.add_argument("--pair", default="en-de", help="languages of the default corpus (no --source)")
-    parser.add_argument("--vocab-size", type=int, default=None, help="pieces of one vocabulary (default: by the text)")
+    parser.add_argument("--vocab-size", type=int, default=None, help="size of a shared vocabulary (default: automatic)")
     add_run_arguments(parser)
     parser.set_defaults(defaults=None, workers=None)
     options = parser.parse_args(arguments)
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole job; the exit status."""
+    """Prepare, train and evaluate, and return the exit status."""
     if bool(options.source) != bool(options.target):
-        raise SettingsError("--source and --target go together: pass both text files, "
-                            "or neither for the default corpus.")
+        raise SettingsError("Pass both --source and --target, or neither of them "
+                            "for the default corpus.")
     if not options.source:
         use_default_corpus(options)
     options.logdir = options.logdir or "runs/transformer"
@@ -64,12 +64,12 @@ def run(options: argparse.Namespace) -> int:
     status = train_prepared(options, data, settings_of(options), chosen=wants_chosen(options))
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)
-    draw_curves(options.logdir)
+    draw_run(options.logdir)
     return status
 
 
 def use_default_corpus(options: argparse.Namespace) -> None:
-    """Point the options at the default corpus, and at settings that suit it."""
+    """Set the options to the default corpus and to a training time that suits it."""
     print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
           flush=True)
     corpus = default_corpus(options.pair)
@@ -82,7 +82,7 @@ def use_default_corpus(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
-    """Test BLEU beside the floor, and some translations."""
+    """Print BLEU and chrF on the test set, the BLEU of a trivial baseline, and some translations."""
     from towernmt.predict.translator import Translator
 
     source, reference = list(read_lines(options.test_source)), list(read_lines(options.test_target))
@@ -97,16 +97,16 @@ def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
     print(f"Translate with it:  towernmt translate --model {options.logdir} < text")
 
 
-def draw_curves(logdir: str) -> None:
-    """A picture of loss, BLEU, rate and speed beside the run, where Matplotlib is installed."""
+def draw_run(logdir: str) -> None:
+    """Plot loss, BLEU, learning rate and speed in the run's directory, if Matplotlib is installed."""
     picture = Path(logdir) / "curves.png"
     if find_spec("matplotlib") is None:
-        print(f"For a picture of the run: pip install 'towernmt[plot]', then towernmt plot {logdir} --output {picture}")
+        print(f"To plot the run: pip install 'towernmt[plot]', then towernmt plot {logdir} --output {picture}")
         return
     run = read_run(logdir, Path(logdir).name)
     if run.rows:
-        draw([run], picture)
-        print(f"How it went:  {picture}")
+        draw_curves([run], picture)
+        print(f"Learning curves:  {picture}")
 
 
 if __name__ == "__main__":

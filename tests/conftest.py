@@ -9,29 +9,24 @@ import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import hypothesis
 import pytest
 
 # The same examples in every run, so that a test fails only where something has changed.
-# `pytest --hypothesis-profile=default` draws new ones.
-hypothesis.settings.register_profile("fixed", derandomize=True)
+# `pytest --hypothesis-profile=default` draws new ones. No deadline: on a busy machine any example may take long.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("fixed")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-# tests/servers under a name of its own: tests are no package.
-_servers = ModuleType("towernmt_test_servers")
-_servers.__path__ = [str(Path(__file__).parent / "servers")]
-sys.modules.setdefault(_servers.__name__, _servers)
 
 # Under nohup, or in the background of a script, these are ignored, and so they would be in programs that tests start.
 # A handler, other than that, is not inherited by a program.
@@ -41,6 +36,8 @@ for _number in (signal.SIGHUP, signal.SIGINT):
 
 gc.disable()    # while modules are imported, which makes hardly any garbage; `pytest_collection_finish` ends this
 
+BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+                 "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP far.example 127.0.0.1"]
 SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 """Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
 
@@ -60,13 +57,29 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright.
+
+    It ends with the module: Playwright runs an event loop in this thread, beside which no other can be begun.
+    """
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium on the path")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield browser
+        browser.close()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def fixed_defaults() -> Iterator[None]:
     """`towernmt train` has fixed defaults in the tests' own process, unless a test asks for chosen ones.
 
     Choosing measures the machine for seconds, and what a test trains must not depend on it.
     """
-    from towernmt.cli.training import train
+    from towernmt.cli import train
 
     wants = train.wants_chosen
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +175,7 @@ def graph() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
-    from towernmt_test_servers.postgresql import PostgreSQL
+    from tests.servers.postgresql import PostgreSQL
 
     server = PostgreSQL()
     yield server
@@ -171,7 +184,7 @@ def postgresql() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[Any]:
-    from towernmt_test_servers.mariadb import MariaDB
+    from tests.servers.mariadb import MariaDB
 
     server = MariaDB()
     yield server
@@ -180,7 +193,7 @@ def mariadb() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from towernmt_test_servers.seaweedfs import SeaweedFS
+    from tests.servers.seaweedfs import SeaweedFS
 
     server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
     yield server
@@ -190,8 +203,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The server, with its credentials in the environment and nothing else there that boto3 would find."""
-    from towernmt_test_servers.seaweedfs import ACCESS_KEY, SECRET_KEY
-
+    from tests.servers.seaweedfs import ACCESS_KEY, SECRET_KEY
     from towernmt.dataflow.storage import s3_client
 
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -208,7 +220,7 @@ def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def fault_proxy(s3: Any) -> Iterator[Any]:
-    from towernmt_test_servers.fault_proxy import FaultProxy
+    from tests.servers.fault_proxy import FaultProxy
 
     proxy = FaultProxy(s3.url)
     yield proxy

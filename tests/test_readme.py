@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from towernmt.cli.commands import COMMANDS
+from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
-from towernmt.cli.training.train import settings_of
+from towernmt.cli.train import settings_of
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
-from towernmt.package.card_text import card_text
+from towernmt.interop.model_card import card_text
+from towernmt.jobs.trials import read_space
 from towernmt.run import default_settings
-from towernmt.tune.space import read_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -80,7 +80,7 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
     for page, words in commands():
         if words[0] == "towernmt":
             parser = argparse.ArgumentParser()
-            importlib.import_module(COMMANDS[words[1]].module).add_arguments(parser)
+            function_of(words[1], "add_{}_arguments")(parser)
             try:
                 options = parser.parse_args(words[2:])
             except SystemExit:

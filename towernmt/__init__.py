@@ -1,39 +1,61 @@
-"""towernmt: neural machine translation with tower functions, on tensorpack and TensorFlow graph mode."""
+"""towernmt: neural machine translation with tower functions, on tensorpack and TensorFlow graph mode.
+
+The names in `__all__` are the public interface, with what the packages export. Names load on first use.
+"""
 
 from __future__ import annotations
 
-import sys
-from importlib.abc import MetaPathFinder
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from towernmt.core.default_optimizer import set_default_optimizer
-from towernmt.core.machine.tf_environment import set_environment
+from towernmt.core.startup import lazy_exports, set_default_optimizer, set_environment
 from towernmt.core.tensors import Optimizer
+
+if TYPE_CHECKING:
+    from towernmt.core.settings import apply_overrides
+    from towernmt.dataflow.preparation.preparation import prepare
+    from towernmt.dataflow.preparation.prepared_data import PreparedData
+    from towernmt.evaluate.metrics import corpus_scores as evaluate
+    from towernmt.predict.scorer import Scorer
+    from towernmt.predict.trained_model import TrainedModel
+    from towernmt.predict.translator import Translator
+    from towernmt.run.launch import train
+    from towernmt.run.run_settings import Settings, default_settings
+
+__all__ = ["PreparedData", "Scorer", "Settings", "TrainedModel", "Translator", "__version__", "apply_overrides",
+           "default_settings", "evaluate", "prepare", "train"]
 
 __version__ = "0.1.0"
 
 set_environment()   # here, since any module of the package may be the first to import tensorpack or TensorFlow
 
 
-class _FormerNames(MetaPathFinder):
-    """Has former names understood once a program imports what is not there: it is asked after the usual finders."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """None; the finder of the former names is asked next."""
-        if name.startswith(f"{__name__}."):
-            from towernmt.models.registry.former_names import understand_former_names
-
-            understand_former_names()
-
-
-sys.meta_path.append(_FormerNames())
-
-
 def _default_optimizer() -> Optimizer:
-    """Adam at its default settings; loads TensorFlow and the optimizers when it is called."""
-    from towernmt.optim.settings import OptimizerSettings
+    """Return Adam with its default settings; imports TensorFlow when it is called."""
+    from towernmt.optim.optimizer import make_optimizer
+    from towernmt.optim.optimizer_settings import OptimizerSettings
 
-    return OptimizerSettings().make()
+    return make_optimizer(OptimizerSettings())
 
 
 set_default_optimizer(_default_optimizer)
+
+_lazy = lazy_exports(__name__, {
+    "core.settings": ["apply_overrides"],
+    "dataflow.preparation.preparation": ["prepare"],
+    "dataflow.preparation.prepared_data": ["PreparedData"],
+    "predict.scorer": ["Scorer"],
+    "predict.trained_model": ["TrainedModel"],
+    "predict.translator": ["Translator"],
+    "run.run_settings": ["Settings", "default_settings"],
+})[0]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("evaluate", "train"):       # packages that can be called
+        return import_module(f"{__name__}.{name}")
+    return _lazy(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

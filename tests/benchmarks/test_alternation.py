@@ -75,7 +75,7 @@ def test_a_command_without_the_figure_is_named() -> None:
                                f"peer={shlex.quote(sys.executable)} -c 'raise SystemExit(3)'"])
     with pytest.raises(SystemExit, match="NAME='COMMAND"):
         compare_training.main(["--command", "only-a-name"])
-    with pytest.raises(SystemExit, match="two or more"):
+    with pytest.raises(SystemExit, match="at least two"):
         compare_training.main(["--command", "alone=true"])
 
 

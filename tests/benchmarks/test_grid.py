@@ -61,18 +61,18 @@ def test_a_result_that_was_written_by_half_is_made_again(tmp_path, commands):
     grid.main([str(file), "--work", str(tmp_path)])
     assert grid.read_results(results) == whole
     results.write_text("name: a\n")
-    with pytest.raises(SystemExit, match=r"results.jsonl, line 1: this is no result; remove the line"):
+    with pytest.raises(SystemExit, match=r"results.jsonl, line 1: not a result; remove the line"):
         grid.main([str(file), "--work", str(tmp_path)])
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), [
-    ("dropout=0.3", "dropout=0.2", "b was made with settings train.steps=2 model.residual_dropout=0.3, and is now to "
-     "have settings train.steps=2 model.residual_dropout=0.2: give it another name"),
-    ("[train.steps=2]", "[]", "a was made with settings train.steps=2, and is now to have settings (none): give"),
-    ("{name: b, data: d, source: s", "{name: b, data: e, source: t", "b was made with data d, source s, and is now to "
-     "have data e, source t: give"),
-    ("{name: b, data: d, source: s, reference: r", "{name: b, data: d, source: s, reference: q", "reference r, and"),
-    (", tokenize: char", "", "b was made with tokenize char, and is now to have tokenize (none): give")])
+    ("dropout=0.3", "dropout=0.2", "b was run with settings train.steps=2 model.residual_dropout=0.3, but now "
+     "has settings train.steps=2 model.residual_dropout=0.2: give the trial a new name"),
+    ("[train.steps=2]", "[]", "a was run with settings train.steps=2, but now has settings (none): give"),
+    ("{name: b, data: d, source: s", "{name: b, data: e, source: t", "b was run with data d, source s, but now "
+     "has data e, source t: give"),
+    ("{name: b, data: d, source: s, reference: r", "{name: b, data: d, source: s, reference: q", "reference r, but"),
+    (", tokenize: char", "", "b was run with tokenize char, but now has tokenize (none): give")])
 def test_a_trial_that_was_changed_does_not_keep_its_scores(tmp_path, commands, old, new, reason):
     file = tmp_path / "trials.yaml"
     file.write_text(TRIALS)

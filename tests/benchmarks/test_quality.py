@@ -18,7 +18,7 @@ from quality_results import Result, append_result, draw, lines_of, read_results,
 from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
 
 
 class Training:
@@ -94,7 +94,7 @@ def test_a_line_of_a_mark_that_was_not_finished_does_not_count(tmp_path: Path) -
 
 def test_a_line_that_is_no_mark_is_named(tmp_path: Path) -> None:
     (tmp_path / "marks.jsonl").write_text('{"mark": 1.0, "min{"mark": 2.0}\n')
-    with pytest.raises(ValueError, match=r"marks.jsonl, line 1: this is no result; remove the line"):
+    with pytest.raises(ValueError, match=r"marks.jsonl, line 1: not a result; remove the line"):
         read_marks(tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_all_peers_get_the_same_pieces_and_dictionary(vocabulary: SentencePieceV
 
 
 def test_a_missing_text_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="train.de is not there"):
+    with pytest.raises(DataError, match="train.de is missing"):
         Texts(tmp_path, ["de", "en"])
 
 
@@ -313,7 +313,7 @@ def test_the_picture_names_each_training(tmp_path: Path) -> None:
     texts = {"".join(element.itertext()).strip() for element in ElementTree.parse(path).iter()
              if element.tag.endswith("}text")}
     assert {"towernmt", "fairseq, recipe", "minutes of training", "Test BLEU"} <= texts
-    with pytest.raises(DataError, match="nothing to draw"):
+    with pytest.raises(DataError, match="Nothing to draw"):
         draw([], path)
 
 

@@ -1,4 +1,4 @@
-"""A tiny tensorpack trainer for the callbacks' tests: one variable, one number of input a step."""
+"""A tiny tensorpack trainer for tests of callbacks, with one variable and one input value per step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from towernmt.core.tf_compat import tf, tf1
 
 
 class Recorder(MonitorBase):
-    """Keeps (step, name, value) of every scalar."""
+    """Records (step, name, value) of every scalar."""
 
     def __init__(self) -> None:
         self.scalars: list[tuple[int, str, float]] = []
@@ -43,7 +43,7 @@ class Do(Callback):
 
 
 class PutScores(Callback):
-    """Stands in for the validator: puts the given scores at the given steps."""
+    """A fake validator that records given scores at given steps."""
 
     def __init__(self, scores: dict[int, float], metric: str = "validation_bleu") -> None:
         self._scores, self._metric = scores, metric
@@ -64,18 +64,18 @@ def _descent() -> Any:
     return tf1.train.GradientDescentOptimizer(rate)
 
 
-def _mend(record: logging.LogRecord) -> bool:
-    """tensorpack logs a failure with an argument and no place for it, which pytest reports as an error."""
+def _fix_log_record(record: logging.LogRecord) -> bool:
+    """Fix tensorpack's log call without a placeholder for its argument, which pytest reports as an error."""
     if record.args and "%" not in str(record.msg):
         record.msg, record.args = f"{record.msg}{record.args[0]}", ()
     return True
 
 
 @pytest.fixture(autouse=True)
-def mended_log() -> Iterator[None]:
-    logger._logger.addFilter(_mend)
+def fixed_log() -> Iterator[None]:
+    logger._logger.addFilter(_fix_log_record)
     yield
-    logger._logger.removeFilter(_mend)
+    logger._logger.removeFilter(_fix_log_record)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def do() -> type[Do]:
 
 @pytest.fixture
 def train() -> Iterator[Callable[..., Any]]:
-    """`train(callbacks, steps, ...)` runs a SimpleTrainer in its own graph; returns (trainer, recorder)."""
+    """`train(callbacks, steps, ...)` runs a SimpleTrainer in a new graph, and returns (trainer, recorder)."""
 
     def run(callbacks: Sequence[Callback], steps: int, start: int = 0, inputs: Sequence[float] = (1.0,),
             tower: Callable[..., Any] = _line, optimizer: Callable[[], Any] = _descent,
@@ -126,7 +126,7 @@ def train() -> Iterator[Callable[..., Any]]:
 
 
 class _StartAt(JustCurrentSession):
-    """Begins with a later global step, as a resumed run does."""
+    """Starts at a later global step, as a resumed run does."""
 
     def __init__(self, step: int) -> None:
         self._step = step

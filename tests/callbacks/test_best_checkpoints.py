@@ -1,4 +1,4 @@
-"""The best checkpoints: which are kept, and that a kill at any moment changes nothing in the end."""
+"""The best checkpoints: which ones are kept, and that a kill at any moment does not change the final result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
-from towernmt.checkpoint.average import best_checkpoints
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
+from towernmt.checkpoint.averaging import best_checkpoints
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.run.directory import RunDirectory
 
@@ -28,7 +28,7 @@ class Monitors:
 
 
 class Loop:
-    """Stands in for a trainer: a score at each step, a checkpoint every third step, the last two kept."""
+    """A fake trainer with a score at each step and a checkpoint at every third step, of which it keeps two."""
 
     diverged = False
 
@@ -138,7 +138,24 @@ def test_an_entry_without_its_directory_is_taken_off(tmp_path, caplog):
     again = Loop(tmp_path)
     again.run([])
     assert [e["step"] for e in again.best.entries] == [3]
-    assert "step-1" in caplog.text and "taken off" in caplog.text
+    assert "step-1" in caplog.text and "is no longer listed" in caplog.text
+
+
+@pytest.mark.parametrize("removed", ["best", "best/record.json", "best/step-3", "best/step-1"])
+@pytest.mark.parametrize("scores", [[], [0.0], [2.5]])
+def test_what_was_removed_during_training_is_not_in_the_record_at_its_end(tmp_path: Path, removed: str,
+                                                                          scores: list[float]) -> None:
+    loop = Loop(tmp_path)
+    loop.run([3.0, 1.0, 2.0])
+    shutil.rmtree(tmp_path / removed, ignore_errors=True)
+    (tmp_path / removed).unlink(missing_ok=True)
+    for score in scores:
+        loop.global_step += 1
+        loop.monitors.history.append(("validation_bleu", (loop.global_step, score)))
+        loop.best._trigger_step()
+    loop.best._after_train()
+    listed = json.loads((tmp_path / "best/record.json").read_text())
+    assert listed and all((tmp_path / f"best/step-{entry['step']}").is_dir() for entry in listed)
 
 
 def test_a_new_run_sets_the_best_of_an_older_one_aside(tmp_path):
@@ -157,7 +174,7 @@ def test_another_metric_begins_a_new_record_and_moves_the_best_by_the_former_one
     assert (tmp_path / "best.1/step-1/model").read_text() == "1"
     assert json.loads((tmp_path / "best/record.json").read_text()) == [
         {"step": 4, "score": 4.0, "metric": "validation_loss"}]
-    assert "the best by validation_bleu: that is now in" in caplog.text
+    assert "Moved the best checkpoints by validation_bleu from" in caplog.text
 
 
 def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_path):
@@ -172,7 +189,7 @@ def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_p
 
 @pytest.fixture
 def owing(tmp_path) -> Loop:
-    """A resumed run whose validation of step 3, which it owed, has just been made; its first epoch has not begun."""
+    """A resumed run that has just made the pending validation of step 3, before its first epoch."""
     loop = Loop(tmp_path).run([1.0, 3.0])
     loop.global_step = 3
     loop.save_now()
@@ -208,7 +225,7 @@ ENTRY = {"step": 1, "score": 1.0, "metric": "validation_bleu"}
     (json.dumps([ENTRY, {**ENTRY, "step": -1}]), "`[1].step` holds -1 where 0 or more"),
     (json.dumps([{"step": 1, "score": 1.0}]), "`[0].metric` is missing"),
     (json.dumps([{**ENTRY, "score": "high"}]), "`[0].score` holds \"high\"")])
-def test_a_spoilt_record_is_told_with_file_and_field_by_all_that_read_it(tmp_path, record, field):
+def test_a_damaged_record_is_reported_with_file_and_field_by_all_readers(tmp_path, record, field):
     Loop(tmp_path).run([1.0])
     (tmp_path / "best/record.json").write_text(record)
     for read in (lambda: Loop(tmp_path).run([1.0]), RunDirectory(tmp_path).checkpoint,

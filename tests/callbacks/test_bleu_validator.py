@@ -20,27 +20,26 @@ from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.train import SimpleTrainer
 
-from towernmt.callbacks.schedules.named import PiecewiseSchedule
-from towernmt.callbacks.stopping.early_stopping import EarlyStopping
-from towernmt.callbacks.stopping.stop_signal import StopOnSignal
-from towernmt.callbacks.validation.batches import teacher_forced_batches
-from towernmt.callbacks.validation.bleu_validator import BleuValidator
-from towernmt.callbacks.validation.towers import ValidationTowers
+from towernmt.callbacks.bleu_validator import BleuValidator
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import piecewise
+from towernmt.callbacks.stopping import EarlyStopping, StopOnSignal
+from towernmt.callbacks.validation_towers import ValidationTowers, teacher_forced_batches
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
-from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
-from towernmt.predict.decoding.search import SearchSettings
-from towernmt.predict.lexical.lexicon import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.search_settings import SearchSettings
 
 V = 12
 
 
 class Numbers(Vocabulary):
-    """Words that are numbers from 4 on; each is its own id."""
+    """A vocabulary of numbers from 4, each of which is its own id."""
 
     size = V
 
@@ -66,7 +65,7 @@ class Numbers(Vocabulary):
 
 
 class Copier(NMTModel):
-    """Logits: 10 w for the source token at the same place, 1 for EOS, 0 else; it copies once 10 w > 1."""
+    """A model with logits 10 w for the source token at the same position, 1 for EOS, 0 else; it copies if 10 w > 1."""
 
     source_vocab_size = target_vocab_size = V
 
@@ -100,7 +99,7 @@ PAIR = [np.array([[4, 5, EOS]], np.int32), np.array([3], np.int32)]
 
 
 class W(Callback):
-    """Keeps the copier's parameter after each step."""
+    """Records the copier's parameter after each step."""
 
     def __init__(self):
         self.values = {}
@@ -148,7 +147,7 @@ def reference_loss(w: float, lines: Sequence[str] = LINES) -> float:
 def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog):
     weights, check = W(), validator()
     with caplog.at_level(logging.INFO):
-        fit([PiecewiseSchedule([2], [1e-4, 1.0]), weights, check], steps=5)
+        fit([LearningRateSchedule(piecewise([2], [1e-4, 1.0])), weights, check], steps=5)
     # empty translations at first, copies once w is large; the last step is validated at the end of training
     assert recorder.of("validation_bleu") == [(2, 0.0), (4, pytest.approx(100.0)), (5, pytest.approx(100.0))]
     assert recorder.of("validation_chrf")[1] == (4, pytest.approx(100.0))
@@ -165,7 +164,7 @@ def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog)
     ({"selection": "sampling", "epsilon": 0.01}, True), ({"no_repeat_ngram": 1}, False),
     pytest.param({"beam_size": 4, "beam_groups": 2}, True, marks=pytest.mark.thorough)])
 def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copies):
-    fit([PiecewiseSchedule([1], [0.1, 1.0]), validator(2, search=SearchSettings(**options))], steps=4)
+    fit([LearningRateSchedule(piecewise([1], [0.1, 1.0])), validator(2, search=SearchSettings(**options))], steps=4)
     _, (_, last) = recorder.of("validation_bleu")
     assert (last > 99.9) == copies
 
@@ -175,7 +174,7 @@ def test_a_validation_obeys_a_shortlist_and_refuses_one_of_other_vocabularies(fi
     others = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # of other words alone
     Lexicon.of(others, Numbers(), Numbers(), keep=1).save(tmp_path / "table")
     settings = SearchSettings(beam_size=2, shortlist=str(tmp_path / "table"), shortlist_frequent=0)
-    fit([PiecewiseSchedule([1], [0.1, 1.0]), validator(2, search=settings)], steps=4)
+    fit([LearningRateSchedule(piecewise([1], [0.1, 1.0])), validator(2, search=settings)], steps=4)
     assert recorder.of("validation_bleu")[-1][1] < 50       # without a shortlist 100, see above
     towers = ValidationTowers(Copier(), settings, Numbers(), WordVocabulary(list("abcdefghijkl")), 16, lambda: None)
     with pytest.raises(SettingsError, match="table was made with other vocabularies"):
@@ -195,7 +194,7 @@ def test_a_last_step_that_was_validated_is_not_validated_again(fit, recorder):
 
 def test_the_best_is_remembered_over_a_resume_and_nothing_is_validated_twice(fit, recorder):
     first, second = validator(loss=False), validator(loss=False)
-    fit([PiecewiseSchedule([9], [1.0, 1.0]), first], steps=4)
+    fit([LearningRateSchedule(piecewise([9], [1.0, 1.0])), first], steps=4)
     second.restore_state(first.state())
     fit([second], steps=3, start=4)  # the copier starts from nothing here, so the best stays
     assert [step for step, _ in recorder.of("validation_bleu")] == [2, 4, 6, 7]
@@ -204,9 +203,10 @@ def test_the_best_is_remembered_over_a_resume_and_nothing_is_validated_twice(fit
 
 def test_a_resumed_run_makes_the_validation_that_is_missing_before_its_first_step(fit, recorder):
     resumed = validator(loss=False)
-    resumed.restore_state({"best_score": 100.0, "best_step": 2, "last_step": 2})
+    resumed.restore_state({"best_score": 100.0, "best_step": 2, "last_step": 2,
+                           "metric": "validation_bleu"})
     stop = EarlyStopping(patience=1)
-    stop.restore_state({"best": 100.0, "best_step": 2, "failures": 0})
+    stop.restore_state({"best": 100.0, "best_step": 2, "failures": 0, "metric": "validation_bleu"})
     trainer = fit([resumed, stop], steps=10, start=4)
     assert recorder.of("validation_bleu") == [(4, 0.0)]
     assert trainer.loop.global_step == 4
@@ -221,7 +221,7 @@ def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
         trainer = fit([Kill(), validator(1), StopOnSignal()], steps=10)
     assert trainer.loop.global_step == 1
     assert recorder.of("validation_bleu") == []
-    assert "left to the resumed run" in caplog.text
+    assert "done by the resumed run" in caplog.text
 
 
 def test_several_sets_and_references_are_scored_under_their_names_and_the_metric_is_of_the_set_that_is_asked_for(
@@ -232,7 +232,7 @@ def test_several_sets_and_references_are_scored_under_their_names_and_the_metric
     assert check.scalars[2:5] == ["validation_loss", "validation_perplexity", "validation_bleu/talks"]
     weights = W()
     with caplog.at_level(logging.INFO):
-        fit([PiecewiseSchedule([2, 4], [1e-4, 0.03, -0.03]), weights, check], steps=6)
+        fit([LearningRateSchedule(piecewise([2, 4], [1e-4, 0.03, -0.03])), weights, check], steps=6)
     assert recorder.of("validation_bleu")[1] == recorder.of("validation_bleu/talks")[1] == (4, pytest.approx(100.0))
     for step, loss in recorder.of("validation_loss/talks"):
         expected = reference_loss(weights.values[step], talks.source)
@@ -258,8 +258,8 @@ def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypat
     assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5, 8]     # 75 s; by steps; 75 s
 
 
-def test_the_best_by_another_metric_is_forgotten_and_a_memory_from_before_is_of_bleu():
-    memory = {"best_score": 30.0, "best_step": 2, "last_step": 4}
+def test_the_best_by_another_metric_is_forgotten():
+    memory = {"best_score": 30.0, "best_step": 2, "last_step": 4, "metric": "validation_bleu"}
     bleu, loss = validator(), validator(metric="loss")
     bleu.restore_state(memory)
     loss.restore_state(memory)
@@ -272,12 +272,12 @@ def test_metrics_that_cannot_be_had_are_refused():
         validator(metric="rouge")
     with pytest.raises(SettingsError, match="metric=loss needs the loss"):
         validator(metric="loss", loss=False)
-    with pytest.raises(SettingsError, match="metric_set=news: there is no such validation set"):
+    with pytest.raises(SettingsError, match="metric_set=news: no validation set has this name"):
         validator(metric_set="news")
     assert validator(metric_set="news", name="news").metric == "validation_bleu"
     assert validator(loss=False).scalars == ["validation_bleu", "validation_chrf"]
     twice = [ValidationSet("a", ["4"], [["4"]])] * 2
-    with pytest.raises(SettingsError, match="Two validation sets are called 'a'"):
+    with pytest.raises(SettingsError, match="Two validation sets are named 'a'"):
         validator(more_sets=twice)
     with pytest.raises(SettingsError, match="validation.minutes=-1"):
         validator(every_minutes=-1.0)

@@ -1,4 +1,4 @@
-"""Batches dealt to processes: each does its own, and all have all results, or the same error."""
+"""Batches distributed to processes: each computes its share, and all get the same results or the same error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks.validation import dealt as module
-from towernmt.callbacks.validation.dealt import StoppedError, dealt
+from towernmt.callbacks import validation_towers as module
+from towernmt.callbacks.validation_towers import StoppedError, dealt
 from towernmt.core.errors import DivergenceError
 from towernmt.core.world import World
 
 
 class Threads(World):
-    """A process that is a thread, and the others, too."""
+    """A world in which each process is a thread."""
 
     def __init__(self, process: int, given: list[bytes], all_there: threading.Barrier) -> None:
         super().__init__(process, len(given))
@@ -30,7 +30,7 @@ class Threads(World):
 
 
 def in_processes(count: int, function: Callable[[int], Any], batches: list[int]) -> list[Any]:
-    """What each process has in the end: results, or an error."""
+    """Return the results or the error of each process."""
     given, barrier, ends, here = [b""] * count, threading.Barrier(count), [None] * count, threading.local()
 
     def run(process: int) -> None:

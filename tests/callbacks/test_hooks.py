@@ -16,7 +16,6 @@ from towernmt.callbacks import (
     BestCheckpoints,
     CallbackToHook,
     CheckpointSaver,
-    ConstantSchedule,
     EarlyStopping,
     HookToCallback,
     NaNGuard,
@@ -27,6 +26,8 @@ from towernmt.callbacks import (
     StopOnSignal,
     separate_runs,
 )
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import constant
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.runs import Run, run_as
 from towernmt.core.tf_compat import tf, tf1
@@ -36,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Calls(tf1.train.SessionRunHook):
-    """Notes the calls of a hook's life."""
+    """Records the calls of a hook's methods."""
 
     def __init__(self):
         self.calls = []
@@ -60,7 +61,7 @@ class Calls(tf1.train.SessionRunHook):
 
 def test_a_hook_lives_its_whole_life_as_a_callback(train):
     hook = Calls()
-    train([ConstantSchedule(1.0), HookToCallback(hook)], steps=3)
+    train([LearningRateSchedule(constant(1.0)), HookToCallback(hook)], steps=3)
     assert hook.calls[:2] == ["begin", "session"] and hook.calls[-1] == "end -3"
     assert len(hook.calls) == 6
 
@@ -117,7 +118,7 @@ def model(learning_rate=0.1):
 
 
 class Remembers(StatefulCallback):
-    """Puts a score, and notes what it sees."""
+    """Records a score, and the events that it sees."""
 
     state_key = "remembers"
 
@@ -149,8 +150,8 @@ def run(hook, op, steps=100, **options):
 def test_our_callbacks_work_in_a_plain_monitored_training_session(graph, tmp_path, recorder):
     remembers, saver = Remembers(), CheckpointSaver(tmp_path / "checkpoints", every_steps=2)
     hook = CallbackToHook(
-        NaNGuard(), remembers, ConstantSchedule(0.25), BestCheckpoints(tmp_path / "best", metric="score"), saver,
-        Progress(2), StopAfterMinutes(5), StopAtStep(5), StopOnSignal(), monitors=[recorder], steps_per_epoch=2)
+        NaNGuard(), remembers, LearningRateSchedule(constant(0.25)), BestCheckpoints(tmp_path / "best", metric="score"),
+        saver, Progress(2), StopAfterMinutes(5), StopAtStep(5), StopOnSignal(), monitors=[recorder], steps_per_epoch=2)
     run(hook, model())
     assert remembers.steps == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0)]
     assert remembers.epochs == [(1, 2), (2, 4)]

@@ -1,4 +1,4 @@
-"""The schedules in a real trainer: the variable has the update's value when the update is made."""
+"""Schedules in a real trainer: the variable has the rate of the update when the update is made."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import pytest
 from tensorpack.callbacks import Callback
 
 import towernmt.callbacks as callbacks
-from towernmt.callbacks import BudgetSchedule, ScheduleSettings, make_schedule
-from towernmt.callbacks.schedules.settings import SCHEDULES
-from towernmt.callbacks.stopping.limits import StopAfterMinutes
+from towernmt.callbacks import ScheduleSettings, make_schedule
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import SCHEDULES, budget, constant, inverse_square_root, linear, piecewise
+from towernmt.callbacks.stopping import StopAfterMinutes
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
 
 
 class RatesUsed(Callback):
-    """The learning rates that the updates read, fetched together with the update."""
+    """Records the learning rates that the updates read."""
 
     def __init__(self):
         self.rates = []
@@ -32,14 +33,14 @@ class RatesUsed(Callback):
 
 def test_each_update_reads_the_rate_of_its_own_step(train):
     used = RatesUsed()
-    train([callbacks.InverseSquareRootSchedule(0.5, warmup_steps=3), used], steps=6)
+    train([LearningRateSchedule(inverse_square_root(0.5, warmup_steps=3)), used], steps=6)
     assert used.rates == pytest.approx([0.5 / 3, 1 / 3, 0.5, 0.5 * (3 / 4) ** 0.5, 0.5 * (3 / 5) ** 0.5,
                                         0.5 * 0.5 ** 0.5])
 
 
 def test_a_resumed_run_starts_with_the_rate_of_the_next_update(train):
     used = RatesUsed()
-    train([callbacks.LinearSchedule(1.0, decay_steps=10), used], steps=3, start=5)
+    train([LearningRateSchedule(linear(1.0, decay_steps=10)), used], steps=3, start=5)
     assert used.rates == pytest.approx([0.4, 0.3, 0.2])
 
 
@@ -53,13 +54,13 @@ def test_the_updates_add_up_to_the_sum_of_the_rates(train):
         def _trigger_step(self):
             seen.append(float(self.trainer.sess.run(self._weight)))
 
-    train([Weight(), callbacks.PiecewiseSchedule([2, 3], [0.5, 0.25, 0.125])], steps=5)
+    train([Weight(), LearningRateSchedule(piecewise([2, 3], [0.5, 0.25, 0.125]))], steps=5)
     assert seen == [-0.5, -1.0, -1.25, -1.375, -1.5]
 
 
 def test_an_unchanged_rate_is_not_assigned_again(train):
     assigned = []
-    schedule = callbacks.ConstantSchedule(0.25)
+    schedule = LearningRateSchedule(constant(0.25))
 
     class Count(Callback):
         def _before_train(self):
@@ -78,8 +79,8 @@ def test_an_unchanged_rate_is_not_assigned_again(train):
 
 
 def test_an_optimizer_without_the_variable_is_refused_in_one_sentence(train):
-    with pytest.raises(SettingsError, match="no variable 'learning_rate:0' in the graph"):
-        train([callbacks.ConstantSchedule(0.1)], steps=1,
+    with pytest.raises(SettingsError, match="variable 'learning_rate:0', which is not in the graph"):
+        train([LearningRateSchedule(constant(0.1))], steps=1,
               optimizer=lambda: tf1.train.GradientDescentOptimizer(0.1))
 
 
@@ -119,7 +120,7 @@ def test_an_unknown_schedule_is_refused_with_the_names_that_exist():
 
 
 def test_the_budget_schedule_falls_in_a_line_to_the_end_value_at_the_last_update():
-    schedule = BudgetSchedule(0.1, steps=101, warmup_steps=10, end_learning_rate=0.02)
+    schedule = LearningRateSchedule(budget(0.1, steps=101, warmup_steps=10, end_learning_rate=0.02))
     rates = [schedule.value(step) for step in range(1, 103)]
     assert rates[4] == pytest.approx(0.5 * (0.1 - 0.08 * 4 / 101))
     assert np.diff(rates[10:101]) == pytest.approx(-0.08 / 101)
@@ -130,7 +131,7 @@ def test_the_budget_schedule_follows_the_clock_where_minutes_are_nearer_than_upd
     seconds = [0.0]
     limit = StopAfterMinutes(2, clock=lambda: seconds[0])
     limit._before_train()
-    schedule = BudgetSchedule(0.1, steps=1000, limit=limit)
+    schedule = LearningRateSchedule(budget(0.1, steps=1000, elapsed=limit.share_used))
     seconds[0] = 30.0
     assert schedule.value(1) == pytest.approx(0.075)
     assert schedule.value(501) == pytest.approx(0.05)

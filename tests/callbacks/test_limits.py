@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks.schedules.patience import Patience
-from towernmt.callbacks.stopping.early_stopping import EarlyStopping
-from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.stateful import Patience
+from towernmt.callbacks.stopping import EarlyStopping, StopAfterMinutes, StopAtStep
 from towernmt.core.errors import SettingsError
 
 
@@ -79,7 +78,7 @@ def test_training_ends_at_the_step_limit_counted_from_the_first_step_of_all(trai
 
 
 class Clock:
-    """Seconds that pass only when told to."""
+    """A clock that advances only on request."""
 
     def __init__(self):
         self.now = 1000.0

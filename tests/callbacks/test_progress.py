@@ -1,4 +1,4 @@
-"""Progress: the numbers of its lines and scalars, against sums made by hand."""
+"""Progress: its lines and scalars, compared with sums computed by hand."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import SimpleTrainer
 from tensorpack.utils import logger
 
-from towernmt.callbacks.reporting.figures import Bar, Figures, duration
-from towernmt.callbacks.reporting.progress import Progress, perplexity
-from towernmt.callbacks.reporting.status_line import StatusLine
-from towernmt.callbacks.schedules.named import ConstantSchedule
-from towernmt.callbacks.stopping.limits import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.progress import Bar, Figures, Progress, StatusLine, duration
+from towernmt.callbacks.schedules import constant
+from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
+from towernmt.callbacks.validation_metrics import perplexity
 from towernmt.core.errors import SettingsError
-from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.terminal_log import configure_terminal_log
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.gradient_health import allow_skipped_update
+from towernmt.optim.gradients import allow_skipped_update
 
 
 class Clock:
-    """A second passes in each update (read twice around it), none elsewhere."""
+    """A clock that advances by one second in each update (read twice around it), and not elsewhere."""
 
     def __init__(self):
         self.now = 0.0
@@ -94,7 +94,7 @@ def test_a_line_holds_token_weighted_means_and_speeds(recorder, caplog, do):
                         "loss as trained 1.7500, 25 tokens/s with source, epoch 1")
     assert recorder.of("nll")[0] == (2, pytest.approx(loss / 2))
     assert len(lines) == 2
-    assert re.search(r"Trained 4 steps in 6:44: 48 target tokens, 12 a second of training; "
+    assert re.search(r"Trained 4 steps in 6:44: 48 target tokens, 12 per second of training; "
                      r"at most \d+\.\d GB of memory; the last step is 4\.", caplog.text)
 
 
@@ -115,7 +115,7 @@ def test_an_update_cycle_counts_the_tokens_of_all_its_batches(recorder):
 
 
 class Overflowing(Callback):
-    """As if updates of a loss of 4 were skipped for a gradient that is not finite."""
+    """Marks updates with a loss of 4 as skipped, as with a gradient that is not finite."""
 
     def _setup_graph(self):
         loss = self.trainer.towers.training()[0].get_tensor("loss")
@@ -143,7 +143,7 @@ def test_skipped_updates_count_for_the_speed_alone(recorder, caplog):
 
 def test_a_trainer_without_tokens_gets_steps_per_second(train, caplog):
     with caplog.at_level(logging.INFO):
-        _, recorder = train([ConstantSchedule(0.5), Progress(2)], steps=4, inputs=(3.0,))
+        _, recorder = train([LearningRateSchedule(constant(0.5)), Progress(2)], steps=4, inputs=(3.0,))
     assert [step for step, _ in recorder.of("steps_per_second")] == [2, 4]
     assert not recorder.of("perplexity")
     line = next(r.getMessage() for r in caplog.records if r.getMessage().startswith("step 2"))
@@ -179,7 +179,7 @@ def figures(**changes):
 
 
 def drawn(bar, width):
-    """What a terminal of that width shows of it."""
+    """Return the text that a terminal of this width shows."""
     stream = io.StringIO()
     Console(file=stream, width=width, force_terminal=True, color_system=None).print(bar, end="")
     return stream.getvalue().rstrip("\n")
@@ -206,7 +206,7 @@ def test_a_line_of_history_fits_the_terminal(width):
 
 
 class Terminal(io.StringIO):
-    """A terminal of 80 columns; `shown()` is what stands on it, line by line."""
+    """A terminal of 80 columns; `shown()` returns its visible lines."""
 
     def isatty(self):
         return True
@@ -235,7 +235,7 @@ def on_a_terminal(monkeypatch, kind="xterm"):
         for name, value in (("TERM", kind), ("NO_COLOR", "1"), ("COLUMNS", "80")):
             patch.setenv(name, value)
         patch.setattr(logger._logger, "handlers", [logging.StreamHandler(stream)])
-        mend_terminal()
+        configure_terminal_log()
         yield stream
 
 

@@ -1,19 +1,19 @@
-"""A run is seen by the hooks that belong to it, and by no others; two that feed the same tensor are refused."""
+"""A run calls only the hooks that belong to it; two hooks that feed the same tensor are refused."""
 
 from __future__ import annotations
 
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.hooks.hooks import HookToCallback
-from towernmt.callbacks.hooks.run_hooks import separate_runs
+from towernmt.callbacks.hooks import HookToCallback
+from towernmt.callbacks.run_hooks import separate_runs
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run, belong_to, present_run, run_as
 from towernmt.core.tf_compat import tf, tf1
 
 
 class Seen(tf1.train.SessionRunHook):
-    """Notes what it sees; may ask for a fetch and feed a tensor."""
+    """Records the runs that it sees; may fetch and feed a tensor."""
 
     def __init__(self, fetch=None, feed=None):
         self.kinds, self.values, self._fetch, self._feed = [], [], fetch, feed
@@ -27,7 +27,7 @@ class Seen(tf1.train.SessionRunHook):
 
 
 class SeenToo(Seen):
-    """Another name in messages."""
+    """A hook with a different name in messages."""
 
 
 def session(*hooks):

@@ -1,4 +1,4 @@
-"""Signals: a clean end after the present step, also when the main thread is blocked inside TensorFlow."""
+"""Signals end training cleanly after the current step, even if the main thread is blocked inside TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.stopping.stop_signal import StopOnSignal
+from towernmt.callbacks.stopping import StopOnSignal
 
 
 def send_at(step, number):
@@ -86,7 +86,7 @@ from tensorpack.input_source import PlaceholderInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import Trainer
-from towernmt.callbacks.stopping.stop_signal import StopOnSignal
+from towernmt.callbacks.stopping import StopOnSignal
 from towernmt.core.tf_compat import tf, tf1
 
 class Blocked(Trainer):                    # its step waits for ever: nobody fills the queue

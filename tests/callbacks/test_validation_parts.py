@@ -1,4 +1,4 @@
-"""The parts of a validation without TensorFlow: when it is due, its metrics, what it reports."""
+"""The parts of a validation without TensorFlow: its interval, its metrics, its report."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.callbacks.period import Period
-from towernmt.callbacks.validation import report
-from towernmt.callbacks.validation.metrics import METRICS, Outcome, mode_of
+from towernmt.callbacks import bleu_validator
+from towernmt.callbacks.stateful import Period
+from towernmt.callbacks.validation_metrics import METRICS, ValidationOutcome, mode_of
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.validation_set import ValidationSet
-from towernmt.predict.evaluate import Scores
+from towernmt.evaluate.metrics import Scores
 
-OUTCOME = Outcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)
+OUTCOME = ValidationOutcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)
 
 
 def test_steps_and_minutes_may_both_make_it_due() -> None:
@@ -40,8 +40,9 @@ def test_each_metric_has_its_name_direction_and_value() -> None:
         "chrf": ("validation_chrf", "validation_chrf/news", "max", 34.567),
         "loss": ("validation_loss", "validation_loss/news", "min", 2.0),
         "perplexity": ("validation_perplexity", "validation_perplexity/news", "min", pytest.approx(math.exp(2)))}
-    assert METRICS["perplexity"].value(Outcome([], OUTCOME.scores, 1e4)) == math.inf
-    assert [METRICS[name].value(Outcome([], OUTCOME.scores)) for name in ("loss", "perplexity")] == [None, None]
+    assert METRICS["perplexity"].value(ValidationOutcome([], OUTCOME.scores, 1e4)) == math.inf
+    without_loss = ValidationOutcome([], OUTCOME.scores)
+    assert [METRICS[name].value(without_loss) for name in ("loss", "perplexity")] == [None, None]
     assert METRICS["loss"].at_least_as_good(1.0, 1.0) and not METRICS["loss"].at_least_as_good(2.0, 1.0)
     assert METRICS["bleu"].at_least_as_good(1.0, 1.0) and not METRICS["bleu"].at_least_as_good(1.0, 2.0)
     assert [mode_of(name) for name in ("validation_bleu/x", "validation_loss/x", "validation_perplexity", "nll")] == [
@@ -49,32 +50,32 @@ def test_each_metric_has_its_name_direction_and_value() -> None:
 
 
 def test_loss_and_perplexity_stand_beside_those_of_training_without_label_smoothing() -> None:
-    assert report.figures(OUTCOME, 1.5) == (
+    assert bleu_validator.figures(OUTCOME, 1.5) == (
         "BLEU 12.35, chrF 34.57, nll 2.0000 (training 1.5000), perplexity 7.39 (training 4.48)")
-    assert report.figures(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
-    assert report.figures(Outcome([], OUTCOME.scores), 1.5) == "BLEU 12.35, chrF 34.57"
+    assert bleu_validator.figures(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
+    assert bleu_validator.figures(ValidationOutcome([], OUTCOME.scores), 1.5) == "BLEU 12.35, chrF 34.57"
 
 
 def test_the_samples_change_over_a_run_and_are_a_function_of_step_and_seed() -> None:
-    shown = [report.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
-    assert shown == [report.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
-    assert shown != [report.sample_numbers(200, 3, step, seed=8) for step in range(100, 2100, 100)]
+    shown = [bleu_validator.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
+    assert shown == [bleu_validator.sample_numbers(200, 3, step, seed=7) for step in range(100, 2100, 100)]
+    assert shown != [bleu_validator.sample_numbers(200, 3, step, seed=8) for step in range(100, 2100, 100)]
     assert len({number for numbers in shown for number in numbers}) > 40
 
 
 @given(sentences=st.integers(1, 50), samples=st.integers(0, 60), step=st.integers(0, 2**40),
        seed=st.integers(0, 2**62))
 def test_samples_are_different_sentences_of_the_set(sentences: int, samples: int, step: int, seed: int) -> None:
-    numbers = report.sample_numbers(sentences, samples, step, seed)
+    numbers = bleu_validator.sample_numbers(sentences, samples, step, seed)
     assert numbers == sorted(set(numbers)) and len(numbers) == min(samples, sentences)
     assert all(0 <= number < sentences for number in numbers)
 
 
 def test_samples_show_all_references_and_no_markdown_of_their_own() -> None:
     validation = ValidationSet("", ["a|b", "c"], [["d", "e"], ["f", "*g*"]])
-    assert report.sample_lines(validation, ["x", "y"], [1]) == [
+    assert bleu_validator.sample_lines(validation, ["x", "y"], [1]) == [
         "  source      c", "  reference   e", "  reference   *g*", "  translation y"]
-    table = report.sample_table(validation, ["x", "y"], [0, 1])
+    table = bleu_validator.sample_table(validation, ["x", "y"], [0, 1])
     assert "| source 1 | a\\|b |" in table and "| reference 2 | \\*g\\* |" in table
 
 

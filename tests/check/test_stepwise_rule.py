@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.check import decoder_zoo
 from towernmt.check import DECODER_RULES, check_tower
 from towernmt.core.tf_compat import tf
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-
-_SPEC = importlib.util.spec_from_file_location("decoder_zoo", Path(__file__).with_name("decoder_zoo.py"))
-decoder_zoo = importlib.util.module_from_spec(_SPEC)
-sys.modules["decoder_zoo"] = decoder_zoo
-_SPEC.loader.exec_module(decoder_zoo)
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 
 
 def broken_line(model) -> int:

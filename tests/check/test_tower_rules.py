@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.check import tower_zoo
 from towernmt.check import RULES, check_tower, check_tower_function
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import ARCHITECTURES, architecture
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-
-_SPEC = importlib.util.spec_from_file_location("tower_zoo", Path(__file__).with_name("tower_zoo.py"))
-tower_zoo = importlib.util.module_from_spec(_SPEC)
-sys.modules["tower_zoo"] = tower_zoo
-_SPEC.loader.exec_module(tower_zoo)
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 
 
 def broken_line(model) -> str:
@@ -44,7 +39,7 @@ def test_every_rule_has_a_beast():
     assert {rule for beast in tower_zoo.ZOO for rule, _ in beast.breaches} == set(RULES)
 
 
-@pytest.mark.parametrize("model", [tower_zoo.Tame, tower_zoo.TameStatistics])
+@pytest.mark.parametrize("model", [tower_zoo.Tame, tower_zoo.TameStatistics, tower_zoo.TrainsMore])
 def test_a_tower_function_that_obeys_is_told_nothing(model):
     assert check_tower(model()) == []
 

@@ -177,12 +177,12 @@ class KeepsAList(Tame):
 
 
 class TrainsMore(Tame):
-    """A head that only training has."""
+    """A head that only training has, as it should be."""
 
     def layer(self, x: Any) -> Any:
         y = super().layer(x)
         if self.training:
-            y += tf.matmul(x, tf1.get_variable("head", [3, 2]))  # broken
+            y += tf.matmul(x, tf1.get_variable("head", [3, 2]))
         return y
 
 
@@ -229,19 +229,19 @@ ZOO = [
         "whose name it must start with: make it by tf1.get_variable in the present scope."),
     Beast(AsksForTheNameScope, (("name-scope", "top/kernel"), ("second-tower", "top/kernel")),
           "the trainable variable 'top/kernel' is called 'outer_names/inner/kernel' in a training tower in the name "
-          "scope 'outer_names/inner': its name depends on a name scope; make it by tf1.get_variable with a name of its "
-          "own."),
+          "scope 'outer_names/inner': its name depends on a name scope; create it by tf1.get_variable with a fixed "
+          "name."),
     Beast(NamedByTensor, (("tensor-name", "inputs_x_kernel"), ("second-tower", "inputs_x_kernel")),
           "the trainable variable 'inputs_x_kernel' is called 'outer_inputs_x_kernel' in a training tower in the name "
-          "scope 'outer_names/inner': its name depends on the name of a tensor (outer_inputs/x); make it by "
-          "tf1.get_variable with a name of its own."),
+          "scope 'outer_names/inner': its name depends on the name of a tensor (outer_inputs/x); create it by "
+          "tf1.get_variable with a fixed name."),
     Beast(OutsideTheScope, (("enclosing-scope", "kernel"), ("enclosing-scope", "other")),
           "the trainable variable 'kernel' is called 'kernel' inside the variable scope 'outer_variables', whose name "
           "it must start with: make it by tf1.get_variable in the present scope."),
     Beast(RepeatsTheScope, (("scope-twice", "top/kernel"),),
           "the trainable variable 'top/kernel' is called 'outer_variables/outer_variables/kernel' inside the variable "
-          "scope 'outer_variables', whose name it repeats: open scopes by names of your own, not by the name of the "
-          "present scope."),
+          "scope 'outer_variables', whose name it repeats: open scopes with fixed names, not with the name of the "
+          "current scope."),
     Beast(OneATower, (("second-tower", "kernel_0"),),
           "the second training tower makes the trainable variable 'kernel_1' instead of reusing 'kernel_0': the towers "
           "would train different variables; make it by tf1.get_variable, with the same name in every call."),
@@ -252,10 +252,10 @@ ZOO = [
           "'mean' is in TRAINABLE_VARIABLES, but the cost has no gradient for it: make what gradient descent does not "
           "train with trainable=False, and add nothing to that collection yourself."),
     Beast(TrainsATensor, (("trainable-collection", "extra"),),
-          "'extra' is in TRAINABLE_VARIABLES, but it is no variable: make what gradient descent does not train with "
+          "'extra' is in TRAINABLE_VARIABLES, but it is not a variable: make what gradient descent does not train with "
           "trainable=False, and add nothing to that collection yourself."),
     Beast(TrainsTwice, (("trainable-collection", "kernel"),),
-          "'kernel' is in TRAINABLE_VARIABLES, but it is there twice and would be updated twice: make what gradient "
+          "'kernel' is in TRAINABLE_VARIABLES, but it occurs twice and would be updated twice: make what gradient "
           "descent does not train with trainable=False, and add nothing to that collection yourself."),
     Beast(HidesStatistics, (("model-variables", "mean"),),
           "'mean' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it with "
@@ -272,12 +272,9 @@ ZOO = [
     Beast(KeepsAList, (("grows", "self.costs"),),
           "'self.costs' grows with each call of the function: towers are built many times, so keep nothing of one call "
           "for the next."),
-    Beast(TrainsMore, (("mode", "head"),),
-          "the variable 'head' is made only when training: no predicting tower has it; make the same variables in "
-          "every mode."),
     Beast(PredictsMore, (("mode", "temperature"),),
           "the variable 'temperature' is made only when predicting: nothing trains it, and no checkpoint has it; make "
-          "the same variables in every mode."),
+          "the variable when training, too."),
     Beast(KeepsATensor, (("fails", ""),),
           "the second of two training towers cannot be built: RuntimeError: called a second time"),
 ]

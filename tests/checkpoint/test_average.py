@@ -1,4 +1,4 @@
-"""Averaged checkpoints and averaged weights, from a run as `towernmt train` makes it to its translations."""
+"""Averaged checkpoints and averaged weights, from a run of `towernmt train` to its translations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.callbacks.validation.batches import teacher_forced_batches
-from towernmt.checkpoint.average import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
+from towernmt.callbacks.validation_towers import teacher_forced_batches
+from towernmt.checkpoint.averaging import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
+from towernmt.checkpoint.checkpoint_files import read_state
 from towernmt.checkpoint.restore import RestoreCheckpoint
-from towernmt.checkpoint.state import read_state
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -77,7 +77,7 @@ def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, 
 
 
 @pytest.mark.parametrize("which, message", [
-    (["--last", "9"], "has 3 checkpoints, fewer than 9"), (["--best", "0"], "ask for 1 or more"),
+    (["--last", "9"], "has 3 checkpoints, fewer than 9"), (["--best", "0"], "request 1 or more"),
     (["--steps", "1,3"], "no checkpoint from step 1 to step 3; it has"), (["--steps", "x"], "expected FIRST,LAST")])
 def test_what_cannot_be_averaged_is_one_sentence(logdir, capsys, which, message):
     assert main(["average", "--model", str(logdir), *which]) == 1
@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(logdir, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_translator_uses_the_moving_average_unless_told_otherwise(logdir):
+def test_a_translator_uses_the_moving_average_by_default(logdir):
     saved = tensors(logdir / "checkpoints" / "step-8")
     for averaged, suffix in ((None, "/ExponentialMovingAverage"), (False, "")):
         options = {} if averaged is None else {"averaged": averaged}
@@ -103,7 +103,7 @@ def test_a_translator_uses_the_moving_average_unless_told_otherwise(logdir):
 
 
 def loss_on_validation_set(logdir: Path, averaged: bool) -> float:
-    """Negative log-likelihood of a target token, with the last checkpoint's weights or their averages."""
+    """Return the negative log-likelihood per target token, with the last checkpoint's weights or their averages."""
     run = RunDirectory(logdir)
     sides = [(logdir.parent / f"valid.{side}").read_text().splitlines() for side in ("source", "target")]
     (batch,) = teacher_forced_batches(*sides, *run.vocabularies(), 4096)

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: complete or not there, whenever the process dies."""
+"""Checkpoints on disk are complete or absent, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.checkpoint.files import (
+from towernmt.checkpoint.checkpoint_files import (
     checkpoint_steps,
     keep_last,
     latest_checkpoint,
+    read_state,
     remove_unfinished,
     write_checkpoint,
     write_state,
 )
-from towernmt.checkpoint.state import read_state
 from towernmt.core.errors import CheckpointError
 
 
@@ -41,14 +41,14 @@ def write(directory: Path, step: int) -> None:
 
 
 def save(directory: Path) -> None:
-    """What the saver does at step 3: write, keep the last two, bring the state up to date."""
+    """Act as the saver at step 3: write a checkpoint, keep the last two, update the state."""
     write(directory, 3)
     keep_last(directory, 2)
     write_state(directory, 3, state(3, "new"))
 
 
 def pointed_at(directory: Path) -> int:
-    """The step that TensorFlow's file names as the last."""
+    """Return the last step in TensorFlow's file `checkpoint`."""
     first = (directory / "checkpoint").read_text().splitlines()[0]
     return int(first.removeprefix('model_checkpoint_path: "step-').removesuffix('/model"'))
 
@@ -104,7 +104,7 @@ def test_checkpoints_are_ordered_by_number(tmp_path):
 def test_a_damaged_state_is_one_sentence(tmp_path):
     write(tmp_path, 4)
     (tmp_path / "step-4" / "state.json").write_text('{"step": 4')
-    with pytest.raises(CheckpointError, match="remove .*step-4 to go on from the checkpoint before it"):
+    with pytest.raises(CheckpointError, match="remove .*step-4 to resume from the previous checkpoint"):
         read_state(tmp_path / "step-4")
 
 
@@ -125,5 +125,6 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
 def test_a_state_is_replaced_as_a_whole(tmp_path):
     write(tmp_path, 4)
     write_state(tmp_path, 4, {"step": 4, "callbacks": {"a": 1}})
-    assert json.loads((tmp_path / "step-4" / "state.json").read_text()) == {"step": 4, "callbacks": {"a": 1}}
+    found = json.loads((tmp_path / "step-4" / "state.json").read_text())
+    assert found.pop("checksum") and found == {"format": 1, "step": 4, "callbacks": {"a": 1}}
     assert len(list((tmp_path / "step-4").iterdir())) == 3

@@ -1,4 +1,4 @@
-"""Reading a checkpoint: of any name, while others are written and removed, and with the true reason where it fails."""
+"""Reading a checkpoint of any name, while others are written and removed, with the correct reason of each failure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.files import checkpoint_path, keep_last, latest_checkpoint, write_checkpoint
-from towernmt.checkpoint.held import CheckpointGone, HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.checkpoint_files import checkpoint_path, keep_last, latest_checkpoint, write_checkpoint
+from towernmt.checkpoint.checkpoint_reader import CheckpointGone, HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
@@ -20,7 +20,7 @@ NAMES = ["a[1]", "[", "]", "back\\slash", "star*", "what?", "new\nline", "two wo
 
 
 def write(directory: Path, step: int) -> Path:
-    """A checkpoint of one variable, 1,000 times its step."""
+    """Write a checkpoint of one variable with the value 1,000 * step."""
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("v", [1000]).load(np.full(1000, step, np.float32), session)
         state = {"step": step, "position": None, "callbacks": {}}
@@ -67,12 +67,12 @@ def test_a_checkpoint_that_is_removed_before_it_is_opened_is_chosen_anew(tmp_pat
 
 
 def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
-    with pytest.raises(CheckpointGone, match="step-7: there is no such checkpoint") as error:
+    with pytest.raises(CheckpointGone, match="step-7: the checkpoint does not exist") as error:
         again_if_gone(lambda: HeldCheckpoint(tmp_path / "step-7" / "model"))
     assert "remove it" not in str(error.value)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not tell which files are open")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
 def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
     made = write(tmp_path, 1)
     init = RestoreCheckpoint(made / "model")
@@ -87,7 +87,7 @@ def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
 @pytest.mark.parametrize("suffix, keep, reason", [
     (".data-00000-of-00001", 500, "Read less bytes than requested"), (".data-00000-of-00001", 0, "Read less bytes"),
     (".index", 40, "sstable"), (".index", 0, "too short")])
-def test_a_truncated_checkpoint_is_told_with_its_reason(tmp_path, suffix, keep, reason):
+def test_a_truncated_checkpoint_is_refused_with_the_reason(tmp_path, suffix, keep, reason):
     made = write(tmp_path, 1)
     os.truncate(made / f"model{suffix}", keep)
     with pytest.raises(CheckpointError, match=reason) as error:

@@ -1,15 +1,15 @@
-"""Embeddings from files, as text and as matrices, for some of the pieces or for all."""
+"""Embeddings from text files and matrices, for some or all subwords."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.pretrained import PretrainedEmbeddings, read_embeddings
+from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings, read_embeddings
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "haus", "baum", "tür"])
 
@@ -32,10 +32,10 @@ def test_a_matrix_gives_every_piece_its_row(tmp_path):
 
 
 @pytest.mark.parametrize("content, error, message", [
-    ("haus 1 2 3\nbaum 1 2\n", DataError, "line 2: 2 values where 3"),
+    ("haus 1 2 3\nbaum 1 2\n", DataError, "line 2: got 2 values"),
     ("haus 1 2 drei\n", DataError, "line 1: not a vector of numbers"),
     ("haus 1 2 nan\n", DataError, "line 1: a value is not finite"),
-    ("10 300\n", SettingsError, "vectors of 300 values"),
+    ("10 300\n", SettingsError, "the vectors have 300 values"),
 ])
 def test_damaged_text_is_refused_with_its_line(tmp_path, content, error, message):
     path = tmp_path / "vectors.txt"
@@ -46,7 +46,7 @@ def test_damaged_text_is_refused_with_its_line(tmp_path, content, error, message
 
 def test_a_matrix_of_other_sizes_is_refused(tmp_path):
     np.save(tmp_path / "vectors.npy", np.zeros([6, 3]))
-    with pytest.raises(SettingsError, match=r"need floating-point numbers of \[7, 3\]"):
+    with pytest.raises(SettingsError, match=r"need floating-point numbers of shape \[7, 3\]"):
         read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
     (tmp_path / "vectors.npy").write_bytes(b"no matrix")
     with pytest.raises(DataError, match="NumPy"):

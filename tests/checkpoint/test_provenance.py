@@ -1,4 +1,4 @@
-"""A run's vocabulary, data and checkpoints know each other; nothing of a run or of prepared data is written over."""
+"""Fingerprints link a run's vocabulary, data and checkpoints; nothing of a run or of prepared data is overwritten."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,11 @@ import tensorflow
 import yaml
 
 import towernmt
-from towernmt.checkpoint.average import average_checkpoints, last_checkpoints
-from towernmt.checkpoint.files import checkpoint_steps
-from towernmt.checkpoint.state import read_state
+from towernmt.checkpoint.averaging import average_checkpoints, last_checkpoints
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps, read_state, state_text
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
@@ -37,7 +37,7 @@ TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.en
 
 
 def prepare(place: Path, letters: str, seed: int, former: Path | None = None) -> Path:
-    """Prepared data of these words, with the vocabulary of `former`; `seed` tells one text from another."""
+    """Return prepared data of these words, with the vocabulary of `former`; different seeds give different texts."""
     chance = random.Random(seed)
     lines = [letters.replace("", " ").strip(), *(" ".join(chance.choices(letters, k=6)) for _ in range(40))]
     place.mkdir()
@@ -67,8 +67,13 @@ def run(trained, tmp_path) -> RunDirectory:
     return RunDirectory(shutil.copytree(trained, tmp_path / "run"))
 
 
+def _fields(state: Path) -> dict[str, Any]:
+    """Return the fields of a `state.json`."""
+    return dict(json.loads(state.read_text()))
+
+
 def error_of(capsys, *arguments: object) -> str:
-    """The sentence with which a command fails."""
+    """Return the error message of a command."""
     capsys.readouterr()
     assert main(list(map(str, arguments))) == 1
     return capsys.readouterr().err.splitlines()[-1]
@@ -79,31 +84,19 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(run, data, capsys):
-    told = yaml.safe_load(run.settings_file.read_text())
-    assert told["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
+    content = yaml.safe_load(run.settings_file.read_text())
+    assert content["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
                                  "numpy": np.__version__, "python": platform.python_version()}
-    assert told["made_from"]["data_path"] == str(data.absolute())
-    assert told["made_from"]["data"] == PreparedData(data).fingerprint
+    assert content["made_from"]["data_path"] == str(data.absolute())
+    assert content["made_from"]["data"] == PreparedData(data).fingerprint
     assert read_state(run.checkpoints / "step-4").made_from == {
-        name: told["made_from"][name] for name in ("vocabulary", "data")}
+        name: content["made_from"][name] for name in ("vocabulary", "data")}
     log = (run.log / "log.log").read_text()
     assert f"towernmt {towernmt.__version__}, tensorflow {tensorflow.__version__}" in log and str(data) in log
     assert run.settings().train.steps == 4
     shutil.rmtree(run.checkpoints)
     assert main(["train", "--config", str(run.settings_file), "--data", str(data), "--logdir",
                  str(run.path.parent / "other"), "--set", "train.steps=1"]) == 0
-
-
-def test_a_run_of_before_which_tells_nothing_still_goes_on_and_translates(run, data):
-    old = yaml.safe_load(run.settings_file.read_text())
-    del old["made_from"], old["made_with"]
-    run.settings_file.write_text(yaml.safe_dump(old))
-    for state in run.checkpoints.rglob("state.json"):
-        state.write_text(json.dumps({k: v for k, v in json.loads(state.read_text()).items() if k != "made_from"}))
-    assert isinstance(Translator(run.path).translate("a b"), str)
-    assert main(["train", "--data", str(data), "--logdir", str(run.path), "--set", "train.steps=6"]) == 0
-    assert checkpoint_steps(run.checkpoints)[-1] == 6
-    assert read_state(run.checkpoints / "step-6").made_from["data"] == PreparedData(data).fingerprint
 
 
 def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read_it(run, data, tmp_path, capsys):
@@ -121,18 +114,18 @@ def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read
     assert "another vocabulary" in error_of(capsys, "train", "--data", data, "--logdir", run.path)
 
 
-def test_a_vocabulary_of_another_size_is_refused_in_a_run_of_before_too(run, tmp_path):
+def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_too(run, tmp_path):
     other = PreparedData(prepare(tmp_path / "other", "abc", 1))
     run.save_settings(run.settings())
     save_vocabularies(other.source_vocabulary, other.target_vocabulary, run.vocabulary)
-    with pytest.raises(SettingsError, match="source vocabulary has 7 pieces, but the run was trained with 12"):
+    with pytest.raises(SettingsError, match="source vocabulary has 7 subwords, but the run was trained with 12"):
         Translator(run.path)
 
 
 def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp_path):
     state = run.checkpoints / "step-4" / "state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "made_from": {"vocabulary": "0123"}}))
-    with pytest.raises(SettingsError, match="step-4 was trained with another vocabulary"):
+    state.write_text(state_text({**_fields(state), "made_from": {"vocabulary": "0123"}}))
+    with pytest.raises(SettingsError, match="step-4 was not trained with the vocabulary in"):
         Translator(run.path, checkpoint="last")
 
 
@@ -146,6 +139,17 @@ def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way
     assert content(run.path) == before
     assert main(["train", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
                  f"init.checkpoint={run.path}"]) == 0
+
+
+@pytest.mark.parametrize("change, sentence", [
+    ("data.batch_tokens=120", "data.batch_tokens changed from 100 to 120, but the data position in"),
+    ("data.seed=5", "data.seed changed from 1 to 5, but the data position in"),
+    ("data.memory_gb=3", "data.memory_gb changed from 0 to 3, which changes data.batch_tokens, but the data position")])
+def test_a_setting_that_the_position_depends_on_is_refused_by_name(run: RunDirectory, data: Path, capsys: Any,
+                                                                   change: str, sentence: str) -> None:
+    before = content(run.path)
+    error = error_of(capsys, "train", "--data", data, "--logdir", run.path, "--set", "train.steps=6", change)
+    assert sentence in error and f"init.checkpoint={run.path}" in error and content(run.path) == before
 
 
 def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run, data, caplog):
@@ -170,7 +174,7 @@ def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it
     ({"callbacks": {"bleu_validator": {"last_step": 2}}}, {"steps": 4}, "")])
 def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run, change, settings, reason):
     state = run.checkpoints / "step-4" / "state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), **change}))
+    state.write_text(state_text({**_fields(state), **change}))
     train = run.settings().train
     for name, value in settings.items():
         setattr(train, name, value)
@@ -203,17 +207,17 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
 def test_average_and_grow_never_write_over_a_step_of_a_run(run, data, tmp_path, capsys):
     before = content(run.path)
     average = ["average", "--model", run.path, "--last", "2", "--output"]
-    assert "holds the steps of a run" in error_of(capsys, *average, run.checkpoints)
+    assert "lies in a run" in error_of(capsys, *average, run.checkpoints)
     (tmp_path / "link").symlink_to(run.checkpoints)
-    assert "holds the steps of a run" in error_of(capsys, *average, tmp_path / "link")
+    assert "lies in a run" in error_of(capsys, *average, tmp_path / "link")
     by_hand = Path(shutil.copytree(run.checkpoints, tmp_path / "by-hand" / "saved"))
     assert "is a checkpoint of training" in error_of(capsys, *average, by_hand)
     assert main(list(map(str, [*average, tmp_path / "mean"]))) == 0
     assert main(list(map(str, [*average, tmp_path / "mean"]))) == 0     # an average may be made again
     grow = ["grow", "--model", run.path, "--vocabulary", data, "--output"]
-    assert "holds a run already" in error_of(capsys, *grow, run.path)
+    assert "is the same directory as --model" in error_of(capsys, *grow, run.path)
     by_hand.rename(by_hand.with_name("checkpoints"))
-    assert "is there already" in error_of(capsys, *grow, tmp_path / "by-hand")
+    assert "lies in a run" in error_of(capsys, *grow, tmp_path / "by-hand")
     assert content(run.path) == before
 
 
@@ -222,10 +226,10 @@ def test_one_training_a_directory_and_one_a_process(run, data, tmp_path, capsys)
         error = error_of(capsys, "train", "--data", data, "--logdir", run.path, "--set", "train.steps=9")
         assert "(towernmt train) has been writing there since" in error
     with launch.one_training():
-        told = []
-        thread = threading.Thread(target=lambda: told.append(error_of(
+        errors = []
+        thread = threading.Thread(target=lambda: errors.append(error_of(
             capsys, "train", "--data", data, "--logdir", tmp_path / "second", "--set", *TINY)))
         thread.start()
         thread.join()
-    assert "This process is training already" in told[0]
+    assert "This process is training already" in errors[0]
     assert checkpoint_steps(run.checkpoints)[-1] == 4 and not (tmp_path / "second").exists()

@@ -8,18 +8,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.pretrained import PretrainedEmbeddings
-from towernmt.checkpoint.start_from import StartFrom, initial_checkpoint
+from towernmt.checkpoint.checkpoint_files import state_text
+from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
+from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.ema import SUFFIX
+from towernmt.optim.optimizer import SUFFIX
+from towernmt.run.assemble import initial_values
 from towernmt.run.directory import RunDirectory
-from towernmt.run.initial_values import initial_values
-from towernmt.run.settings import InitSettings, default_settings
+from towernmt.run.run_settings import InitSettings, default_settings
 
 
 def save(directory: Path, values: dict[str, list[float]]) -> str:
-    """A checkpoint with these variables; its prefix."""
+    """Write a checkpoint with these variables, and return its prefix."""
     directory.mkdir(parents=True, exist_ok=True)
     with tf.Graph().as_default():
         for name, value in values.items():
@@ -27,12 +28,12 @@ def save(directory: Path, values: dict[str, list[float]]) -> str:
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             tf1.train.Saver().save(session, str(directory / "model"), write_meta_graph=False)
-    (directory / "state.json").write_text('{"step": 1, "position": null, "callbacks": {}}')
+    (directory / "state.json").write_text(state_text({"step": 1, "position": None, "callbacks": {}}))
     return str(directory / "model")
 
 
 def start(prefix: str, trainable: list[str], others: list[str] = (), **options) -> dict[str, list[float]]:
-    """The variables of a graph that starts from a checkpoint; each is [9, 9] before."""
+    """Return the variables of a graph that starts from a checkpoint; each is [9, 9] before."""
     with tf.Graph().as_default():
         for name in [*trainable, *others]:
             tf1.get_variable(name, initializer=np.array([9, 9], np.float32), trainable=name in trainable)
@@ -66,9 +67,9 @@ def test_a_missing_variable_is_refused_unless_it_may_be_new(tmp_path):
 
 
 def test_another_shape_or_a_damaged_checkpoint_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"'a' has shape \[3\] there and \[2\] in the model"):
+    with pytest.raises(CheckpointError, match=r"'a' has shape \[3\] in this checkpoint but \[2\] in the model"):
         start(save(tmp_path, {"a": [1, 2, 3]}), ["a"])
-    with pytest.raises(CheckpointError, match="nothing: there is no such checkpoint"):
+    with pytest.raises(CheckpointError, match="nothing: the checkpoint does not exist"):
         start(str(tmp_path / "nothing" / "model"), ["a"])
     (tmp_path / "nothing").mkdir()
     with pytest.raises(CheckpointError, match="damaged or incomplete .model.index is missing"):

@@ -1,21 +1,22 @@
-"""What of a checkpoint is a model's weights: as the checkpoint tells, or, of an older one, by names."""
+"""The weights of a model in a checkpoint: as listed there, or for an older checkpoint by their names."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.checkpoint.average import average_checkpoints
-from towernmt.checkpoint.held import HeldCheckpoint
-from towernmt.checkpoint.restore import RestoreCheckpoint
-from towernmt.checkpoint.start_from import StartFrom
-from towernmt.checkpoint.weights import judged_by_names, weights_of_checkpoint, weights_of_graph
+from towernmt.checkpoint.averaging import average_checkpoints
+from towernmt.checkpoint.checkpoint_files import state_text
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.restore import RestoreCheckpoint, StartFrom
+from towernmt.checkpoint.weights import judged_by_names, weights_of_checkpoint, weights_of_graph, weights_of_model
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.models import Transformer, TransformerSettings
 
 OPTIMIZERS = {
     "adam": lambda: tf1.train.AdamOptimizer(0.1), "momentum": lambda: tf1.train.MomentumOptimizer(0.1, 0.9),
@@ -23,7 +24,7 @@ OPTIMIZERS = {
 
 
 def build(names, optimizer=None):
-    """Variables of these names, with a statistic, a clock and the slots of an optimizer."""
+    """Build variables of these names, with a statistic, a clock and the slots of an optimizer."""
     cost = 0.0
     for name in names:
         cost += tf.reduce_sum(tf1.get_variable(name, [2], initializer=tf1.ones_initializer()) ** 2)
@@ -34,21 +35,21 @@ def build(names, optimizer=None):
         tf.train.ExponentialMovingAverage(0.9).apply(tf1.trainable_variables())
 
 
-def save(place, names, optimizer, told=True):
+def save(place, names, optimizer, listed=True):
     place.mkdir(parents=True)
     with tf.Graph().as_default(), tf1.Session() as session:
         build(names, optimizer)
         session.run(tf1.global_variables_initializer())
         tf1.train.Saver().save(session, str(place / "model"), write_meta_graph=False)
-        (place / "state.json").write_text(json.dumps({
-            "step": 1, "position": None, "callbacks": {}, **({"weights": weights_of_graph()} if told else {})}))
+        (place / "state.json").write_text(state_text({
+            "step": 1, "position": None, "callbacks": {}, **({"weights": weights_of_graph()} if listed else {})}))
     return str(place / "model")
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_slots_averages_and_clocks_are_no_weights(tmp_path, optimizer, told):
-    prefix = save(tmp_path / "step-1", ["a/kernel", "a/bias", "extra"], optimizer, told)
+def test_slots_averages_and_clocks_are_no_weights(tmp_path, optimizer, listed):
+    prefix = save(tmp_path / "step-1", ["a/kernel", "a/bias", "extra"], optimizer, listed)
     assert weights_of_checkpoint(HeldCheckpoint(prefix)) == ["a/bias", "a/kernel", "extra"]
 
 
@@ -57,13 +58,13 @@ def test_the_weights_of_a_checkpoint_without_slots_are_all_but_the_bookkeeping()
                             "loss_scale/scale"]) == ["a/kernel", "b"]
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("restore", [RestoreCheckpoint, partial(RestoreCheckpoint, averaged=True), StartFrom])
-def test_a_checkpoint_with_weights_that_the_model_lacks_is_refused(tmp_path, graph, restore, told):
-    prefix = save(tmp_path / "step-1", ["a", "extra"], "adam", told)
+def test_a_checkpoint_with_weights_that_the_model_lacks_is_refused(tmp_path, graph, restore, listed):
+    prefix = save(tmp_path / "step-1", ["a", "extra"], "adam", listed)
     build(["a"])
-    with pytest.raises(CheckpointError, match=r"step-1: it holds the trained variable 'extra', which the model does "
-                                              r"not have: another model was trained; "):
+    with pytest.raises(CheckpointError, match=r"step-1 has the trained variable 'extra', which the model does "
+                                              r"not have, so it belongs to another model; "):
         restore(prefix)._setup_graph()
 
 
@@ -73,14 +74,75 @@ def test_variables_that_the_settings_leave_out_may_be_lacking_when_a_run_starts_
     StartFrom(prefix, left_out=["^head/"])._setup_graph()
 
 
+class Towers(ModelDesc):
+    """A model whose training tower has the variable `a` and further variables."""
+
+    def __init__(self, **others):
+        self.others = others
+
+    def inputs(self):
+        return [tf.TensorSpec([2], tf.float32, "x")]
+
+    def build_graph(self, x):
+        build(["a"])
+        return sum(tf.reduce_sum(tf1.get_variable(name, shape)) for name, shape in self.others.items())
+
+    def optimizer(self):
+        raise NotImplementedError
+
+
+class Broken(Towers):
+    def build_graph(self, x):
+        raise OSError("teacher.npy is missing")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_graph_that_predicts_may_lack_what_only_the_training_tower_has(tmp_path, graph, listed):
+    prefix = save(tmp_path / "step-1", ["a", "extra"], "adam", listed)
+    build(["a"])
+    RestoreCheckpoint(prefix, model=Towers(extra=[2]))._setup_graph()
+
+
+@pytest.mark.parametrize("model, graph_has, message", [
+    (Towers(), ["a"], "has the trained variable 'extra', which the model does not have, so it"),
+    (Towers(extar=[2]), ["a"], "has the trained variable 'extra', which the model does not have"),
+    (Towers(extra=[3]), ["a"], r"'extra' has shape \[2\] in this checkpoint but \[3\] in the model's training tower"),
+    (Broken(), ["a"], r"the training tower of Broken, .*, cannot be built \(OSError: teacher.npy is missing\)"),
+    (Towers(extra=[2]), ["a", "sharp"], "translation uses the variable 'sharp', which the training tower of Towers "),
+    (Towers(extra=[2], sharp=[2]), ["a", "sharp"], "variable 'sharp' is not in this checkpoint, which belongs to")])
+def test_what_neither_the_graph_nor_the_training_tower_explains_is_refused(tmp_path, graph, model, graph_has, message):
+    prefix = save(tmp_path / "step-1", ["a", "extra"], "adam")
+    build(graph_has)
+    with pytest.raises(CheckpointError, match=message):
+        RestoreCheckpoint(prefix, model=model)._setup_graph()
+
+
 def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
     run = SimpleNamespace(check_vocabulary=lambda: None, vocabulary=tmp_path / "vocabulary",
-                          load_model=lambda model: model)
+                          load_model=lambda model: Towers(head=[2]))
     save(tmp_path / "step-1", ["a", "extra"], "adam")
-    monkeypatch.setattr("towernmt.checkpoint.average.weights_of_model", lambda model: ["a"])
+    monkeypatch.setattr("towernmt.checkpoint.averaging.weights_of_model", lambda model: ["a"])
     with pytest.raises(CheckpointError, match="'extra', which the model does not have"):
         average_checkpoints(run, [tmp_path / "step-1"], tmp_path / "mean")
     made = save(tmp_path / "step-2", ["a"], "adam")
     mean = average_checkpoints(run, [tmp_path / "step-2"], tmp_path / "mean")
     assert np.array_equal(tf.train.load_checkpoint(str(mean / "model")).get_tensor("a"),
                           tf.train.load_checkpoint(made).get_tensor("a"))
+    save(tmp_path / "step-3", ["a", "head"], "adam")
+    mean = average_checkpoints(run, [tmp_path / "step-3"], tmp_path / "mean")
+    assert {"a", "head"} <= set(HeldCheckpoint(mean / "model").shapes())
+    mean = average_checkpoints(run, [tmp_path / "step-2", tmp_path / "step-3"], tmp_path / "other")
+    assert "head" not in HeldCheckpoint(mean / "model").shapes()    # not all have it
+
+
+def test_a_weight_that_only_aligning_uses_is_one_of_predicting_where_a_checkpoint_has_it():
+    class Aligner(Transformer):
+        gives_attention = True
+
+        def decode_with_attention(self, memory, target_in):
+            hidden = self.decode_hidden(memory, target_in)
+            return hidden, tf.zeros([1, 1, 1]) * tf1.get_variable("aligner", [])
+
+    model = Aligner(TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
+                                        source_vocab_size=9, target_vocab_size=9))
+    assert "aligner" not in weights_of_model(model) and "aligner" in weights_of_model(model, {"aligner"})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.cli.check import load_model
 from towernmt.cli.main import main
-from towernmt.cli.training.check import load_model
 
 MODEL = '''
 from dataclasses import dataclass
@@ -98,8 +98,8 @@ def test_a_class_derived_from_one_of_ours_has_its_settings(folder, name):
 @pytest.mark.parametrize("name, sentence", [
     ("my_model.py:Missing", "my_model.py has no 'Missing'"),
     ("my_model.py:number", "it is no model"),
-    ("other.py:Good", "other.py: there is no such file"),
-    ("no_such_module:Good", "there is no such module"),
+    ("other.py:Good", "the file other.py does not exist"),
+    ("no_such_module:Good", "does not exist: name a file"),
     ("my_model.py", "name a file or module and what is in it"),
 ])
 def test_what_is_not_there_is_answered_by_a_sentence(folder, capsys, name, sentence):

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.cli.commands import COMMANDS
 from towernmt.cli.main import main, make_parser
-from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
+from towernmt.cli.other_toolkits import advice
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import all_keys, apply_overrides, parse_assignments
+from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.models import settings_and_presets
+from towernmt.run.run_settings import NAMES_OF_OTHER_TOOLKITS, default_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +91,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly_with_the_usual_status(lin
 
 def test_another_broken_pipe_is_an_error():
     with pytest.raises(BrokenPipeError):
-        from towernmt.core.terminal.broken_pipe import until_the_reader_has_gone
+        from towernmt.core.standard_streams import until_the_reader_has_gone
 
         def fail() -> int:
             raise BrokenPipeError(32, "a server's")
@@ -122,3 +127,101 @@ def test_settings_are_listed_without_tensorflow():
     program = ("import sys\nfrom towernmt.cli.main import main\nmain(['train', '--help-settings'])\n"
                "sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("line, right", [
+    ("train --source a --target b --output m", "--data DIR"), ("train -s a -t b -o m", "--data DIR"),
+    ("train --trainpref a", "--data DIR"), ("train --validation-source a", "--valid-source FILE"),
+    ("train -vs a", "--valid-source FILE"), ("train --lr 0.1", "--set optimizer.learning_rate=X"),
+    ("train --batch_size 10", "--set data.batch_tokens=N"), ("train -batch_type tokens", "--set data.batch_type=NAME"),
+    ("train --max-update=10", "--set train.steps=N"), ("train -save_model m", "--logdir RUN"),
+    ("train --devices 0 1", "--gpu 0,1"), ("translate -m a b", "--model RUN RUN"),
+    ("translate --models a b", "--model"),
+    ("translate -i x -o y", "--input FILE"), ("translate --beam-size 4", "--beam N"), ("translate -b 4", "--beam N"),
+    ("translate -src x", "--input FILE"), ("translate --beam_size 4", "--beam N"),
+    ("translate --n_best 4", "did you mean --n-best?"), ("translate --remove-bpe", "the text is plain"),
+    ("evaluate -r x", "--reference FILE"), ("evaluate --hypotheses x", "--hypothesis-file FILE"),
+    ("evaluate -lc", "--lowercase"), ("score --hypotheses x", "--target FILE"),
+    ("average --inputs x", "--model RUN"), ("export --output_dir x", "--output DIRECTORY"),
+    ("prepare --trainpref x", "--source FILE --target FILE"), ("prepare -o x", "--output DIR"),
+    ("train data-bin --logdir r", "'data-bin' belongs to no option; write --data DATA"),
+    ("translate text.de --model r", "'text.de' belongs to no option; write --input FILE"),
+    ("train --data d --gpu 0 1 --logdir r", "'1' belongs to no option"), ("serve run", "required: --model"),
+    ("generate data", "there is no command generate, did you mean translate?"),
+    ("preprocess -s x", "did you mean prepare?"), ("build-vocab", "did you mean prepare?"),
+    ("import --model x", "without an option"),
+    ("serve --models x", "--model RUN"), ("align -q x", "there is no option -q")])
+def test_an_option_of_another_toolkit_is_answered_with_the_right_one(line, right, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and right in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_advice_names_options_and_settings_that_exist_in_the_place_of_options_that_do_not(command):
+    known_settings = all_keys(default_settings())
+    _, parsers = make_parser(COMMANDS)
+    for option, text in advice(command).items():
+        assert f"--{option}" not in parsers[command].option_names
+        quoted = re.findall(r"`towernmt (\S+) ?([^`]*)`", text)
+        if " to `towernmt prepare`" in text:
+            quoted.append(("prepare", text))
+            text = ""
+        for named, words in [*quoted, (command, re.sub("`[^`]*`", "", text))]:
+            assert set(re.findall(r"(?<!\S)--[a-z][\w-]*", words)) <= set(parsers[named].option_names), text
+        assert set(re.findall(r"\b([a-z]+\.\w+)=", text)) <= set(known_settings), text
+
+
+@pytest.mark.parametrize("line, values", [
+    ("evaluate --reference a b --reference c", {"reference": ["a", "b", "c"]}),
+    ("evaluate --reference a --system x y", {"system": ["x", "y"]}),
+    ("translate --model a b --checkpoint best last", {"model": ["a", "b"], "checkpoint": ["best", "last"]}),
+    ("score --source s --target t --model a b", {"model": ["a", "b"]}),
+    ("serve --model de-en=a fr-en=b", {"model": ["de-en=a", "fr-en=b"]}),
+    ("rerank --forward-model a b:2", {"forward_model": ["a", "b:2"]}),
+    ("compare runs/a --reference r runs/b", {"reference": ["r"]})])
+def test_several_values_follow_one_option_or_several(line, values, capsys):
+    command = line.split()[0]
+    parser = make_parser([command])[1][command]
+    if command == "compare":    # its runs are positional arguments, so an option takes one value
+        line = "compare --reference r runs/a runs/b"
+        values = {**values, "runs": ["runs/a", "runs/b"]}
+    assert {name: getattr(parser.parse_args(line.split()[1:]), name) for name in values} == values
+
+
+@pytest.mark.parametrize("setting, right", [
+    ("data.batch_type=sentence", "'sentences'"), ("data.batch_type=SENTENCES", "'sentences'"),
+    ("data.batch_type=source_target", "'source+target'"), ("train.lr=1", "'optimizer.learning_rate'"),
+    ("lr=1", "'optimizer.learning_rate'"), ("data.batch_size=1", "'data.batch_tokens'"),
+    ("max-update=1", "'train.steps'"), ("model.num_layers=1", "'model.encoder_layers'"),
+    ("model.dropout=1", "'model.residual_dropout'"), ("train.max_grad_norm=1", "'train.clip_norm'"),
+    ("train.valid_freq=1", "'validation.steps'"), ("search.beam=1", "'search.beam_size'")])
+def test_a_setting_or_value_of_another_toolkit_is_answered_with_the_right_one(setting, right):
+    with pytest.raises(SettingsError, match=rf"Did you mean {re.escape(right)}\?"):
+        apply_overrides(default_settings(), parse_assignments([setting]))
+
+
+def test_the_settings_suggested_for_names_of_other_toolkits_exist():
+    known = all_keys(default_settings())
+    assert set(NAMES_OF_OTHER_TOOLKITS.values()) <= set(known)
+    assert not {key.split(".")[-1] for key in known} & set(NAMES_OF_OTHER_TOOLKITS)
+
+
+@pytest.mark.parametrize("inside, said", [
+    ("checkpoints/step-4", "a checkpoint of the run {run}.*: step-4"),
+    ("best/step-4/", "a checkpoint of the run {run}"),
+    ("checkpoints/step-4/model", "a checkpoint of the run {run}"),
+    ("checkpoints/step-4/model.index", "a checkpoint of the run {run}"),
+    ("checkpoints", "inside the run {run}: pass"), ("settings.yaml", "inside the run {run}: pass"),
+    ("vocabulary", "inside the run {run}: pass")])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_path_inside_a_run_is_answered_with_the_run_and_its_checkpoint(tmp_path, monkeypatch, inside, said, relative):
+    monkeypatch.chdir(tmp_path)
+    run = Path("run") if relative else tmp_path / "run"
+    for name in ("checkpoints/step-4", "best/step-4", "vocabulary"):
+        (run / name).mkdir(parents=True)
+    for name in ("settings.yaml", "checkpoints/step-4/model.index"):
+        (run / name).write_text("architecture: transformer\n")
+    with pytest.raises(SettingsError, match=said.format(run=run)):
+        open_run(run / inside).saved_settings()

@@ -59,7 +59,7 @@ def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_thei
         return SimpleNamespace(checkpoint="c", translate_stream=lambda *_, **__: (
             [SimpleNamespace(text=line)] for line in made))
 
-    monkeypatch.setattr("towernmt.cli.translation.evaluate.make_translator", make_translator)
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", make_translator)
     Path("b").rename("lr=0.2")
     more = ["--source", "src", "--reference", "src", "--checkpoint", "last", "--beam", "7", "--metrics", "bleu",
             "--bootstrap-samples", "50", "--randomization-trials", "100"]
@@ -75,7 +75,7 @@ def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_thei
 @pytest.mark.parametrize(("arguments", "message"), [
     (["a", "b", "--source", "a/settings.yaml"], "--source and --reference go together"),
     (["a", "b", "--html", "x.html"], "towernmt plot RUN ... --output FILE.html"),
-    (["a", "c"], "c: there is no such directory")])
+    (["a", "c"], "c: the directory does not exist")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:
     assert main(["compare", *arguments]) == 1
     assert message in capsys.readouterr().err

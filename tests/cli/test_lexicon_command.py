@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare.preparation import prepare
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared.prepared_data import PreparedData
-from towernmt.predict.lexical.lexicon import Lexicon
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.predict.search.lexical_table import Lexicon
 
 NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "zehn": "ten"}
 

@@ -33,8 +33,8 @@ def test_a_page_and_a_picture_of_runs_by_a_pattern(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(("arguments", "message"), [
     (["runs/a", "--output", "a.pdf"], "--output a.pdf: expected a file that ends in .png, .svg, .html."),
     (["runs/a", "--output", "a.svg", "--smooth", "-1"], "--smooth -1"),
-    (["runs/c", "--output", "a.svg"], "runs/c: there is no such directory"),
-    (["runs/a", "--output", "runs/a/best/a.svg"], "a part of the run")])
+    (["runs/c", "--output", "a.svg"], "runs/c: the directory does not exist"),
+    (["runs/a", "--output", "runs/a"], "--output runs/a is the same directory as RUNS runs/a")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:
     assert main(["plot", *arguments]) == 1
     assert message in capsys.readouterr().err
@@ -46,4 +46,4 @@ def test_runs_without_any_figures_make_an_empty_page_but_no_picture(capsys) -> N
     assert main(["plot", "runs/a", "--output", "a.html"]) == 0
     assert "nothing is recorded yet" in Path("a.html").read_text()
     assert main(["plot", "runs/a", "--output", "a.png"]) == 1
-    assert "wait for the first line" in capsys.readouterr().err
+    assert "until training logs its first figures" in capsys.readouterr().err

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli.data import prepare as command
+from towernmt.cli import data_commands as command
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.text.validation_set import ValidationFiles
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="towernmt prepare")
-    command.add_arguments(parser)
+    command.add_prepare_arguments(parser)
     return parser
 
 
@@ -29,7 +29,7 @@ def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
         ("source", "train.de"), ("target", "train.en"), ("valid-source", "valid.de"),
         ("valid-target", "valid.en"), ("output", "out"))]
     options = ["--vocab-size", "30", "--shared-vocab", "--vocab-kind", "bpe"]
-    assert command.run(_parser().parse_args(arguments + options)) == 0
+    assert command.run_prepare(_parser().parse_args(arguments + options)) == 0
     data = PreparedData(tmp_path / "out")
     assert (data.pairs, data.shared_vocabulary, len(data.valid_source)) == (50, True, 50)
     printed = capsys.readouterr()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.cli.translation.rerank_options import run_and_weight
+from towernmt.cli.translation_options import run_and_weight
 from towernmt.core.errors import SettingsError
 from towernmt.predict import scorer
-from towernmt.predict.scorer import PairScore
+from towernmt.predict.pair_scorer import PairScore
 
 NBEST = "0 ||| ab ||| -1.0\n0 ||| a b ||| -1.2\n1 |||  ||| 0\n2 ||| x y ||| -1\n2 ||| x z ||| -2\n"
 

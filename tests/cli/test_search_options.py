@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli.translation.search_options import add_search_options, check_alone, search_options
+from towernmt.cli.translation_options import add_search_options, check_alone, search_options
 from towernmt.core.errors import SettingsError
-from towernmt.predict.decoding.settings import SearchSettings
+from towernmt.predict.search.search_settings import SearchSettings
 
 
 def parse(*arguments: str, **options: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.training.workers import arguments_of_each
+from towernmt.cli.train import arguments_of_each
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from towernmt.checkpoint.files import checkpoint_steps
-from towernmt.chosen.circumstances import circumstances_of
-from towernmt.chosen.rules import choose
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.training.train import settings_of, wants_chosen
+from towernmt.cli.train import settings_of, wants_chosen
 from towernmt.core.settings import apply_overrides, save_yaml
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.run.automatic_settings import choose, circumstances_of
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 
 SETTINGS_OF_THE_ISSUE = """
 train.steps train.epochs train.minutes data.batch_tokens data.batch_type train.update_cycle data.seed
@@ -120,7 +119,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(data, tmp_path, caps
 
 def test_settings_come_from_the_file_and_then_from_the_command_line(train, tmp_path):
     config = tmp_path / "mine.yaml"
-    config.write_text("train: {steps: 2, seed: 7}\noptimizer: {learning_rate: 0.003}\n")
+    config.write_text("train: {steps: 2}\ndata: {seed: 7}\noptimizer: {learning_rate: 0.003}\n")
     status, _ = train(*SMALL, "data.seed=8", arguments=("--config", str(config)))
     assert status == 0
     saved = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
@@ -197,8 +196,8 @@ def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp
 
 
 def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tmp_path, data):
-    from towernmt.dataflow.order.batches import Batches
-    from towernmt.dataflow.prepared.prepared_data import PreparedData
+    from towernmt.dataflow.batches.batches import Batches
+    from towernmt.dataflow.preparation.prepared_data import PreparedData
 
     assert train(*SMALL, "train.epochs=2", "log.steps=1")[0] == 0
     run = RunDirectory(tmp_path / "run")
@@ -223,11 +222,11 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
 ])
 def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_size(
         arguments, many, preset, depth, train, monkeypatch):
-    from towernmt.chosen import preset as rule
+    from towernmt.run import automatic_choice as rule
     from towernmt.run import launch
 
     runs = []
-    monkeypatch.setattr("towernmt.chosen.product_rates.product_rates", lambda gpus: None)
+    monkeypatch.setattr("towernmt.run.product_rates.product_rates", lambda gpus: None)
     monkeypatch.setattr(rule, "MANY", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
@@ -247,7 +246,7 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
 
 
 def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("towernmt.models.kernels.precision.has_fast_bfloat16", lambda: False)
+    monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
     assert "train.precision=bfloat16: this processor multiplies float32 faster." in caplog.text
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 1

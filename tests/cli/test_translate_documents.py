@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from towernmt.cli import translate
 from towernmt.cli.main import make_parser
-from towernmt.cli.translation import translate
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 pytest.importorskip("sentencex")
 
@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     def translated(*arguments: str) -> list[dict[str, Any]]:
         parser, _ = make_parser(["translate"])
-        assert translate.run(parser.parse_args(["translate", "--model", "runs/x", *arguments])) == 0
+        assert translate.run_translate(parser.parse_args(["translate", "--model", "runs/x", *arguments])) == 0
         return made
 
     return translated
@@ -72,8 +72,8 @@ def test_several_go_to_a_folder_or_to_names_like_theirs(run: Any) -> None:
     ("--document a.txt --output b.txt --constraints a.txt", SettingsError, "--constraints a.txt has a line for each"),
     ("--input a.txt --language de", SettingsError, "--language is for a --document"),
     ("--document no.txt --output b.txt", DataError, "no.txt: cannot read it"),
-    ("--document c.pdf --output b.pdf", DataError, "c.pdf: Files of the kind '.pdf' are not translated"),
-    ("--document d.docx --output b.docx", DataError, "d.docx: The file is no .docx")])
+    ("--document c.pdf --output b.pdf", DataError, "c.pdf: Files of the kind '.pdf' cannot be translated"),
+    ("--document d.docx --output b.docx", DataError, "d.docx: The file is not a valid .docx")])
 def test_what_cannot_be_is_refused_before_anything_is_loaded(run: Any, arguments: str, error: type,
                                                               sentence: str) -> None:
     with pytest.raises(error, match=sentence):

@@ -1,4 +1,4 @@
-"""Gradients in buckets: their sum comes back in its place; the sum over processes against NumPy."""
+"""Gradients in buckets keep their order; the sum over processes is compared with NumPy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from towernmt.cluster.all_reduce import AllReduce, bucket_length
-from towernmt.cluster.joined import differences
+from towernmt.cluster.joining import worker_differences
 from towernmt.cluster.tensorflow_world import TensorFlowWorld
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 
 
 class Mirrored(TensorFlowWorld):
-    """A world whose other processes have the same as this one."""
+    """A world whose other processes have the same values as this one."""
 
     def __init__(self, processes: int) -> None:
         self.process, self.processes, self.lengths = 0, processes, []
@@ -81,5 +81,5 @@ def test_nccl_without_a_gpu_is_refused(graph: Any) -> None:
 
 
 def test_what_differs_is_named_with_both_values() -> None:
-    assert differences({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}, 2) == [
+    assert worker_differences({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}, 2) == [
         "b is 3 in worker 2 and 2 in worker 0", "c is 4 in worker 2 and (nothing) in worker 0"]

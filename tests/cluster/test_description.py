@@ -1,4 +1,4 @@
-"""The cluster in the environment: `TF_CONFIG`, SLURM, and each way to write them wrongly."""
+"""The cluster in the environment: `TF_CONFIG`, SLURM, and all invalid forms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cluster.description import Cluster, cluster_from_environment, expand_hosts
+from towernmt.cluster.cluster_description import Cluster, cluster_from_environment, expand_hosts
 from towernmt.core.errors import SettingsError
 
 TWO = {"worker": ["a:1", "b:2"]}
@@ -43,10 +43,10 @@ def test_one_process_alone_has_no_cluster(environment: dict[str, str]) -> None:
     (TWO, {"type": "worker", "index": True}, "task.index is True"),
     (TWO, {"type": "worker", "index": 2}, "from 0 to 1"),
     (TWO, {"type": "worker", "index": -1}, "from 0 to 1"),
-    ({"worker": ["a:1", "a:1"]}, {"type": "worker", "index": 0}, "a:1 stands twice"),
-    ({"worker": ["a:1", "b"]}, {"type": "worker", "index": 0}, "'b' is no address"),
-    ({"worker": ["a:1", "b:0"]}, {"type": "worker", "index": 0}, "'b:0' is no address"),
-    ({"worker": ["a:1", "b:70000"]}, {"type": "worker", "index": 0}, "'b:70000' is no address"),
+    ({"worker": ["a:1", "a:1"]}, {"type": "worker", "index": 0}, "a:1 occurs twice"),
+    ({"worker": ["a:1", "b"]}, {"type": "worker", "index": 0}, "'b' is not an address"),
+    ({"worker": ["a:1", "b:0"]}, {"type": "worker", "index": 0}, "'b:0' is not an address"),
+    ({"worker": ["a:1", "b:70000"]}, {"type": "worker", "index": 0}, "'b:70000' is not an address"),
     ({"worker": "a:1"}, {"type": "worker", "index": 0}, "cluster.worker must be a list"),
     ({"worker": ["a:1"], "ps": ["b:2"]}, {"type": "worker", "index": 0}, "the job 'ps'"),
     ({"worker": ["a:1"], "chief": ["b:2", "c:3"]}, {"type": "worker", "index": 0}, "2 chiefs"),
@@ -60,7 +60,7 @@ def test_a_wrong_description_is_one_sentence(cluster: Any, task: Any, sentence: 
 
 
 def test_what_is_no_json_is_said_to_be_none() -> None:
-    with pytest.raises(SettingsError, match="TF_CONFIG is no JSON"):
+    with pytest.raises(SettingsError, match="TF_CONFIG is not JSON"):
         cluster_from_environment({"TF_CONFIG": "{worker}"})
 
 
@@ -81,8 +81,8 @@ def test_tf_config_comes_before_slurm() -> None:
 
 @pytest.mark.parametrize("changed, sentence", [
     ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, "4 tasks of 3"),
-    ({"SLURM_STEP_TASKS_PER_NODE": "many"}, "is not understood"),
-    ({"SLURM_PROCID": "two"}, "SLURM_PROCID=two is no whole number"),
+    ({"SLURM_STEP_TASKS_PER_NODE": "many"}, "is invalid"),
+    ({"SLURM_PROCID": "two"}, "SLURM_PROCID=two is not a whole number"),
     ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is not set"),
     ({"SLURM_STEP_NODELIST": "n[08-09"}, "The hosts n"),
     ({"SLURM_DISTRIBUTION": "cyclic"}, "--distribution=block"),

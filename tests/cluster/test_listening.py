@@ -1,4 +1,4 @@
-"""A port that is open at one address of the machine only, tried by connections to several."""
+"""A port that is open at only one address of the machine, tested by connections to several addresses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from towernmt.cluster import listening
-from towernmt.cluster.description import Cluster
-from towernmt.cluster.listening import attach_filter, listen_narrowly
+from towernmt.cluster import tensorflow_world
+from towernmt.cluster.cluster_description import Cluster
+from towernmt.cluster.tensorflow_world import attach_filter, listen_narrowly
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such filter")
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "::1"]
@@ -31,7 +31,7 @@ def port_of(server: socket.socket) -> int:
 
 
 def reached(server: socket.socket) -> list[str]:
-    """At which addresses a client and the server can send each other a byte."""
+    """Return the addresses at which a client and the server can exchange a byte."""
     found = []
     for address in LOOPBACK:
         try:
@@ -66,23 +66,23 @@ def test_another_socket_of_the_process_stays_as_it_is(server: socket.socket) -> 
 @pytest.mark.parametrize("other", ["127.0.0.2:1", "host:1"])
 def test_a_worker_listens_at_the_address_that_the_cluster_names(server: socket.socket, other: str) -> None:
     sentence = listen_narrowly(Cluster((f"127.0.0.2:{port_of(server)}", other), 0))
-    assert sentence == f"Port {port_of(server)} takes connections at 127.0.0.2, and at no other address."
+    assert sentence == f"Port {port_of(server)} accepts connections at 127.0.0.2, and at no other address."
     assert reached(server) == ["127.0.0.2"]
 
 
 @linux
 @pytest.mark.parametrize("host, resolved, reason", [
     ("host", "127.0.1.1", "host is a loopback address here"),
-    ("host", "198.51.100.7", "198.51.100.7, which the cluster names, is an address of another machine")])
+    ("host", "198.51.100.7", "198.51.100.7 in the cluster is an address of another machine")])
 def test_a_name_by_which_others_may_see_another_address_narrows_nothing_and_the_log_says_so(
         server: socket.socket, monkeypatch: pytest.MonkeyPatch, host: str, resolved: str, reason: str) -> None:
-    monkeypatch.setattr(listening, "_own_addresses", lambda _: [ipaddress.ip_address(resolved)])
+    monkeypatch.setattr(tensorflow_world, "_own_addresses", lambda _: [ipaddress.ip_address(resolved)])
     sentence = listen_narrowly(Cluster(("other:1", f"{host}:{port_of(server)}"), 1))
     assert re.match(rf"Port \d+ is open at all addresses of this machine \({re.escape(reason)}", sentence)
     assert reached(server) == LOOPBACK
 
 
-def test_a_system_that_cannot_narrow_is_told_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_filters_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "open at all addresses of this machine (only Linux" in listen_narrowly(Cluster(("localhost:9", "b:1"), 0))
 
@@ -91,13 +91,13 @@ def test_a_system_that_cannot_narrow_is_told_in_the_log(monkeypatch: pytest.Monk
 def test_an_address_of_the_name_that_the_machine_lacks_is_left_out(
         server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [ipaddress.ip_address(address) for address in ("127.0.0.2", "2001:db8::7")]
-    monkeypatch.setattr(listening, "_own_addresses", lambda _: both)
+    monkeypatch.setattr(tensorflow_world, "_own_addresses", lambda _: both)
     assert "connections at 127.0.0.2, and" in listen_narrowly(Cluster((f"host:{port_of(server)}", "host:1"), 0))
     assert reached(server) == ["127.0.0.2"]
 
 
 @linux
-def test_a_port_on_which_nobody_listens_is_told_in_the_log() -> None:
+def test_a_port_without_a_listener_is_logged() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Rows of embeddings summed over processes, beside NumPy: by packets, and by the whole table."""
+"""Rows of embeddings summed over processes, by packets and by the complete table, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.cluster.all_reduce import AllReduce
-from towernmt.cluster.row_gradients import packet_sizes
+from towernmt.cluster.all_reduce import AllReduce, packet_sizes
 from towernmt.cluster.tensorflow_world import TensorFlowWorld
 from towernmt.core.tf_compat import tf, tf1
 
@@ -16,7 +15,7 @@ ROWS, DEPTH = 40, 3
 
 
 class Beside(TensorFlowWorld):
-    """Worker 0 of two: what the other one has for each collective, in turn of their making, is written down here."""
+    """Worker 0 of two, with the other worker's values for each collective, in the order of their creation."""
 
     def __init__(self, of_other: list[np.ndarray]) -> None:
         self.process, self.processes, self._of_other = 0, 2, of_other
@@ -46,7 +45,7 @@ def table_of(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def packet(rows: np.ndarray, values: np.ndarray, size: int) -> list[np.ndarray]:
-    """What the other worker gives: distinct rows and their sums, filled up to `size`."""
+    """Return the packet of the other worker: distinct rows and their sums, padded to `size`."""
     distinct = np.unique(rows)
     indices, filled = np.full(size, -1, np.int32), np.zeros([size, DEPTH], np.float32)
     indices[:len(distinct)], filled[:len(distinct)] = distinct, table_of(rows, values)[distinct]

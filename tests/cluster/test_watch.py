@@ -1,4 +1,4 @@
-"""Who is asked for a sign of life; what an answer, a silence and a refusal are, with real servers of gRPC."""
+"""The polling of workers, and the effect of an answer, no answer and a refusal, with real gRPC servers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from towernmt.cluster import watch
-from towernmt.cluster.waits import WaitHook, Waits
-from towernmt.cluster.watch import Line, Watch, neighbours, wait_for_all
+from towernmt.cluster import worker_watch
+from towernmt.cluster.worker_watch import Line, WaitHook, Waits, Watch, neighbours, wait_for_all
 from towernmt.core.tf_compat import tf1
 
 
 @contextmanager
 def server(handler: Callable[[bytes], bytes]) -> Iterator[str]:
-    """The address of a server that answers each question by what `handler` returns."""
+    """Yield the address of a server that answers each poll with the result of `handler`."""
     method = grpc.unary_unary_rpc_method_handler(lambda question, _: handler(question))
     service = grpc.method_handlers_generic_handler("tensorflow.WorkerService", {"GetStatus": method})
     running = grpc.server(ThreadPoolExecutor(2))
@@ -34,7 +33,7 @@ def server(handler: Callable[[bytes], bytes]) -> Iterator[str]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address at which nobody listens, and which nobody else takes."""
+    """Yield a reserved address at which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"
@@ -55,7 +54,7 @@ def test_an_answer_is_one_and_so_is_an_error_of_the_server() -> None:
             assert Line(address).answers(30.0)
 
 
-def test_silence_is_no_answer_and_an_end_of_the_process_is_told_apart(nobody: str) -> None:
+def test_a_silent_worker_and_an_ended_process_are_distinguished(nobody: str) -> None:
     silent = threading.Event()
     with server(lambda _: bytes(silent.wait(60.0))) as address:
         assert not Line(address).answers(0.1)
@@ -66,24 +65,24 @@ def test_silence_is_no_answer_and_an_end_of_the_process_is_told_apart(nobody: st
 
 def watched(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
             waits: Waits | None = None) -> tuple[int | None, str]:
-    """What a watch over these workers tells of the first one that it misses."""
-    monkeypatch.setattr(watch, "EVERY", 0.01)
-    monkeypatch.setattr(watch, "SILENCE", 0.5)
-    told, lost = threading.Event(), list[tuple[int | None, str]]()
+    """Return the index and description of the first worker that a watch reports as lost."""
+    monkeypatch.setattr(worker_watch, "EVERY", 0.01)
+    monkeypatch.setattr(worker_watch, "SILENCE", 0.5)
+    reported, lost = threading.Event(), list[tuple[int | None, str]]()
 
-    def tell(index: int | None, seen: str) -> None:
+    def at_loss(index: int | None, seen: str) -> None:
         lost.append((index, seen))
-        told.set()
+        reported.set()
 
-    one = Watch(addresses, [*range(len(addresses))], tell, waits or Waits(), 0.2)
-    assert told.wait(60.0)
+    one = Watch(addresses, [*range(len(addresses))], at_loss, waits or Waits(), 0.2)
+    assert reported.wait(60.0)
     one.stop()
     return lost[0]
 
 
 def test_a_watch_tells_who_is_gone(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
     with server(bytes) as there:
-        assert watched(monkeypatch, [there, nobody]) == (1, "is gone")
+        assert watched(monkeypatch, [there, nobody]) == (1, "was lost")
 
 
 def test_a_watch_tells_who_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +108,10 @@ def test_a_wait_lasts_from_the_beginning_of_a_run_to_its_end() -> None:
     assert waits.seconds() == 0.0
 
 
-def test_all_others_are_waited_for_and_who_is_missing_is_told(nobody: str) -> None:
-    told: list[str] = []
+def test_missing_workers_are_waited_for_and_reported(nobody: str) -> None:
+    reports: list[str] = []
     with server(bytes) as there:
-        assert wait_for_all([there, nobody], [0], 60.0, told.append) == []
-        assert not told
-        assert wait_for_all([there, nobody], [0, 1], 0.01, told.append, tell_every=0.0) == [1]
-    assert told[0] == f"Waiting for worker 1 ({nobody}): not begun yet, or not to be reached."
+        assert wait_for_all([there, nobody], [0], 60.0, reports.append) == []
+        assert not reports
+        assert wait_for_all([there, nobody], [0, 1], 0.01, reports.append, report_every=0.0) == [1]
+    assert reports[0] == f"Waiting for worker 1 ({nobody}): not started yet, or not reachable."

@@ -9,7 +9,7 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SaverRestore, get_model_loader
 
 from towernmt.callbacks import BestCheckpoints, CheckpointSaver, HookToCallback, NaNGuard, StopAtStep
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.errors import DivergenceError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +23,12 @@ from tensorpack.train import (
 from tensorpack.train import TrainConfig as TensorpackTrainConfig
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import NMTModel
-from towernmt.models.layers.initializers import StatelessNormal
 from towernmt.models.layers.projections import Projection
-from towernmt.models.layers.randomness import set_seed
+from towernmt.models.layers.randomness import StatelessNormal, set_seed
 from towernmt.train import SyncMultiGPUTrainer
 
 SOURCE = np.array([[5, 9, 7, 2], [4, 11, 2, 0]], np.int32)
@@ -111,7 +114,7 @@ def train(trainer, data, callbacks=(), monitors=()) -> Values:
         set_seed(3)
         launch_train_with_config(TensorpackTrainConfig(
             model=Bag(), data=data(), callbacks=[values, *callbacks], extra_callbacks=[], monitors=list(monitors),
-            steps_per_epoch=2, max_epoch=1), trainer())
+            steps_per_epoch=2, max_epoch=1, session_creator=SessionCreator()), trainer())
     return values
 
 
@@ -148,14 +151,16 @@ TRAINERS = {
     "ours": lambda: SyncMultiGPUTrainer(towers=1),
     "ours, 2 towers": lambda: SyncMultiGPUTrainer(towers=2),
     "ours, 2 towers, a cycle of 2": lambda: SyncMultiGPUTrainer(towers=2, update_cycle=2),
+    "ours, 8 towers": lambda: SyncMultiGPUTrainer(towers=8),
 }
 
 
 @pytest.mark.parametrize("trainer, data", [
     *(("ours, 2 towers", data) for data in INPUTS if data != "FeedInput"),
-    *((trainer, "QueueInput") for trainer in TRAINERS if trainer != "ours, 2 towers"),
+    *((trainer, "QueueInput") for trainer in TRAINERS if trainer not in (
+        "ours, 2 towers", "ours, 8 towers")),
     *((trainer, "GeneralQueueInput") for trainer in TRAINERS if trainer not in (
-        "QueueInputTrainer", "ours", "ours, 2 towers")),     # the first takes tensorpack's QueueInput alone
+        "QueueInputTrainer", "ours", "ours, 2 towers", "ours, 8 towers")),     # the first takes QueueInput alone
 ])
 def test_every_trainer_and_input_makes_the_update_of_one_tower(expected, trainer, data):
     found = train(TRAINERS[trainer], INPUTS[data])
@@ -168,3 +173,15 @@ def test_every_trainer_and_input_makes_the_update_of_one_tower(expected, trainer
     assert set(found.variables) == set(expected.variables)
     for name, value in expected.variables.items():
         np.testing.assert_allclose(found.variables[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="the processors of a process are set as on Linux")
+@pytest.mark.parametrize("trainer, data", [
+    ("ours, 2 towers", "QueueInput"), ("ours, 8 towers", "QueueInput"), ("ours, 8 towers", "GeneralQueueInput, staged"),
+    ("ours, 2 towers, a cycle of 2", "StagingInput"), ("AsyncMultiGPUTrainer", "QueueInput"),
+    ("SyncMultiGPUTrainerReplicated", "QueueInput")])
+def test_towers_that_wait_for_each_other_do_not_hang_on_one_processor(trainer: str, data: str) -> None:
+    done = subprocess.run([sys.executable, Path(__file__).with_name("one_processor.py"), trainer, data],
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()[-7:]) == (0, "2 steps"), done.stderr[-2000:]

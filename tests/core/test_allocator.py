@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.core.machine.allocator import TUNABLES, allocator_environment
+from towernmt.core.allocator import TUNABLES, allocator_environment
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="there is no glibc here")
 GLIBC = {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())}
@@ -27,7 +27,7 @@ def _has_tbb() -> bool:
 @pytest.mark.skipif(not _has_tbb(), reason="tbb is not installed")
 def test_a_program_that_is_started_in_it_has_onetbbs_allocator():
     loaded = "print('tbbmalloc_proxy' in open('/proc/self/maps').read())"
-    shell = f'env $("{sys.executable}" -m towernmt.core.machine.allocator) "{sys.executable}" -c "{loaded}"'
+    shell = f'env $("{sys.executable}" -m towernmt.core.allocator) "{sys.executable}" -c "{loaded}"'
     done = subprocess.run(["sh", "-c", shell], text=True, capture_output=True, cwd=Path(__file__).parents[2],
                           env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"})
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.core.files.atomic_files import replacing, write_text
+from towernmt.core.files import replacing, write_text
 
 
 def test_a_written_file_has_the_text_and_nothing_lies_beside_it(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DirectoryInUseError
-from towernmt.core.files.directory_lock import LOCK_FILE, DirectoryLock
 
 HOLDER = """
 import os, sys
-from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.core.directories import DirectoryLock
 lock = DirectoryLock(sys.argv[1], "towernmt train")
 lock.acquire()
 if "fork" in sys.argv and os.fork() == 0:

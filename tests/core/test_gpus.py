@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.machine.gpus import why_missing
-from towernmt.train import devices
+from towernmt.core.session import why_missing
+from towernmt.train import training_towers
 
 BUILD = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"}
 
@@ -67,6 +67,6 @@ def test_a_tensorflow_without_cuda(tmp_path):
 
 
 def test_the_trainer_says_it_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(devices, "why_missing", lambda: "the card is missing")
+    monkeypatch.setattr(training_towers, "why_missing", lambda: "the card is missing")
     with pytest.raises(SettingsError, match=r"^--gpu 0,1: GPU 0 was not found \(the card is missing\); use --towers 2"):
-        devices.tower_devices([0, 1], None)
+        training_towers.tower_devices([0, 1], None)

@@ -7,7 +7,7 @@ import weakref
 
 from towernmt.core.graph_state import Clock, GraphSettings, configure_graph, graph_state
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import compute_dtype, set_precision
+from towernmt.models.kernels import compute_dtype, set_precision
 from towernmt.models.layers.randomness import graph_seed, set_seed, start_clock
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from towernmt.core.errors import CheckpointError, DataError
-from towernmt.core.files.json_files import Between, Natural, parse_json, read_json
+from towernmt.core.structured_files import Between, Natural, parse_json, read_json
 
 
 @dataclass(frozen=True)

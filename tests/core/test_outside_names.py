@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.core.files.outside_names import checked_name, path_inside
+from towernmt.core.files import checked_name, path_inside
 
 
 @pytest.mark.parametrize("name", [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towernmt.core.machine import processor
+from towernmt.core import machine
 
 
 @pytest.mark.parametrize(("text", "flags", "fast"), [
@@ -18,7 +18,7 @@ def test_flags_are_those_of_the_first_processor(tmp_path, monkeypatch, text, fla
     path = tmp_path / "cpuinfo"
     if text is not None:
         path.write_text(text, encoding="ascii")
-    monkeypatch.setattr(processor, "Path", lambda _: path)
-    monkeypatch.setattr(processor, "processor_flags", processor.processor_flags.__wrapped__)    # without its cache
-    assert processor.processor_flags() == flags
-    assert processor.has_fast_bfloat16() is fast
+    monkeypatch.setattr(machine, "Path", lambda _: path)
+    monkeypatch.setattr(machine, "processor_flags", machine.processor_flags.__wrapped__)    # without its cache
+    assert machine.processor_flags() == flags
+    assert machine.has_fast_bfloat16() is fast

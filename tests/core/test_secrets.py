@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.core.secrets import mask_text, mask_uri
+from towernmt.core.errors import mask_text, mask_uri
 
 
 @pytest.mark.parametrize(("uri", "shown"), [

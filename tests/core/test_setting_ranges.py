@@ -10,11 +10,11 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import Range, apply_overrides, check_ranges, flatten, setting
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.sources.corpora import SourceEntry
 from towernmt.models import ARCHITECTURES
-from towernmt.predict.decoding.settings import StreamSettings
-from towernmt.run.settings import default_settings
+from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.run.run_settings import default_settings
 
 ABSURD = (-10**9, -1, 0, 10**9, 2**64, 99999999999999999999, -0.5, 1.0, 2.0, 1e300, math.inf, -math.inf, math.nan)
 

@@ -15,6 +15,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import (
     all_keys,
     apply_overrides,
+    assigned,
     describe,
     flatten,
     load_yaml,
@@ -57,7 +58,7 @@ def test_a_value_is_read_as_the_type_of_its_field(key: str, text: Any, value: An
     ("inner.size", "1.5", "is not a whole number"), ("inner.size", True, "is not a whole number"),
     ("inner.rate", "fast", "is not a number"), ("inner.on", "maybe", "is not true or false"),
     ("inner.name", "adamw", "inner.name=adamw is not one of adam, sgd"),
-    ("inner.steps", "1,x", "is not a comma-separated list (a whole number each)"),
+    ("inner.steps", "1,x", "is not a list such as `[a, b]` or `a,b` (a whole number each)"),
     ("inner.siez", "3", "there is no setting 'inner.siez'. Did you mean 'inner.size'?"),
     ("sizes", "3", "Did you mean 'inner.size'?"), ("inner", "3", "there is no setting 'inner'"),
     ("seed.x", "3", "there is no setting 'seed.x'"),
@@ -108,6 +109,71 @@ def test_assignments_are_split_at_the_first_equals_sign() -> None:
     assert parse_assignments(["a.b = x=y", "c="]) == {"a.b": "x=y", "c": ""}
     with pytest.raises(SettingsError, match="expected key=value"):
         parse_assignments(["train.steps"])
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("[1, 2]", [1, 2]), ("[]", []), ("", []), ("none", []), ("1", [1]), ("(1, 2)", [1, 2]), ("- 1\n- 2", [1, 2]),
+    ("[1e3]", [1000]), ("'1'", [1])])
+def test_a_list_may_be_written_as_yaml(text: str, value: list[int]) -> None:
+    assert apply_overrides(Outer(), parse_assignments([f"inner.steps={text}"])).inner.steps == value
+
+
+@dataclass
+class Texts:
+    only: list[str] = setting([], "regular expressions")
+    text: str = setting("", "any text")
+    maybe: str | None = setting(None, "a text or none")
+    number: float = setting(0.0, "a number")
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ('["encoder"]', ["encoder"]), ("['a, b', c]", ["a, b", "c"]),
+    ("[encoder, 1, true, 1e-3]", ["encoder", "1", "true", "1e-3"]), ("encoder,decoder", ["encoder", "decoder"]),
+    ('"a, b"', ["a, b"]), ("(encoder|decoder)/.*", ["(encoder|decoder)/.*"]),
+    ("[a-z]+/kernel", ["[a-z]+/kernel"]), ("x/[a-z]+", ["x/[a-z]+"]), ("none", []), ('["none"]', ["none"])])
+def test_a_list_of_texts_may_be_yaml_or_have_commas(text: str, value: list[str]) -> None:
+    assert apply_overrides(Texts(), parse_assignments([f"only={text}"])).only == value
+    assert apply_overrides(Texts(), {"only": text}).only == value
+
+
+@pytest.mark.parametrize("text", ['["a" "b"]', '["a"', "[a, b: {c: 1}]", "[[a]]", "[a: 1]"])
+def test_a_list_that_is_begun_as_yaml_and_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not a list such as"):
+        apply_overrides(Texts(), parse_assignments([f"only={text}"]))
+
+
+@pytest.mark.parametrize(("assignment", "changed"), [
+    ("text=a: b, c", {"text": "a: b, c"}), ('text="none"', {"text": "none"}), ("text='it''s'", {"text": "it's"}),
+    ("text=[a]", {"text": "[a]"}), ("text={name}.x", {"text": "{name}.x"}), ("maybe=none", {"maybe": None}),
+    ("maybe=null", {"maybe": None}), ("maybe=~", {"maybe": None}), ('maybe="none"', {"maybe": "none"}),
+    ("number=1e-3", {"number": 1e-3}), ("number='2'", {"number": 2.0}), ("number=.5", {"number": 0.5})])
+def test_a_value_of_set_is_yaml(assignment: str, changed: dict[str, Any]) -> None:
+    assert flatten(apply_overrides(Texts(), parse_assignments([assignment]))) == {**flatten(Texts()), **changed}
+
+
+def test_a_mapping_sets_the_keys_of_its_group() -> None:
+    changed = apply_overrides(Outer(), parse_assignments(["inner={size: 7, steps: [1, 2], name: 'sgd', limit: null}"]))
+    assert changed == Outer(Inner(size=7, steps=[1, 2], name="sgd"))
+
+
+@given(text=st.text("ab'\"[]{},:# -\\nN~1", max_size=8))
+def test_what_is_shown_of_any_text_is_accepted_again(text: str) -> None:
+    for value in (text, text or "x"):
+        shown = assigned(value)
+        assert apply_overrides(Texts(), parse_assignments([f"text={shown}"])).text == value
+    assert apply_overrides(Texts(), parse_assignments([f"only={assigned([text, 'x'])}"])).only == [text, "x"]
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
+def test_every_default_that_help_settings_prints_is_accepted(architecture: str) -> None:
+    from towernmt.cli.train import settings_text
+    from towernmt.run import default_settings
+
+    settings = default_settings(architecture)
+    lines = [line for line in settings_text(settings).splitlines() if line[:1].strip() and "=" in line]
+    assert len(lines) > 100
+    other = default_settings(architecture, "tiny")
+    assert flatten(apply_overrides(other, parse_assignments(lines))) == flatten(settings)
 
 
 def test_every_key_is_described_with_its_choices() -> None:

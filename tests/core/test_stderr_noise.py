@@ -5,11 +5,11 @@ import subprocess
 import sys
 import tempfile
 
-from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.standard_streams import without_noise
 
 PROGRAM = """
 import os, sys
-from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.core.standard_streams import without_noise
 with without_noise():
     os.write(2, b"I0000 00:00:1 port.cc:153] noise\\nof a library\\n")
     print("of Python", file=sys.stderr)

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towernmt.core.files.strict_yaml import load_strict
+from towernmt.core.structured_files import load_strict
 
 
 def problem(text: str) -> tuple[str, int | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.core.machine.processor import processor_flags
+from towernmt.core.machine import processor_flags
 from towernmt.core.tf_compat import tf1
 
 # TensorFlow's own word on whether it rewrites graphs for oneDNN stands behind the variable.

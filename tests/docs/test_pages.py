@@ -78,8 +78,6 @@ def test_every_setting_that_a_page_names_exists() -> None:
               "data.fingerprint", "data.last_position", "model.make_optimizer"}       # attributes in Python
     wrong = []
     for page in PAGES:
-        if page.name == "settings.md":      # made from the settings; it lists their former names, too
-            continue
         for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
             for key in re.findall(rf"(?<![\w./])((?:{'|'.join(GROUPS)})\.(?!yml\b|yaml\b)[a-z_]+)(?![\w.(/])", code):
                 if key not in known:

@@ -1,4 +1,4 @@
-"""Translators that give their true links, and what tests ask of segments."""
+"""Fake translators with their exact word alignment, and functions that inspect segments."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from towernmt.documents.segments import Mark, Segment, Shielded
 
 
 class Fake(NamedTuple):
-    """A translation and its links."""
+    """A translation with its word alignment."""
 
     text: str
-    given: list[tuple[int, int]] | None
+    alignment: list[tuple[int, int]] | None
 
     def links(self) -> list[tuple[int, int]] | None:
-        return self.given
+        return self.alignment
 
 
 def identity(sentences: Sequence[str]) -> list[Fake]:
-    return [Fake(one, [(place, place) for place in range(len(one.split()))]) for one in sentences]
+    return [Fake(one, [(index, index) for index in range(len(one.split()))]) for one in sentences]
 
 
 def capitals(sentences: Sequence[str]) -> list[Fake]:
-    return [Fake(one.text.upper(), one.given) for one in identity(sentences)]
+    return [Fake(one.text.upper(), one.alignment) for one in identity(sentences)]
 
 
 def without_links(sentences: Sequence[str]) -> list[Fake]:
@@ -33,14 +33,14 @@ def without_links(sentences: Sequence[str]) -> list[Fake]:
 
 
 def permuted(seed: int, change: Callable[[str], str] = str) -> Callable[[Sequence[str]], list[Fake]]:
-    """A translator that permutes words."""
+    """Return a translator that permutes words."""
     def translate(sentences: Sequence[str]) -> list[Fake]:
         found = []
         for sentence in sentences:
             words = sentence.split()
             order = list(range(len(words)))
             random.Random(f"{seed} {sentence}").shuffle(order)
-            found.append(Fake(" ".join(change(words[place]) for place in order),
+            found.append(Fake(" ".join(change(words[index]) for index in order),
                               sorted((source, target) for target, source in enumerate(order))))
         return found
 
@@ -48,12 +48,12 @@ def permuted(seed: int, change: Callable[[str], str] = str) -> Callable[[Sequenc
 
 
 def shown(segment: Segment) -> str:
-    """A segment as its format would write it."""
+    """Return a segment as its format would write it."""
     return "".join(part if isinstance(part, str) else str(part.content) for part in segment)
 
 
 def parents(segment: Segment) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Of each mark the keys of the pairs around it; fails if they are not well nested, or one comes twice."""
+    """Return the keys of the pairs around each mark; fail if pairs cross or a mark occurs twice."""
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     path: list[int] = []
     for part in segment:
@@ -70,7 +70,7 @@ def parents(segment: Segment) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def words_inside(segment: Segment) -> dict[int, Counter[str]]:
-    """The words within each pair, by its key."""
+    """Return the words within each pair, by key."""
     found: dict[int, Counter[str]] = {}
     path: list[int] = []
     for part in segment:

@@ -1,38 +1,27 @@
-"""Marks come back to the words that they stood beside, whatever the order of these."""
+"""Marks return to the words next to them, for any word order."""
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import time
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.documents import fake_translator as fakes
+from tests.processor_time import processor_seconds
 from towernmt.documents.segments import Mark, Segment, Shielded
 from towernmt.documents.translation import translate_segments
 
 pytest.importorskip("sentencex")
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("documents_fakes", Path(__file__).parent / "fake_translator.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fakes = _load()
 SPACES = (" ", " ", " ", "\n  ", "")
 ENDS = ("", "", "", ".", ",", ". ")
 
 
 def tree(seed: int, spaces: tuple[str, ...], ends: tuple[str, ...]) -> Segment:
-    """A random segment: words, all different, in random pairs, with marks that stand alone."""
+    """Return a random segment of distinct words, with random pairs and single marks."""
     rng = random.Random(seed)
     parts: list[str | Mark | Shielded] = []
     path: list[int] = []
@@ -97,7 +86,7 @@ def test_a_pair_surrounds_the_words_linked_with_its_own_where_these_are_together
 
 
 def _are_together(words: set[str], text: list[str]) -> bool:
-    places = [place for place, word in enumerate(text) if word in words]
+    places = [index for index, word in enumerate(text) if word in words]
     return not places or places[-1] - places[0] + 1 == len(places)
 
 
@@ -124,6 +113,11 @@ CASES = [   # source, translation, links, expected
     (("H", *pair(1, "2"), "O ist gut"), "Good is H2O", [(0, 2), (1, 1), (2, 0)], "Good is H<1>2</1>O"),
     (("我们", *pair(1, "喜欢"), "猫"), "we like cats", [(0, 0), (0, 1), (0, 2)], "we <1>like</1> cats"),
     (("wir ", *pair(1, "mögen"), " Katzen"), "我们喜欢猫", [(0, 0)], "我<1>们喜</1>欢猫"),
+    (("wir ", *pair(1, "zwei")), "กิกิ", [(0, 0)], "กิ<1>กิ</1>"),
+    (("👩\u200d💻 ", *pair(1, "ja"), " ❤\ufe0f"), "yes", [(0, 0)], "👩\u200d💻 <1>yes</1> ❤\ufe0f"),
+    (("a ", *pair(1, "b")), "", None, ""),
+    ((*pair(1, *pair(2, "b")), *pair(3)), "", None, "<3></3>"),
+    (("a ", *pair(1, "b"), " c"), "d e", [(0, 0)], "d <1>e</1>"),
     (("a ", *pair(1), "b"), "b a", [(0, 1), (1, 0)], "<1></1>b a"),
 ]
 
@@ -155,10 +149,12 @@ def test_a_pair_around_several_sentences_is_still_around_them() -> None:
     tuple(part for key in range(5_000) for part in (Shielded("x", ""), " word ")),
 ], ids=["nested", "nested with words", "in one word", "beside", "in one place", "shields"])
 def test_many_marks_take_little_time(segment: Segment) -> None:
-    begun = time.process_time()
-    for translate in (fakes.identity, fakes.permuted(1), fakes.without_links,
-                      lambda sentences: [fakes.Fake("", None)] * len(sentences)):
-        [found] = translate_segments([segment], translate, None)
-        assert sorted(part.key for part in found if isinstance(part, Mark)) == sorted(
-            part.key for part in segment if isinstance(part, Mark))
-    assert time.process_time() - begun < 15
+    def place_marks() -> None:
+        [found] = translate_segments([segment], lambda sentences: [fakes.Fake("", None)] * len(sentences), None)
+        assert all(part.kind == "single" for part in found if isinstance(part, Mark))
+        for translate in (fakes.identity, fakes.permuted(1), fakes.without_links):
+            [found] = translate_segments([segment], translate, None)
+            assert sorted(part.key for part in found if isinstance(part, Mark)) == sorted(
+                part.key for part in segment if isinstance(part, Mark))
+
+    assert processor_seconds(place_marks) < 15

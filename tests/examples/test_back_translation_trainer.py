@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from towernmt.predict.translator import Translator
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 
 pytestmark = pytest.mark.thorough
 
@@ -70,7 +70,7 @@ def test_text_without_a_usable_sentence_is_refused(arguments, example, tmp_path,
 
 def test_text_with_factors_is_refused(arguments, factored, example, capfd):
     assert example("back_translation_trainer").main([f"--data={factored}", *arguments[1:]]) == 1
-    assert "has source factors, which drawn translations have not" in capfd.readouterr().err
+    assert "has source factors, but sampled translations have none" in capfd.readouterr().err
 
 
 def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(arguments, example, capfd):

@@ -67,7 +67,7 @@ def test_mixed_fine_tuning_trains_everything_on_both_domains(place, domain, exam
 
 
 @pytest.mark.parametrize("wrong, sentence", [
-    (["--share=1"], "--share 1.0: expected"), (["--valid-source=x"], "go together"),
+    (["--share=1"], "--share 1.0: expected"), (["--valid-source=x"], "Pass both --valid-source"),
     (["--set", "model.hidden_size=64"], "shape"), (["--set", "train.only=no_such"], "matches no trainable variable")])
 def test_what_cannot_work_is_refused_in_a_sentence(place, domain, example, tmp_path, capfd, wrong, sentence):
     arguments = ["mixed", f"--model={place.run}", f"--data={domain}/{{source,target}}",

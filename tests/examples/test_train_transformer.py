@@ -18,14 +18,14 @@ def run(tmp_path: Path) -> Path:
 
 def test_it_draws_its_curves_beside_the_run(example, run, capsys) -> None:
     pytest.importorskip("matplotlib")
-    example("train_transformer").draw_curves(str(run))
+    example("train_transformer").draw_run(str(run))
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert capsys.readouterr().out == f"How it went:  {run}/curves.png\n"
+    assert capsys.readouterr().out == f"Learning curves:  {run}/curves.png\n"
 
 
 def test_without_matplotlib_it_says_how_to_get_a_picture(example, run, capsys, monkeypatch) -> None:
     program = example("train_transformer")
     monkeypatch.setattr(program, "find_spec", lambda _: None)
-    program.draw_curves(str(run))
+    program.draw_run(str(run))
     assert "pip install 'towernmt[plot]', then towernmt plot" in capsys.readouterr().out
     assert not (run / "curves.png").exists()

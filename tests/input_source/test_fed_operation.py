@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.input_source.fed_operation import FedOperation
+from towernmt.input_source.queue_runner import FedOperation
 
 
 class Wrapped:
-    """A session as debuggers wrap it: only what is public."""
+    """A session wrapper with only public methods, as debuggers use it."""
 
     def __init__(self, sess: Any) -> None:
         self._inner, self.runs = sess, 0

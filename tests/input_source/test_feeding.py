@@ -1,4 +1,4 @@
-"""The feeders' shared state by itself, without TensorFlow's part."""
+"""The shared state of the feeders alone, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ def test_a_stop_wakes_a_feeder_that_waits_for_its_turn() -> None:
     assert answers == [False]
 
 
-def test_who_waits_long_is_told_for_whom_again_and_again() -> None:
-    run, told = FeederRun(["a", "b"], in_order=True, allow_empty=False), []
+def test_a_long_wait_is_reported_repeatedly_with_its_feeder() -> None:
+    run, reports = FeederRun(["a", "b"], in_order=True, allow_empty=False), []
     run.records[0].reading_since = run.records[1].reading_since = 0.0
 
-    def tell(seconds: float) -> None:
-        told.append((seconds, run.awaited()))
-        if len(told) == 3:
+    def report(seconds: float) -> None:
+        reports.append((seconds, run.awaited()))
+        if len(reports) == 3:
             assert run.take_turn(0)
             run.enqueued_by(0)
 
-    assert run.wait_for_item(0, patience=0.001, tell=tell)
-    assert len(told) == 3 and told[0][0] >= 0.001
-    assert all(whom.startswith("a has been reading for ") and ";" not in whom for _, whom in told)
+    assert run.wait_for_item(0, patience=0.001, report=report)
+    assert len(reports) == 3 and reports[0][0] >= 0.001
+    assert all(cause.startswith("a has been reading for ") and ";" not in cause for _, cause in reports)
 
 
-def test_a_feeder_that_breaks_down_without_its_turn_holds_nobody_up() -> None:
+def test_a_feeder_that_fails_without_its_turn_blocks_no_other() -> None:
     run = FeederRun(["a", "b"], in_order=True, allow_empty=False)
     run.fail(1, FeederError("broken"))
     assert run.finished and not run.take_turn(0) and not run.wait_for_item(0)

@@ -20,7 +20,7 @@ S3 = [f"s3 {numbers}" for numbers in ("[5]", "[3 5 8]", "[1 1]", "[2]", "[3]", "
 
 
 def in_turn(*sources: list[str]) -> list[str]:
-    """One record of each source, again and again; a source that ended is left out."""
+    """Return one record from each source in turn, without sources that have ended."""
     return [record for turn in itertools.zip_longest(*sources) for record in turn if record is not None]
 
 
@@ -35,8 +35,8 @@ def run_example(*arguments: str) -> list[str]:
 def test_the_example_delivers_a_file_and_a_database_in_order_and_then_the_error() -> None:
     lines = run_example()
     first, second, third = (lines.index(title) for title in (
-        "With a Coordinator:", "With a MonitoredSession:", "With a table that is not there:"))
-    assert lines[0].startswith("S3 is left out: pass --s3") and first == 1
+        "With a Coordinator:", "With a MonitoredSession:", "With a missing table:"))
+    assert lines[0].startswith("S3 is not read: pass --s3") and first == 1
     assert lines[first + 1:second] == [*in_turn(FILE, DATABASE), "the end, after 9 records"]
     assert lines[second + 1:third] == in_turn(FILE, DATABASE)
     assert lines[third + 1] == FILE[0]

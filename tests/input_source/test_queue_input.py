@@ -28,7 +28,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.errors import DataError, FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics, QueueMonitor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,22 +41,24 @@ def graph() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def mended_log() -> Iterator[None]:
-    """tensorpack's main loop logs a failure with an argument and no place for it, at which pytest's log
-    capture raises a TypeError in the place of the failure."""
+def fixed_log() -> Iterator[None]:
+    """Fix a log call of tensorpack's main loop, which passes an argument without a placeholder for it.
 
-    def mend(record: logging.LogRecord) -> bool:
+    pytest's log capture would raise a TypeError instead of the failure.
+    """
+
+    def fix(record: logging.LogRecord) -> bool:
         if record.msg == "Training failed at global_step=":
             record.msg += "%s"
         return True
 
-    logger._logger.addFilter(mend)
+    logger._logger.addFilter(fix)
     yield
-    logger._logger.removeFilter(mend)
+    logger._logger.removeFilter(fix)
 
 
 class FakeBatch:
-    """Batch number `number`: rows of ragged lengths, their values unique over all batches."""
+    """Batch `number`, with rows of different lengths and values that are unique over all batches."""
 
     def __init__(self, number: int, rows: int) -> None:
         self.source = 1000 * number + np.arange(rows * (1 + number % 3), dtype=np.int32).reshape(rows, -1)
@@ -69,7 +71,7 @@ class FakeBatch:
 
 
 class FakeBatches:
-    """`count` batches; reading number `broken` raises OSError; reading number `stuck` never returns."""
+    """`count` batches; reading batch `broken` raises OSError, and reading batch `stuck` never returns."""
 
     def __init__(self, count: int, broken: int | None = None, stuck: int | None = None, rows: int = 5
                  ) -> None:
@@ -109,7 +111,7 @@ class Model(ModelDesc):
 
 
 class Recorder(Callback):
-    """What each tower's share was at each step, and the position after it."""
+    """Records each tower's share at each step, and the position after it."""
 
     def __init__(self, queue_input: GeneralQueueInput, towers: int) -> None:
         self._input, self._towers = queue_input, towers
@@ -145,7 +147,7 @@ def train(data: Any, callbacks: list[Any], trainer: Any = None, steps: int = 100
 
 
 def sources(recorder: Recorder) -> list[list[list[int]]]:
-    """Per step the source rows of all towers, one after another."""
+    """Return the source rows of all towers for each step."""
     return [np.concatenate([share[0] for share in step]).tolist() for step in recorder.steps]
 
 
@@ -246,7 +248,7 @@ def test_a_position_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("feeders, capacity", [(0, 3), (2, 0)])
 def test_settings_that_cannot_work_are_refused(feeders: int, capacity: int) -> None:
-    with pytest.raises(SettingsError, match="at least one feeder"):
+    with pytest.raises(SettingsError, match="both must be at least 1"):
         GeneralQueueInput(FakeBatches(3), feeders, capacity)
 
 

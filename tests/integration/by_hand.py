@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from towernmt.callbacks import CheckpointSaver, InverseSquareRootSchedule, NaNGuard, Progress
+from towernmt.callbacks import CheckpointSaver, NaNGuard, Progress
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import inverse_square_root
 from towernmt.dataflow import Batches, BatchSettings, PreparedData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models import Transformer, TransformerSettings
@@ -21,7 +23,7 @@ model = Transformer(TransformerSettings(source_vocab_size=size, target_vocab_siz
 RunDirectory(run).begin(settings_of_model(model), data)
 config = TrainConfig(
     model=model, data=GeneralQueueInput(Batches(data, BatchSettings(batch_tokens=256)), feeders=2),
-    callbacks=[NaNGuard(), InverseSquareRootSchedule(learning_rate=1e-3, warmup_steps=1000),
+    callbacks=[NaNGuard(), LearningRateSchedule(inverse_square_root(learning_rate=1e-3, warmup_steps=1000)),
                CheckpointSaver(f"{run}/checkpoints", every_steps=500), Progress(2)],
     max_epoch=1)
 launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))

@@ -261,6 +261,7 @@ def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
 def state_but_time(checkpoint: Path) -> dict[str, Any]:
     """What a checkpoint's `state.json` holds, without how long the training took: its target tokens are counted."""
     state = json.loads((checkpoint / "state.json").read_text())
+    assert state.pop("checksum")
     assert state["callbacks"]["progress"].pop("seconds") > 0 and state["callbacks"]["progress"]["target_tokens"] > 0
     return state
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
 pytestmark = pytest.mark.processes
 

@@ -12,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, I
 
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.launch import train
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 
 pytestmark = pytest.mark.processes
 

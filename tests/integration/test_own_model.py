@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -19,7 +20,7 @@ from towernmt.models import Transformer
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
-from towernmt.run import Parts, RunDirectory, default_settings, settings_of_model, train
+from towernmt.run import RunDirectory, default_settings, settings_of_model, train
 
 pytestmark = pytest.mark.processes
 
@@ -119,7 +120,7 @@ def test_a_file_that_has_changed_is_refused_until_the_copy_is_removed(run, tmp_p
     assert f"{changed} has changed since {run} began: leave out --model" in error and f"rm -r {run}/code" in error
     shutil.rmtree(run / "code")
     assert main(["translate", "--model", str(run), "--input", "test.source"]) == 1
-    assert f"{run} was made by the model gated.py:Gated, and does not hold its code" in capsys.readouterr().err
+    assert f"{run} does not contain the code of its model gated.py:Gated" in capsys.readouterr().err
     assert main(command) == 0
     assert (run / "code" / "gated.py").read_bytes() == changed.read_bytes()
 
@@ -138,11 +139,11 @@ def test_the_checkpoint_of_a_variant_is_not_read_as_its_parents(run, capsys):
     for command in (["translate", "--input", "test.source"], ["average", "--last", "1"],
                     ["grow", "--vocabulary", "data", "--output", "no"]):
         assert main([*command, "--model", str(run)]) == 1
-        assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
+        assert "has the trained variable 'gate', which the model does not have" in capsys.readouterr().err
     assert main(["train", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set", f"init.checkpoint={run}",
                  "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
                  "model.decoder_layers=1", "train.steps=1"]) == 1
-    assert "holds the trained variable 'gate', which the model does not have" in capsys.readouterr().err
+    assert "has the trained variable 'gate', which the model does not have" in capsys.readouterr().err
 
 
 def tiny(steps: int = 3):
@@ -152,13 +153,15 @@ def tiny(steps: int = 3):
     return apply_overrides(settings, {"train.steps": steps, "data.batch_tokens": 256, "validation.steps": 0})
 
 
-def test_a_model_of_parts_is_recorded_by_its_class_and_found_by_the_run(done, tmp_path):
-    parts = Parts(model=lambda s: Variant(s.model, s.optimizer, s.train.clip_norm))
-    train(tiny(), PreparedData("data"), tmp_path / "run", parts=parts)
+def test_a_model_that_a_function_makes_is_recorded_by_its_class_and_found_by_the_run(done, tmp_path):
+    def make(s):
+        return Variant(s.model)
+
+    train(tiny(), PreparedData("data"), tmp_path / "run", model=make)
     assert "architecture: test_own_model.py:Variant\n" in (tmp_path / "run" / "settings.yaml").read_text()
     assert type(RunDirectory(tmp_path / "run").load_model()).__name__ == "Variant"
     assert len(Translator(tmp_path / "run").translate(LINES)) == 2
-    train(tiny(4), PreparedData("data"), tmp_path / "run", parts=parts)         # goes on
+    train(tiny(4), PreparedData("data"), tmp_path / "run", model=make)         # goes on
     assert RunDirectory(tmp_path / "run").settings().train.steps == 4
 
 
@@ -167,16 +170,35 @@ def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done
         """Not to be found again."""
 
     name = f"{Local.__qualname__} of {Local.__module__}"
-    parts = Parts(model=lambda s: Local(s.model, s.optimizer, s.train.clip_norm))
-    train(tiny(), PreparedData("data"), tmp_path / "run", parts=parts)
+    def make(s):
+        return Local(s.model)
+
+    train(tiny(), PreparedData("data"), tmp_path / "run", model=make)
     assert f"The model {name} cannot be found again" in caplog.text
-    with pytest.raises(SettingsError, match=re.escape(f"was made by the model {name}, and does not hold its code")):
+    with pytest.raises(SettingsError, match=re.escape(f"does not contain the code of its model {name}")):
         Translator(tmp_path / "run")
     assert len(Translator(tmp_path / "run", model=Local).translate(LINES)) == 2
     model = Local(RunDirectory(tmp_path / "run").settings(Local).model)
     assert len(Scorer(tmp_path / "run", model=model).score([("ba be", "ab")])) == 1
     with pytest.raises(CheckpointError, match="trained variable 'one_more'"):
         Scorer(tmp_path / "run", model=Transformer)
+
+
+def test_the_summaries_of_a_model_are_recorded_with_each_progress_line(tmp_path):
+    class Summarised(Transformer):
+        """Has a summary of its own, beside the figures that every run records."""
+
+        def build_graph(self, *inputs):
+            tf1.summary.scalar("target_rows", tf.shape(inputs[2])[0])
+            return super().build_graph(*inputs)
+
+    settings = apply_overrides(tiny(), {"train.steps": 7, "log.steps": 3})
+    def make(s):
+        return Summarised(s.model)
+
+    train(settings, PreparedData("data"), tmp_path / "run", model=make)
+    lines = map(json.loads, (tmp_path / "run/log/stats.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [line["global_step"] for line in lines if "target_rows" in line] == [3, 6]
 
 
 def test_a_run_by_hand_records_its_model(tmp_path):

@@ -13,8 +13,10 @@ from tensorpack.train import ModelDesc, SimpleTrainer
 from tensorpack.train import TrainConfig as TensorpackTrainConfig
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks import BestCheckpoints, BleuValidator, CheckpointSaver, InverseSquareRootSchedule
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.callbacks import BestCheckpoints, BleuValidator, CheckpointSaver
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import inverse_square_root
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow import Batches, BatchSettings, PreparedData
 from towernmt.input_source import GeneralQueueInput
@@ -57,7 +59,7 @@ def launch(data: PreparedData, run: RunDirectory, max_epoch: int) -> Steps:
             model=model, data=GeneralQueueInput(batches, feeders=2),
             callbacks=[BleuValidator(model, data.valid_source, data.valid_target, data.source_vocabulary,
                                      data.target_vocabulary, every_steps=10),
-                       InverseSquareRootSchedule(0.01, warmup_steps=30), BestCheckpoints(run.best),
+                       LearningRateSchedule(inverse_square_root(0.01, warmup_steps=30)), BestCheckpoints(run.best),
                        CheckpointSaver(run.checkpoints, every_steps=10), steps],
             monitors=[], max_epoch=max_epoch)
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
@@ -151,7 +153,7 @@ def test_our_model_trains_with_tensorpacks_own_trainer_and_input(corpus):
     with tf.Graph().as_default():
         launch_train_with_config(
             TensorpackTrainConfig(model=Transformer(make_params(data)), data=FeedInput(DataFromGenerator(read)),
-                                  callbacks=[InverseSquareRootSchedule(0.01, 10), Losses()],
+                                  callbacks=[LearningRateSchedule(inverse_square_root(0.01, 10)), Losses()],
                                   extra_callbacks=[], monitors=[], steps_per_epoch=40, max_epoch=1), SimpleTrainer())
     assert len(losses) == 40
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
 pytestmark = pytest.mark.processes
 

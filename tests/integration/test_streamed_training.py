@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 
 pytestmark = pytest.mark.processes
 
@@ -87,8 +87,8 @@ def test_the_log_tells_what_came_from_each_source(never_stopped) -> None:
 
 
 def test_each_epoch_is_exactly_the_corpus(sources, corpus) -> None:
-    from towernmt.dataflow.order.batch_settings import StreamBatchSettings
-    from towernmt.dataflow.order.training_data import make_batches, open_training_data
+    from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+    from towernmt.dataflow.batches.training_data import make_batches, open_training_data
 
     data = open_training_data(sources / "corpora.yaml")
     found: list[Counter[tuple[str, str]]] = [Counter(), Counter()]

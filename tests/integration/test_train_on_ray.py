@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
 pytestmark = pytest.mark.processes
@@ -73,7 +73,7 @@ def process_of(run: Path, worker: int) -> int:
             command, environment = (directory.joinpath(name).read_bytes() for name in ("cmdline", "environ"))
         except OSError:     # no process, or one that has ended
             continue
-        if b"towernmt.elastic.training_process" in command and f"={run}\0".encode() in command \
+        if b"towernmt.jobs.training_process" in command and f"={run}\0".encode() in command \
                 and f'"index": {worker}'.encode() in environment:
             return int(directory.name)
     raise AssertionError(f"no worker {worker}")

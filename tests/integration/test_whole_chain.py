@@ -104,7 +104,7 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
     assert "Test BLEU" in result.output
     assert "Copying the most similar training pair: BLEU 100.00" in result.output    # test is in train here
     assert result.output.count("translation  ") >= 3
-    assert "How it went:  run/curves.png" in result.output or "pip install 'towernmt[plot]'" in result.output
+    assert "Learning curves:  run/curves.png" in result.output or "pip install 'towernmt[plot]'" in result.output
 
 
 @pytest.mark.processes

@@ -211,7 +211,7 @@ def test_a_worker_that_stands_still_is_found_long_before_the_timeout(corpus, wor
     other.send(signal.SIGSTOP)
     result = chief.wait()
     assert result.status == LOST
-    assert re.search(r"Port \d+ takes connections at 127.0.0.1, and at no other address", result.text)
+    assert re.search(r"Port \d+ accepts connections at 127.0.0.1, and at no other address", result.text)
     assert re.search(r"Worker 1 \(127.0.0.1:\d+\) has not answered for 12 s: ", result.the_error())
 
 
@@ -291,15 +291,18 @@ def test_the_chief_alone_averages_at_the_end(corpus, workers, arguments, tiny, t
 
 
 @pytest.mark.thorough
-def test_a_signal_to_one_worker_ends_all_after_the_same_step(corpus, workers, arguments, tiny, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_signal_to_one_worker_ends_all_after_the_same_step_with_its_status(
+        corpus, workers, arguments, tiny, tmp_path, number, to):
     command = arguments(corpus.prepared, tmp_path / "run", *tiny, *NO_DROPOUT, "train.steps=100000")
     chief, other = workers([command] * 2)
     chief.wait_for("step 5,")
-    other.send(signal.SIGTERM)
-    result = chief.wait()
-    assert other.wait().status == 128 + signal.SIGTERM
-    assert result.status == 0, result.text
-    assert "another process asked for the end" in result.output
+    (chief, other)[to].send(number)
+    result, others = chief.wait(), other.wait()
+    assert (result.status, others.status) == (128 + number,) * 2, result.text + others.text
+    assert "another process ended training" in (others.output, result.output)[to]
+    assert "Translate with it" not in result.output + others.output
     assert len([*(tmp_path / "run/checkpoints").glob("step-*")]) == 2       # the first, and the last
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.errors import DataError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.padding import pad_sentences
+from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.sources.default_corpus import default_corpus
-from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.evaluate.metrics import corpus_scores
 from towernmt.models.layers.randomness import set_seed
-from towernmt.optim.optimizer import OptimizerSettings
-from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
-from towernmt.predict.evaluate import corpus_scores
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
+from towernmt.predict.search.decoding_tower import build_search_predictor
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.stream import translate_lines
 
 
@@ -49,14 +53,15 @@ def bleu_after_overfitting(kind, sizes, pairs: Pairs, steps: int, sentences: int
     """Train on the pairs alone, in batches of so many, and translate their sources with a beam.
 
     Args:
-        kind: from settings, an optimizer and `clip_norm` to a model.
+        kind: makes a model from settings.
         sizes: from the size of the vocabulary to the settings.
         lower_rate: the learning rate of the second half; None for the same.
     """
     vocabulary = pairs.vocabulary
     with tf.Graph().as_default():
         set_seed(1)
-        model = kind(sizes(len(vocabulary)), OptimizerSettings(learning_rate=learning_rate), clip_norm=1.0)
+        model = kind(sizes(len(vocabulary)))
+        model.make_optimizer = partial(make_optimizer, OptimizerSettings(learning_rate=learning_rate), 1.0)
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
         with TrainTowerContext(""):
             cost = model.build_graph(*inputs)

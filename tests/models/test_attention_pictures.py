@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import towernmt_tiny_models as tiny
 from PIL import Image
 from tensorpack.tfutils.tower import TrainTowerContext
 
-from towernmt.callbacks.validation.attention_pictures import AttentionPictures
+import tests.models.tiny_models as tiny
+from towernmt.callbacks.attention_pictures import AttentionPictures
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel
 
@@ -44,7 +44,7 @@ class Monitors:
 def pictures(model, monkeypatch) -> tuple[Monitors, list[np.ndarray]]:
     """What is put at one validation, and the weights that were drawn."""
     drawn: list[np.ndarray] = []
-    from towernmt.callbacks.validation import heat_map
+    from towernmt.callbacks import heat_map
 
     original = heat_map.heat_map
     monkeypatch.setattr(heat_map, "heat_map", lambda *given: drawn.append(given) or original(*given))
@@ -97,7 +97,7 @@ def test_a_model_without_attention_has_no_pictures(monkeypatch):
 def test_without_pillow_there_are_none_and_that_is_said_once(monkeypatch):
     from tensorpack.utils import logger
 
-    from towernmt.callbacks.validation import attention_pictures
+    from towernmt.callbacks import attention_pictures
 
     said: list[str] = []
     monkeypatch.setattr(logger, "info", said.append)
@@ -107,7 +107,7 @@ def test_without_pillow_there_are_none_and_that_is_said_once(monkeypatch):
 
 
 def test_a_cell_is_the_darker_the_larger_its_weight():
-    from towernmt.callbacks.validation.heat_map import heat_map
+    from towernmt.callbacks.heat_map import heat_map
 
     picture = heat_map(np.array([[0.0, 0.5], [1.0, np.nan]]), ["a", "b"], ["c", "d"], "title")
     pixels = np.asarray(Image.open(BytesIO(picture))).astype(int)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.convs2s.convolution import convolution
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.convs2s import convolution
+from towernmt.models.kernels import set_precision
 
 BATCH, TIME, DEPTH, OUTPUT = 3, 7, 5, 4
 

@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
-import towernmt_styles as styles
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
+import tests.models.styles as styles
+import tests.models.tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.convs2s.model import Convolution, ConvS2S, ConvS2SSettings, convolutions
+from towernmt.models.convs2s import Convolution, ConvS2S, convolutions
 from towernmt.models.interface import shift_right
+from towernmt.models.model_settings import ConvS2SSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 INPUTS = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.layers.normalization import _standardize
+from towernmt.models.layers.feed_forward import _standardize
 from towernmt.models.layers.projections import Projection
-from towernmt.models.losses.cross_entropy import smoothed_cross_entropy
+from towernmt.models.losses import smoothed_cross_entropy
 
 
 def dense_reference(hidden, kernel, bias, target, length, smoothing):

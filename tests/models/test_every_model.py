@@ -6,18 +6,17 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import towernmt_overfitting as overfitting
-import towernmt_styles as styles
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+import tests.models.overfitting as overfitting
+import tests.models.styles as styles
+import tests.models.tiny_models as tiny
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import ARCHITECTURES, architecture
-from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.interface import NMTModel, limited_to, shift_right
+from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.limited_outputs import limited_to
 
 
 def marks_of(name: str, number: int) -> list[pytest.MarkDecorator]:

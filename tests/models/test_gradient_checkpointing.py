@@ -10,10 +10,11 @@ from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import architecture
-from towernmt.models.layers.gradient_checkpointing import checkpointed
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.layers.feed_forward import checkpointed
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 from towernmt.run.assemble import check_gradient_checkpointing
-from towernmt.run.settings import TrainSettings
+from towernmt.run.run_settings import TrainSettings
 
 pytestmark = pytest.mark.thorough
 

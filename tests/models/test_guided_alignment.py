@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+import tests.models.tiny_models as tiny
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.losses.guided_alignment import guided_alignment_loss
+from towernmt.models.losses import guided_alignment_loss
 
 pytestmark = pytest.mark.thorough
 

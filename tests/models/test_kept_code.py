@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.models.registry.kept_code import changed_files, keep_code, kept_place
-from towernmt.models.registry.locate import find_place, load
+from towernmt.models.model_location import changed_files, find_place, keep_code, kept_place, load
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import towernmt_tiny_models as tiny
 
+import tests.models.tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.layers.lhuc import lhuc
+from towernmt.models.layers.projections import lhuc
 
 pytestmark = pytest.mark.thorough
 

@@ -11,7 +11,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.models import architecture
-from towernmt.models.registry.locate import find_place, is_findable, load, name_of_class
+from towernmt.models.model_location import find_place, is_findable, load, name_of_class
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, content, m
 
 @pytest.mark.parametrize("name, message", [
     ("transformr", "choose one of transformer, .* or name a file or module"),
-    ("none.py:A", "none.py: there is no such file"), ("no_such.module:A", "no_such.module: there is no such module"),
+    ("none.py:A", "the file none.py does not exist"), ("no_such.module:A", "the module no_such.module does not exist"),
     (":A", "name a file or module and what is in it")])
 def test_a_name_that_means_nothing_is_refused_with_those_that_do(name, message):
     with pytest.raises(SettingsError, match=message):

@@ -9,12 +9,13 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.models import Transformer, TransformerSettings, architecture_of
+from towernmt.models.architectures import default_values, make, presets, settings_class
 from towernmt.models.interface import NMTModel
-from towernmt.models.registry.model_class import default_values, make, presets, settings_class
-from towernmt.models.transformer.settings import PRESETS
-from towernmt.optim.optimizer import OptimizerSettings
-from towernmt.run.run_model import model_from_settings
-from towernmt.run.settings import Settings, default_settings, settings_of_model
+from towernmt.models.model_settings import TRANSFORMER_PRESETS
+from towernmt.run.directory import model_from_settings
+from towernmt.run.run_settings import default_settings, settings_of_model
+
+PRESETS = TRANSFORMER_PRESETS     # of this module
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def test_the_settings_are_those_of_the_nearest_class_that_says_so(kind, settings
 
 
 def test_presets_are_the_classs_or_those_of_a_parent_whose_settings_it_has():
-    assert presets(Plain) == presets(Annotated) == PRESETS
+    assert presets(Plain) == presets(Annotated) == TRANSFORMER_PRESETS
     assert presets(Below) == {"mine": {"extra": 4}}
     assert presets(Silent) == {}
     assert presets(Scratch) == {"tiny": {}}         # of this module's, those that it can take
@@ -115,15 +116,9 @@ def test_a_setting_without_a_default_is_refused():
         default_values(type("X", (), {"settings_class": Without}), "own.py:X")
 
 
-def test_a_model_gets_the_runs_optimizer_whether_it_takes_it_or_not():
-    settings = Settings("x", Bare(8, 9), optimizer=OptimizerSettings("sgd"))
-    handed = {"optimizer_settings": settings.optimizer, "clip_norm": 2.0}
+def test_a_class_or_a_function_makes_a_model_from_settings():
     for kind in (Scratch, function):
-        model = make(kind, "x", settings.model, **handed)
-        assert (model.optimizer_settings.name, model.clip_norm, model.target_vocab_size) == ("sgd", 2.0, 9)
-    settings.model = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
-    model = make(Decorated, "x", settings.model, **handed)
-    assert (model.optimizer_settings.name, model.clip_norm) == ("sgd", 2.0)
+        assert make(kind, "x", Bare(8, 9)).target_vocab_size == 9
 
 
 @pytest.mark.parametrize("kind, message", [

@@ -7,8 +7,9 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import affine, is_slow_on_cpu, matmul, relu, set_precision
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.kernels import affine, is_slow_on_cpu, matmul, relu, set_precision
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 
 INPUTS = [np.array([[5, 9, 7, 2], [4, 8, 2, 0]], np.int32), np.array([4, 3], np.int32),
           np.array([[8, 6, 2], [10, 3, 2]], np.int32), np.array([3, 3], np.int32), np.float32(6)]
@@ -60,7 +61,7 @@ def test_a_product_in_bfloat16_equals_the_product_of_rounded_factors(graph):
 @pytest.mark.parametrize("ones", [2, 32])       # without AMX and with it
 @pytest.mark.parametrize("transpose", [False, True])
 def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(graph, monkeypatch, transpose, ones):
-    monkeypatch.setattr("towernmt.models.kernels.precision._ONES", ones)
+    monkeypatch.setattr("towernmt.models.kernels._ONES", ones)
     random = np.random.default_rng(1)
     x, kernel, bias, dy = (rounded(random.normal(size=size)) for size in ((9, 40), (40, 6), (6,), (9, 6)))
     set_precision("bfloat16")
@@ -90,7 +91,7 @@ def test_relu_and_its_gradient_are_exact_for_every_kind_of_number(graph, precisi
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_narrow_precision_is_slow_where_the_processor_does_not_know_it(monkeypatch, fast):
-    monkeypatch.setattr("towernmt.models.kernels.precision.has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: fast)
     slow = {name: is_slow_on_cpu(name) for name in ("float32", "bfloat16", "float16")}
     assert slow == {"float32": False, "bfloat16": not fast, "float16": True}
 

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import products
-from towernmt.models.kernels.once import made_once
-from towernmt.models.kernels.precision import affine, matmul
-from towernmt.models.kernels.products import product_over_rows
+from towernmt.models import kernels
+from towernmt.models.kernels import affine, made_once, matmul, product_over_rows
 
 
 @pytest.fixture(autouse=True)
 def avx2_only(monkeypatch):
-    monkeypatch.setattr(products, "_AVX2_ONLY", True)
+    monkeypatch.setattr(kernels, "_AVX2_ONLY", True)
 
 
 def filled(graph) -> list[int]:
@@ -47,7 +45,7 @@ def test_other_products_stay_as_they_are(graph, other):
 
 
 def test_other_processors_fill_nothing(graph, monkeypatch):
-    monkeypatch.setattr(products, "_AVX2_ONLY", False)
+    monkeypatch.setattr(kernels, "_AVX2_ONLY", False)
     x = tf.constant(drawn(9, 512))
     tf1.gradients(matmul(x, tf.constant(drawn(512, 3))), x)
     product_over_rows(x, x)
@@ -76,10 +74,10 @@ def test_steps_of_decoding_multiply_by_filled_kernels_and_give_what_numpy_gives(
     weights = tf1.get_variable("kernel", initializer=kernel), tf1.get_variable("bias", initializer=bias)
     given = tf.transpose(weights[0]) if transpose else weights[0]
     with made_once():
-        products = [affine(tf.constant(x), given, weights[1], transpose) for _ in range(2)]
-        products.append(matmul(tf.constant(x), weights[0]))
-    assert len(filled(graph)) == (0 if output == 6 else 2 + transpose) and products[0].shape == (9, output)
+        kernels = [affine(tf.constant(x), given, weights[1], transpose) for _ in range(2)]
+        kernels.append(matmul(tf.constant(x), weights[0]))
+    assert len(filled(graph)) == (0 if output == 6 else 2 + transpose) and kernels[0].shape == (9, output)
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
-        for product, expected in zip(session.run(products), [x @ kernel + bias] * 2 + [x @ kernel], strict=True):
+        for product, expected in zip(session.run(kernels), [x @ kernel + bias] * 2 + [x @ kernel], strict=True):
             np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-5)

@@ -7,9 +7,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.initializers import StatelessNormal, StatelessUniform
-from towernmt.models.layers.randomness import set_seed, start_clock
+from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
 
 
 def draw(rate: float, shape: tuple[int, ...], places: tuple[str, ...] = ("place",), clock: int = 0) -> list[np.ndarray]:

@@ -7,11 +7,10 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed, start_clock
-from towernmt.models.recurrent.cell import Cell
-from towernmt.models.recurrent.scan import Step, apply_now, scan
-from towernmt.models.recurrent.sequences import at_end, reverse, run_both_ways, sequence_dropout
+from towernmt.models.recurrent_cells import Cell, at_end, reverse, run_both_ways, sequence_dropout
+from towernmt.models.scan import Step, apply_now, scan
 
 TIME, BATCH, INPUT, DEPTH = 5, 3, 4, 6
 KINDS = ("gru", "lstm")

@@ -7,11 +7,11 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.layers.dropout import drop_words
 from towernmt.models.layers.projections import Projection
-from towernmt.models.layers.randomness import start_clock
-from towernmt.models.losses.r_drop import r_drop_cross_entropy
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.layers.randomness import drop_words, start_clock
+from towernmt.models.losses import r_drop_cross_entropy
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 
 pytestmark = pytest.mark.thorough
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import towernmt_styles as styles
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
+import tests.models.styles as styles
+import tests.models.tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.recurrent.seq2seq import Seq2SeqSettings
+from towernmt.models.model_settings import Seq2SeqSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 

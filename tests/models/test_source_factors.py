@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+import tests.models.tiny_models as tiny
 from towernmt.check import check_tower
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.layers.dropout import drop_words
-from towernmt.models.layers.randomness import start_clock
-from towernmt.predict.decoding.search import SearchSettings, build_search_predictor
+from towernmt.models.layers.randomness import drop_words, start_clock
+from towernmt.predict.search.decoding_tower import build_search_predictor
+from towernmt.predict.search.search_settings import SearchSettings
 
 pytestmark = pytest.mark.thorough
 

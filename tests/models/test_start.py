@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import towernmt_tiny_models as tiny
 from tensorpack.tfutils.tower import PredictTowerContext
 
+import tests.models.tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import shift_right

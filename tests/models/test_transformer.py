@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-import towernmt_styles as styles
 from tensorpack.tfutils.tower import PredictTowerContext
 
+import tests.models.styles as styles
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.transformer.model import TransformerSettings
+from towernmt.models.model_settings import TransformerSettings
 
 SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.models import test_transformer as plain
 from towernmt.check import check_tower
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
-from towernmt.models.layers.normalization import rms_norm
-from towernmt.models.layers.positions import RelativePositions, RotaryPositions
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.models.transformer.ssru import weighted_sums
-from towernmt.predict.decoding.search import SearchSettings, beam_search
+from towernmt.models.layers.embeddings import RelativePositions, RotaryPositions
+from towernmt.models.layers.feed_forward import rms_norm
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer, weighted_sums
+from towernmt.predict.search.decoding_tower import beam_search
+from towernmt.predict.search.search_settings import SearchSettings
 
-_SPEC = importlib.util.spec_from_file_location("plain_transformer", Path(__file__).with_name("test_transformer.py"))
-plain = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(plain)
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = (
     plain.SOURCE, plain.SOURCE_LENGTH, plain.TARGET, plain.TARGET_LENGTH)
 

@@ -6,11 +6,12 @@ import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.convs2s.model import ConvS2S, ConvS2SSettings
+from towernmt.models.convs2s import ConvS2S
 from towernmt.models.interface import shift_right
-from towernmt.models.recurrent.rnnsearch import RNNSearch, RNNSearchSettings
-from towernmt.models.recurrent.seq2seq import Seq2Seq, Seq2SeqSettings
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.model_settings import ConvS2SSettings, RNNSearchSettings, Seq2SeqSettings, TransformerSettings
+from towernmt.models.rnnsearch import RNNSearch
+from towernmt.models.seq2seq import Seq2Seq
+from towernmt.models.transformer import Transformer
 
 _RNNSEARCH = {"embedding_size": 6, "encoder_size": 4, "decoder_size": 8, "attention_size": 5, "read_out_size": 6,
               "read_out": "tanh"}

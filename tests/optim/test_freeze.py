@@ -9,10 +9,10 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf
-from towernmt.optim.freeze import TrainedVariables
+from towernmt.optim.optimizer import TrainedVariables
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import check_resumable
-from towernmt.run.settings import TrainSettings, default_settings
+from towernmt.run.run_settings import TrainSettings, default_settings
 
 NAMES = ["t/encoder/kernel", "t/encoder/lhuc", "t/decoder/kernel", "t/decoder/lhuc", "t/embedding"]
 

@@ -13,7 +13,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.optim import OptimizerSettings
 from towernmt.run.assemble import hand_optimizer
-from towernmt.run.settings import Settings
+from towernmt.run.run_settings import Settings
 
 SIZES = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
 
@@ -42,20 +42,19 @@ def test_a_model_without_any_has_adam_by_default():
     assert slots == {"w/Adam", "w/Adam_1"} and not clips(graph, 0.25)
 
 
-def test_settings_of_an_optimizer_given_to_the_model_make_it():
-    slots, graph = slots_and_graph(Transformer(SIZES, OptimizerSettings("lamb"), 0.25))
-    assert slots == {"w/LAMB", "w/LAMB_1"} and clips(graph, 0.25)
-
-
-def test_a_handed_function_makes_it_in_place_of_settings():
-    model = Transformer(SIZES, OptimizerSettings("lamb"))
+def with_adagrad() -> Transformer:
+    model = Transformer(SIZES)
     model.make_optimizer = lambda: tf1.train.AdagradOptimizer(0.1)
-    assert slots_and_graph(model)[0] == {"w/Adagrad"}
+    return model
+
+
+def test_a_handed_function_makes_the_optimizer():
+    assert slots_and_graph(with_adagrad())[0] == {"w/Adagrad"}
 
 
 @pytest.mark.parametrize("model, expected", [
     (Transformer(SIZES), {"w/LAMB", "w/LAMB_1"}),
-    (Transformer(SIZES, OptimizerSettings("sgd")), {"w/Momentum"}),
+    (with_adagrad(), {"w/Adagrad"}),
     (OwnOptimizer(SIZES), {"w/Ftrl", "w/Ftrl_1"})])
 def test_a_run_hands_its_optimizer_to_a_model_that_has_none(model, expected):
     settings = Settings("transformer", SIZES, optimizer=OptimizerSettings("lamb"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,20 @@ import pytest
 from tensorpack.callbacks import Callback, MonitorBase
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.reporting.loss_scale_monitor import LossScaleMonitor
-from towernmt.callbacks.stopping.limits import StopAtStep
-from towernmt.callbacks.stopping.nan_guard import NaNGuard
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+from towernmt.callbacks.summaries import LossScaleMonitor
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.pair_block import PairBlock
+from towernmt.dataflow.batches.batch_settings import BatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.optim.loss_scale import LossScaleOptimizer
-from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
+from towernmt.optim.optimizer import LossScaleOptimizer, make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -82,8 +83,9 @@ def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, sca
         configure_graph(GraphSettings(seed=3, precision=precision, loss_scaling=scaling or LossScaling()))
         model = Transformer(TransformerSettings(
             hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=20,
-            target_vocab_size=20, tie_embeddings=tie),
-            OptimizerSettings(name=optimizer, learning_rate=0.003, ema_decay=ema), clip)
+            target_vocab_size=20, tie_embeddings=tie))
+        model.make_optimizer = partial(
+            make_optimizer, OptimizerSettings(name=optimizer, learning_rate=0.003, ema_decay=ema), clip)
         data = GeneralQueueInput(Batches(Pairs(), BatchSettings(batch_tokens=60, seed=2)), feeders=1)
         saver = CheckpointSaver(directory, every_steps=every, keep=100)
         config = TrainConfig(model, data, update_cycle=update_cycle, monitors=[seen],
@@ -152,7 +154,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
 
 
 def test_an_overflow_at_the_least_scale_is_a_divergence_that_says_what_to_do(tmp_path):
-    with pytest.raises(DivergenceError, match=r"step 3: the gradient of .* loss scale has fallen to .*bfloat16"):
+    with pytest.raises(DivergenceError, match=r"step 3: the gradient of .* scale has reached its minimum.*bfloat16"):
         train(tmp_path, scaling=LossScaling(initial=2.0 ** 42, least=2.0 ** 40))
     assert max(checkpoints(tmp_path)) == 2
 

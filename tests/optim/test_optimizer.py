@@ -8,7 +8,8 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 
 START = [np.array([1.0, -2.0, 3.0], np.float32), np.array([[0.5, 4.0]], np.float32)]
 

@@ -8,7 +8,8 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradients import sum_over_towers
-from towernmt.optim.optimizer import OptimizerSettings, make_optimizer
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 
 STEPS = 5
 SHAPES = {"matrix": (5, 3), "vector": (4,), "scalar": (), "tensor": (2, 3, 4), "zero": (3, 2)}

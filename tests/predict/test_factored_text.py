@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from towernmt.callbacks.validation.batches import teacher_forced_batches
+from towernmt.callbacks.validation_towers import teacher_forced_batches
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, PAD, SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.decoding.settings import StreamSettings
-from towernmt.predict.pieces import cut_line
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.stream import translate_stream
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "a", "b", "c", ".", ",", "。"])

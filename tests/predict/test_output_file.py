@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.core.errors import DataError
-from towernmt.predict.output_file import check_apart, output_file
-from towernmt.predict.text_io import write_lines
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.predict.lines.output_file import check_apart, output_file
+from towernmt.predict.lines.text_io import write_lines
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_one_file_as_input_and_output_is_refused_by_any_name(text, tmp_path, mon
 
 
 def test_a_file_on_standard_input_is_seen_as_well(text):
-    program = ("from towernmt.predict.output_file import check_apart\n"
+    program = ("from towernmt.predict.lines.output_file import check_apart\n"
                "import sys\n"
                "check_apart(('--output', sys.argv[1] or None), {'--input': None})\n")
     for output, stdout in ((str(text), subprocess.DEVNULL), ("", text.open("ab"))):
@@ -58,13 +58,41 @@ def test_what_can_be_read_and_written_at_once_is_let_be(text, tmp_path):
     check_apart(("--output", os.devnull), {"--input": os.devnull})
     check_apart(("--output", str(tmp_path / "new")), {"--input": str(text)})
     check_apart(("--output", str(text)), {"--input": str(tmp_path / "nothing")})
+    os.mkfifo(tmp_path / "pipe")
+    check_apart(("--output", str(tmp_path / "pipe")), {"--input": str(tmp_path / "pipe")})
 
 
-def test_a_part_of_the_run_that_is_read_is_not_written_over(tmp_path):
-    for part in ("settings.yaml", "vocabulary/source.model", "checkpoints/step-1/model.index"):
-        with pytest.raises(DataError, match="is a part of the run"):
-            check_apart(("--output", str(tmp_path / "run" / part)), {}, str(tmp_path / "run"))
-    check_apart(("--output", str(tmp_path / "run" / "translated")), {}, str(tmp_path / "run"))
+def test_a_file_that_is_not_there_yet_is_not_two_outputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    for other in ("new", "./new", str(tmp_path / "new"), "link"):
+        with pytest.raises(DataError, match="is the same file as --alignments"):
+            check_apart(("--output", "new"), {"--alignments": other})
+
+
+DIRECTORIES = {"a run": ["settings.yaml", "vocabulary/source.model"], "an export": ["towernmt.json"],
+               "an unpacked package": ["towernmt-package.json"], "prepared data": ["manifest.json"]}
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+@pytest.mark.parametrize("part", ["settings.yaml", "vocabulary/source.model", "new", "new/deep/file", "."])
+def test_nothing_is_written_into_what_another_command_made(tmp_path, kind, part):
+    place = tmp_path / "made"
+    for name in DIRECTORIES[kind]:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text('{"format": "towernmt-prepared"}')
+    (tmp_path / "link").symlink_to(place)
+    for written in (place / part, tmp_path / "link" / part):
+        with pytest.raises(SettingsError, match=f"--output .* lies in {kind}"):
+            check_apart(("--output", str(written)), {})
+        if part == ".":
+            check_apart(("--output", str(written)), {}, owned={kind})
+    check_apart(("--output", str(tmp_path / "beside")), {})
+
+
+def test_a_directory_with_a_settings_file_of_the_user_is_no_run(tmp_path):
+    (tmp_path / "settings.yaml").write_text("train.steps: 5\n")
+    check_apart(("--output", str(tmp_path / "hypotheses")), {})
 
 
 def test_an_old_file_stays_until_the_new_one_is_whole(text, tmp_path):

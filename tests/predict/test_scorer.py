@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.checkpoint.files import write_checkpoint
+from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import settings_of_model
+from towernmt.run.run_settings import settings_of_model
 
 WORDS = [f"w{i}" for i in range(16)]
 SIZE = len(SPECIAL_PIECES) + len(WORDS)

@@ -6,6 +6,7 @@ import io
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
@@ -15,19 +16,13 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.predict.batch_inputs import Asked
-from towernmt.predict.decoding.settings import StreamSettings
-from towernmt.predict.evaluate import corpus_scores
-from towernmt.predict.pieces import cut_line
-from towernmt.predict.stream import (
-    Hypothesis,
-    Searches,
-    plan_batches,
-    side_by_side,
-    translate_lines,
-    translate_stream,
-)
-from towernmt.predict.text_io import clean_lines, read_text
+from towernmt.evaluate.metrics import corpus_scores
+from towernmt.predict.lines.batch_inputs import SearchRequest
+from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.text_io import clean_lines, read_text
+from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.stream import Searches, plan_batches, side_by_side, translate_lines, translate_stream
 
 PAD, EOS, UNK = 0, 2, 3
 UNSEEN = "☃"
@@ -180,16 +175,28 @@ def test_few_lines_are_shared_among_the_threads_the_longest_first_but_not_fewer_
     assert batches(40, threads=1, shares=2) == [20, 20] and batches(40, threads=1) == [40]
 
 
-def test_what_fails_beside_others_is_raised_and_later_batches_are_not_begun() -> None:
+def test_what_fails_beside_others_is_raised_and_later_batches_are_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
+    cancelled: list[Future[int]] = []
+    most_are_cancelled = threading.Event()
+    cancel = Future.cancel
+
+    def counted(future: Future[int]) -> bool:
+        cancelled.append(future)
+        if len(cancelled) == 900:
+            most_are_cancelled.set()
+        return cancel(future)
 
     def fail(number: int) -> int:
         begun.append(number)
+        if number > 0:      # these calls end only after the error of the first one has cancelled most others
+            most_are_cancelled.wait()
         raise DataError(f"number {number}")
 
+    monkeypatch.setattr(Future, "cancel", counted)
     with pytest.raises(DataError, match="number 0"):
         list(side_by_side(fail, range(1000), 2))
-    assert len(begun) < 1000
+    assert len(begun) <= 101
 
 
 def test_a_sentence_longer_than_a_batch_is_a_batch_of_its_own() -> None:
@@ -309,7 +316,7 @@ def test_further_inputs_of_the_lines_reach_the_predictor_by_name_padded_and_in_p
 
     ids = words.encode_batch(["p q", "p"])
     lines, prefixes = ["a b", "a", "", "a b", "a b"], [ids[0], ids[1], [], ids[1], ids[0]]
-    asked = [Asked({"prefix": prefix, "weight": -float(len(prefix))}) for prefix in prefixes]
+    asked = [SearchRequest({"prefix": prefix, "weight": -float(len(prefix))}) for prefix in prefixes]
     stream = translate_stream(prefixed, words, words, lines, StreamSettings(), asked=iter(asked))
     assert [best for (best,) in stream] == [
         ("p q a b", -2.0), ("p <unk> a", -1.0), ("", 0.0), ("p <unk> a b", -1.0), ("p q a b", -2.0)]
@@ -325,8 +332,9 @@ def test_lines_that_ask_for_different_things_go_into_different_batches() -> None
         return np.repeat(inputs["source"][:, None], 2, axis=1), np.zeros([len(inputs["source"]), 2])
 
     lines = ["a b", "c", "d", "e f", "c", "c", "a b"]
-    asked = [Asked(), Asked({"x": [1]}), Asked({"x": [2, 3]}), Asked(search={"beam_size": 3}),
-             Asked({"x": [1]}, n_best=1), Asked({"x": [1]}, {"beam_size": 3}), Asked()]
+    asked = [SearchRequest(), SearchRequest({"x": [1]}), SearchRequest({"x": [2, 3]}),
+             SearchRequest(search={"beam_size": 3}), SearchRequest({"x": [1]}, n_best=1),
+             SearchRequest({"x": [1]}, {"beam_size": 3}), SearchRequest()]
     searches = Searches(lambda settings: partial(predictor, settings))
     stream = list(translate_stream(partial(predictor, {}), words, words, lines, StreamSettings(), asked=iter(asked),
                                    searches=searches))
@@ -348,8 +356,8 @@ def test_lines_before_one_that_cannot_be_read_are_translated() -> None:
 
 
 def test_lines_without_inputs_and_inputs_without_lines_are_refused() -> None:
-    for inputs, match in (([Asked({"a": 1})], "line 2 has no inputs"),
-                          ([Asked({"a": 1})] * 3, "2 lines but more inputs")):
+    for inputs, match in (([SearchRequest({"a": 1})], "line 2 has no inputs"),
+                          ([SearchRequest({"a": 1})] * 3, "2 lines but more inputs")):
         def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return source[:, None], np.zeros([len(source), 1])
         words = Words()

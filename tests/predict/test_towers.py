@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.predict import towers as module
-from towernmt.predict.decoding.assembly import decoding_for
-from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.predict.towers import MANY, Towers
+from towernmt.predict import search_towers as module
+from towernmt.predict.search.decoding_tower import decoding_for
+from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search_towers import MANY, Towers
 
 
 def test_a_search_is_built_once_and_many_different_ones_are_warned_of(
@@ -34,4 +34,4 @@ def test_a_search_is_built_once_and_many_different_ones_are_warned_of(
         for length in (MANY, MANY + 1):
             towers.with_settings({"min_length": length})()
     message, = caplog.messages
-    assert message.startswith(f"Lines have asked for {MANY} different searches.")
+    assert message.startswith(f"The lines request {MANY} different searches.")

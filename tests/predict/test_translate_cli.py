@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import json
 import subprocess
@@ -15,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli.commands import COMMANDS
-from towernmt.cli.translation import evaluate, translate
-from towernmt.cli.translation.line_options import options_of_all_lines
+from towernmt.cli import evaluate, translate
+from towernmt.cli.commands import function_of
+from towernmt.cli.translation_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.terminal.broken_pipe import BROKEN_PIPE
-from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.predict.ensemble.settings import EnsembleSettings
-from towernmt.predict.hypotheses import Hypothesis, Translation
-from towernmt.predict.lines.options import LineOptions
+from towernmt.core.standard_streams import BROKEN_PIPE
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.resumable import LineOutput
-from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.text_io import clean_lines
+from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
 
 
 class Reverser:
@@ -60,7 +58,7 @@ class Stdin:
 
 def parse(module: Any, *arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
+    function_of(module.__name__.split(".")[-1], "add_{}_arguments")(parser)
     return parser.parse_args(list(arguments))
 
 
@@ -69,7 +67,7 @@ def run_translate(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFi
     def run(content: bytes, *arguments: str) -> bytes:
         monkeypatch.setattr(translate, "make_translator", lambda args, **details: Reverser())
         monkeypatch.setattr(sys, "stdin", Stdin(content))
-        assert translate.run(parse(translate, "--model", "runs/x", *arguments)) == 0
+        assert translate.run_translate(parse(translate, "--model", "runs/x", *arguments)) == 0
         return capfdbinary.readouterr().out
     return run
 
@@ -108,7 +106,7 @@ def test_objects_go_in_and_out_one_a_line(run_translate: Any) -> None:
 
 def test_objects_before_a_broken_one_are_translated_and_kept(run_translate: Any, tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"text": "a b"}\n{"text": "c"}\n{"text": "d"\n{"text": "e"}\n')
-    with pytest.raises(DataError, match="in line 3: this is no JSON .*Expecting"):
+    with pytest.raises(DataError, match="in line 3: this is not JSON .*Expecting"):
         run_translate(b"", "--json", "--input", f"{tmp_path}/in", "--output", f"{tmp_path}/out")
     kept, = tmp_path.glob("out.unfinished-*[0-9]")
     assert [json.loads(line)["translation"] for line in kept.read_text().splitlines()] == ["b a", "c"]
@@ -153,7 +151,7 @@ def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
 
 
 def test_samples_are_refused_by_their_name_with_an_engine_that_draws_none() -> None:
-    with pytest.raises(SettingsError, match="--samples does not go with --engine ctranslate2: its samples have no"):
+    with pytest.raises(SettingsError, match="--samples cannot be combined with --engine ctranslate2: its samples do"):
         translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2", "--mbr", "chrf",
                                         "--samples", "4"))
 
@@ -175,9 +173,9 @@ def test_every_line_is_flushed_before_the_next_is_translated() -> None:
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     program = """
 import sys
-from towernmt.cli.translation import translate
+from towernmt.cli import translate
 from towernmt.cli.main import main
-from towernmt.predict.hypotheses import Hypothesis
+from towernmt.predict.lines.hypotheses import Hypothesis
 class Endless:
     def translate_stream(self, lines, name, **options):
         while True:
@@ -196,7 +194,7 @@ sys.exit(main(["translate", "--model", "runs/x"]))
 
 
 def test_the_command_line_parses_without_tensorflow() -> None:
-    program = ("import sys; from towernmt.cli.translation import evaluate, rerank, translate; "
+    program = ("import sys; from towernmt.cli import evaluate, rerank, translate; "
                "exit('tensorflow' in sys.modules)")
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -241,13 +239,13 @@ def test_a_model_is_scored_on_a_test_set(files: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(evaluate, "make_translator", lambda args, **details: Reverser())
     arguments = ["--model", "runs/x", "--source", str(files / "source"),
                  "--reference", str(files / "reference")]
-    assert evaluate.run(parse(evaluate, *arguments, "--hypothesis", str(files / "out"), "--json")) == 0
+    assert evaluate.run_evaluate(parse(evaluate, *arguments, "--hypothesis", str(files / "out"), "--json")) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["bleu"] == pytest.approx(100) and result["chrf"] == pytest.approx(100)
     assert result["sentences"] == 2 and result["sentences_per_second"] > 0
     assert "tok:13a" in result["signature"] and result["checkpoint"] == Reverser.checkpoint
     assert (files / "out").read_text(encoding="utf-8") == (files / "reference").read_text(encoding="utf-8")
-    assert evaluate.run(parse(evaluate, *arguments)) == 0
+    assert evaluate.run_evaluate(parse(evaluate, *arguments)) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith("BLEU = 100.00  nrefs:1|case:mixed") and second.startswith("chrF = 100.00")
     assert "sentences/s" in third
@@ -256,19 +254,19 @@ def test_a_model_is_scored_on_a_test_set(files: Path, monkeypatch: pytest.Monkey
 def test_translations_that_are_there_already_are_scored_without_a_model(
         files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--hypothesis-file", str(files / "reference"), "--reference", str(files / "reference")]
-    assert evaluate.run(parse(evaluate, *arguments)) == 0
+    assert evaluate.run_evaluate(parse(evaluate, *arguments)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_incomplete_or_unequal_test_sets_are_refused(files: Path) -> None:
     reference = ["--reference", str(files / "reference")]
     with pytest.raises(SettingsError, match="Pass --model and --source"):
-        evaluate.run(parse(evaluate, *reference, "--model", "runs/x"))
+        evaluate.run_evaluate(parse(evaluate, *reference, "--model", "runs/x"))
     with pytest.raises(SettingsError, match="leave out --model"):
-        evaluate.run(parse(evaluate, *reference, "--model", "runs/x", "--hypothesis-file", "x"))
+        evaluate.run_evaluate(parse(evaluate, *reference, "--model", "runs/x", "--hypothesis-file", "x"))
     (files / "source").write_text("one line\n", encoding="utf-8")
     with pytest.raises(DataError, match="has 1 lines and .* has 2"):
-        evaluate.run(parse(evaluate, *reference, "--model", "runs/x", "--source", str(files / "source")))
+        evaluate.run_evaluate(parse(evaluate, *reference, "--model", "runs/x", "--source", str(files / "source")))
 
 
 @pytest.mark.parametrize("command, arguments", [
@@ -278,8 +276,9 @@ def test_incomplete_or_unequal_test_sets_are_refused(files: Path) -> None:
     ("align", ["--model", "runs/x", "--source", "{source}", "--target", "{lost}"])])
 def test_a_file_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path: Path, command: str,
                                                                       arguments: list[str]) -> None:
-    module = importlib.import_module(COMMANDS[command].module)
     (tmp_path / "source").write_text("one line\n")
     places = {"source": tmp_path / "source", "lost": tmp_path / "lost"}
     with pytest.raises(DataError, match="lost: cannot read"):    # and not that there is no run
-        module.run(parse(module, *(argument.format(**places) for argument in arguments)))
+        parser = argparse.ArgumentParser()
+        function_of(command, "add_{}_arguments")(parser)
+        function_of(command, "run_{}")(parser.parse_args([argument.format(**places) for argument in arguments]))

@@ -18,19 +18,19 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
-from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import shift_right
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 from towernmt.predict import translator as translator_module
-from towernmt.predict.decoding.processors.processor import NEVER, LogitsProcessor
-from towernmt.predict.decoding.search import search_signature, search_tower
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.decoding.step import StepContext
-from towernmt.predict.lexical.lexicon import Entries, Lexicon
-from towernmt.predict.lexical.terminology import Term, Terminology
 from towernmt.predict.lines.faults import retry_settings, worse
-from towernmt.predict.lines.options import LineOptions
-from towernmt.predict.reranking.minimum_bayes_risk import MinimumBayesRisk
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
+from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext
+from towernmt.predict.search.decoding_tower import search_signature, search_tower
+from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator
 
@@ -172,12 +172,12 @@ def test_a_checkpoint_that_lacks_a_variable_of_the_model_is_refused(
 
 def test_a_checkpoint_of_other_sizes_is_refused(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "model", make_model(filter_size=48))
-    with pytest.raises(CheckpointError, match=r"has shape \[16, 32\] there and \[16, 48\] in the model"):
+    with pytest.raises(CheckpointError, match=r"has shape \[16, 32\] in this checkpoint but \[16, 48\] in the model"):
         Translator(run_directory, beam_size=1)
 
 
 def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="last: there is no such checkpoint"):
+    with pytest.raises(CheckpointError, match="last: the checkpoint does not exist"):
         Translator(run_directory, checkpoint="last")
     for file in (run_directory / "best").iterdir():
         content = file.read_bytes()

@@ -16,8 +16,8 @@ import pytest
 from towernmt.cli.main import make_parser
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
-from towernmt.dataflow.text.filters.pair_filter import REASON_CODES, PairFilter
-from towernmt.run.settings import Settings, default_settings
+from towernmt.dataflow.text.pair_filters import REASON_CODES, PairFilter
+from towernmt.run.run_settings import Settings, default_settings
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -71,7 +71,7 @@ def test_its_commands_are_understood(recipe: Path) -> None:
 
 def test_its_graph_is_built_with_gradients(recipe: Path) -> None:
     from towernmt.core.tf_compat import tf, tf1
-    from towernmt.run.run_model import model_from_settings
+    from towernmt.run.directory import model_from_settings
 
     settings = settings_of(recipe)
     small: Any = dataclasses.replace(settings.model, hidden_size=8 * settings.model.heads, filter_size=16,

@@ -13,23 +13,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from towernmt.callbacks.validation.metrics import Outcome
-from towernmt.checkpoint.average import average_checkpoints, last_checkpoints
-from towernmt.checkpoint.best_record import AverageRecord, BestEntry, KeptAverage, read_average_record
-from towernmt.checkpoint.files import write_values
-from towernmt.checkpoint.state import read_state
+from towernmt.callbacks.validation_metrics import ValidationOutcome
+from towernmt.checkpoint.averaging import average_checkpoints, last_checkpoints
+from towernmt.checkpoint.checkpoint_files import read_state, write_values
+from towernmt.checkpoint.records import AverageRecord, BestEntry, KeptAverage, read_average_record
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
-from towernmt.curves.outcome import outcome
-from towernmt.curves.recorded_run import read_run
-from towernmt.dataflow.prepared.prepared_data import PreparedData
-from towernmt.package.facts import validation_scores
-from towernmt.predict.evaluate import Scores
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.evaluate.metrics import Scores
+from towernmt.interop.model_card import validation_scores
+from towernmt.plots.recorded_runs import read_run
+from towernmt.plots.run_comparison import run_outcome
 from towernmt.run import averaged_end, launch
+from towernmt.run.assemble import Components
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
-from towernmt.run.components import Components
 from towernmt.run.directory import RunDirectory
 
 SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model.encoder_layers=1",
@@ -113,7 +112,7 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
     assert kept.score == pytest.approx(good_loss, rel=1e-5)
     assert kept.scores["validation_bleu"] == pytest.approx(recorded(logdir, "validation_bleu"))
     assert recorded(logdir, "averaged_validation_loss") == kept.score
-    assert outcome(read_run(logdir, "run")).averaged == kept.score
+    assert run_outcome(read_run(logdir, "run")).averaged == kept.score
     assert {(one["metric"], one["score"]) for one in validation_scores(run, logdir / "averaged/step-8", 8)} == {
         ("BLEU", round(kept.scores["validation_bleu"], 4)), ("chrF2", round(kept.scores["validation_chrf"], 4))}
     assert sorted(path.name for path in logdir.iterdir() if "averaged" in path.name) == ["averaged"]
@@ -202,9 +201,9 @@ def scored(monkeypatch) -> dict[str, float]:
     """In place of validations: the loss of the mean of so many checkpoints, by their number, and of the best."""
     losses = {"best": 2.0, "2": 1.0, "3": 0.5}
 
-    def found(self, checkpoint: str) -> Outcome:
+    def found(self, checkpoint: str) -> ValidationOutcome:
         number = len(read_state(Path(checkpoint).parent).mean_of)
-        return Outcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
+        return ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
 
     monkeypatch.setattr(averaged_end._End, "_outcome", found)
     return losses

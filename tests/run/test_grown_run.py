@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from towernmt.checkpoint.files import write_checkpoint
+from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
-from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.run.directory import RunDirectory
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.grown_run import grow_vocabulary
-from towernmt.run.run_model import model_from_settings
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 
 pytestmark = pytest.mark.thorough
 
@@ -113,7 +112,7 @@ def test_rows_of_factors_are_kept_wherever_they_stand(tmp_path):
 
 def test_what_cannot_be_grown_is_refused(run, tmp_path):
     save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
-    with pytest.raises(SettingsError, match="holds a run already"):
+    with pytest.raises(SettingsError, match="already contains a run"):
         grow_vocabulary(run, tmp_path / "new", run.path)
     tied = apply_overrides(run.settings(), {"model.tie_embeddings": "all"})
     run.save_settings(tied)

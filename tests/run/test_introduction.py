@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main
-from towernmt.core.terminal.terminal_log import terminal_handlers
+from towernmt.core.terminal_log import terminal_handlers
 
 pytestmark = pytest.mark.thorough
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.callbacks.schedules.learning_rate import LearningRateSchedule
-from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.dataflow.batches.batch_settings import BatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.input_source import GeneralQueueInput
-from towernmt.run.assemble_callbacks import last_update, make_callbacks
-from towernmt.run.components import Components
+from towernmt.run.assemble import Components, last_update, make_callbacks
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import TrainSettings, default_settings
+from towernmt.run.run_settings import TrainSettings, default_settings
 
 
 class Stream:

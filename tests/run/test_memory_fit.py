@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
-from towernmt.core.machine.peak_memory import peak_memory
-from towernmt.dataflow.order.batch import Batch
+from towernmt.core.machine import peak_memory
+from towernmt.dataflow.batches.batch import Batch
+from towernmt.run import memory_fit
 from towernmt.run.directory import RunDirectory
-from towernmt.run.memory import fit
-from towernmt.run.memory.fit import (
+from towernmt.run.memory_fit import (
     grid,
     largest_that_fits,
     load_batches,
@@ -27,7 +27,7 @@ from towernmt.run.memory.fit import (
     with_fitting_batch,
     with_found_batch,
 )
-from towernmt.run.settings import DataSettings, default_settings
+from towernmt.run.run_settings import DataSettings, default_settings
 
 pytestmark = pytest.mark.thorough
 
@@ -48,7 +48,7 @@ def test_the_largest_size_that_fits_is_found_in_few_measurements(base, slope, be
 
     found = largest_that_fits(measure, limit)
     sizes = [grid(i) for i in range(16 * 17)]
-    fitting = [n for n in sizes if n <= fit.LARGEST and true(n) <= limit]
+    fitting = [n for n in sizes if n <= memory_fit.LARGEST and true(n) <= limit]
     assert found == (max(fitting) if fitting else None)
     assert len(tried) == len(set(tried)) <= 14
 
@@ -66,7 +66,7 @@ def measured_by(monkeypatch, peak):
         asked.append(s.data.batch_tokens)
         return peak(s.data.batch_tokens)
 
-    monkeypatch.setattr(fit, "peak_of_step", peak_of_step)
+    monkeypatch.setattr(memory_fit, "peak_of_step", peak_of_step)
     return asked
 
 
@@ -93,7 +93,7 @@ def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(mo
 
 def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: 0)
-    monkeypatch.setattr(fit, "peak_memory", lambda *_: 0)
+    monkeypatch.setattr(memory_fit, "peak_memory", lambda *_: 0)
     with pytest.raises(SettingsError, match="data.memory_gb=1: this system does not tell"):
         with_fitting_batch(with_limit(1.0), None, None, 1)
     assert asked == []
@@ -102,7 +102,7 @@ def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundles
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, wrapped):
     from towernmt.core.tf_compat import tf
-    from towernmt.run.memory import measure_step
+    from towernmt.run import measure_step
 
     def measure(*_):
         lack = tf.errors.ResourceExhaustedError(None, None, "OOM")
@@ -112,7 +112,7 @@ def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, w
 
     monkeypatch.setattr(measure_step, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["measure_step", "directory"])
-    assert measure_step.main() == fit.OUT_OF_MEMORY
+    assert measure_step.main() == memory_fit.OUT_OF_MEMORY
 
 
 def test_a_run_keeps_what_it_found_until_it_is_given_another_limit(tmp_path):
@@ -169,7 +169,7 @@ MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.encoder_layers=1
 
 
 def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(fit, "LARGEST", 1024)
+    monkeypatch.setattr(memory_fit, "LARGEST", 1024)
     command = ["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL, "train.steps=1"]
     assert main([*command, "data.memory_gb=30"]) == 0
     assert RunDirectory(tmp_path / "run").settings().data.batch_tokens == 1024
@@ -186,26 +186,27 @@ def test_a_limit_below_what_tensorflow_itself_takes_is_refused(corpus, tmp_path,
 
 
 def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
-    from towernmt.dataflow.order.training_data import open_training_data
+    from towernmt.dataflow.batches.training_data import open_training_data
     from towernmt.run.assemble import with_vocabulary_sizes
 
     data = open_training_data(corpus, None, None)
     broken = with_vocabulary_sizes(default_settings(), data)
     broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
     with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: .*no such variable"):
-        fit.peak_of_step(broken, data, None, 1, 64 * GIB)
+        memory_fit.peak_of_step(broken, data, None, 1, 64 * GIB)
 
 
 def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path, monkeypatch):
-    from towernmt.dataflow.order.sampled_batches import SampledBatches
-    from towernmt.dataflow.order.training_data import open_training_data
+    from towernmt.dataflow.batches.batches import SampledBatches
+    from towernmt.dataflow.batches.training_data import open_training_data
 
     (tmp_path / "text").write_text("".join(f"word{i} and more words {i}\n" for i in range(100)), encoding="utf-8")
     assert main(["prepare", "--source", str(tmp_path / "text"), "--target", str(tmp_path / "text"), "--vocab-kind",
                  "bpe", "--vocab-size", "50", "--output", str(tmp_path / "data")]) == 0
     drawn, draw = [], SampledBatches._draw
     monkeypatch.setattr(SampledBatches, "_draw", lambda self, *key: drawn.append(key) or draw(self, *key))
-    monkeypatch.setattr(fit, "LOOKED_AT", 2)
+    monkeypatch.setattr(memory_fit, "LOOKED_AT", 2)
     data = dataclasses.replace(default_settings().data, subword_sampling=True, window=20, batch_tokens=64)
-    fit.largest_batches(dataclasses.replace(default_settings(), data=data), open_training_data(tmp_path / "data"))
+    settings = dataclasses.replace(default_settings(), data=data)
+    memory_fit.largest_batches(settings, open_training_data(tmp_path / "data"))
     assert len(drawn) == 1

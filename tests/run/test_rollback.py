@@ -12,11 +12,10 @@ from tensorpack.callbacks import Callback
 
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import train
-from towernmt.run.rollback import with_lower_rate, with_rollbacks
-from towernmt.run.settings import RecoverySettings, Settings, default_settings
+from towernmt.run.launch import train, with_lower_rate, with_rollbacks
+from towernmt.run.run_settings import RecoverySettings, Settings, default_settings
 
 pytestmark = pytest.mark.thorough
 

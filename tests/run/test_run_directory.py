@@ -11,7 +11,7 @@ import pytest
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.world import World, in_world
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 
 
 def make_checkpoint(directory: Path, step: int) -> None:
@@ -47,9 +47,9 @@ def test_the_last_checkpoint_is_meant_where_there_is_no_best(run):
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run):
-    with pytest.raises(CheckpointError, match="no checkpoint 'step-3'; it has step-2, step-4"):
+    with pytest.raises(CheckpointError, match="the checkpoint 'step-3' does not exist; available: step-2, step-4"):
         run.checkpoint("step-3")
-    with pytest.raises(CheckpointError, match="none yet: train first"):
+    with pytest.raises(CheckpointError, match="none yet, train first"):
         RunDirectory(run.path.parent / "other").checkpoint()
 
 

@@ -11,12 +11,12 @@ from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
 from towernmt.callbacks import HookToCallback, StopAtStep
-from towernmt.callbacks.hooks.run_hooks import session_for
+from towernmt.callbacks.run_hooks import session_for
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer

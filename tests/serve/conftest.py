@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import queue
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,6 @@ pytest.importorskip("sentencex")
 HERE = Path(__file__).parent
 ECHO = f"{HERE / 'echo_engine.py'}:Echo"
 SECONDS = 60
-
-
-def load(name: str) -> Any:
-    """A module of these tests under a name of its own: tests are no package."""
-    spec = importlib.util.spec_from_file_location(f"towernmt_serve_{Path(name).name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-load("echo_engine")
 
 
 class ServerProcess:
@@ -111,14 +98,13 @@ def make_client() -> Iterator[Callable[..., Any]]:
     Its arguments: `limits` and `access` by their fields, and `models`, engines by directions.
     """
     from starlette.testclient import TestClient
-    from towernmt_serve_echo_engine import Echo  # type: ignore[import-not-found]
 
-    from towernmt.serve.app import make_app
-    from towernmt.serve.engine.models import Models
-    from towernmt.serve.engine.opening import OpenedModel
-    from towernmt.serve.engine.served_model import ServedModel
-    from towernmt.serve.languages import parse_direction
-    from towernmt.serve.limits import Limits
+    from tests.serve.echo_engine import Echo
+    from towernmt.dataflow.text.language_codes import parse_direction
+    from towernmt.serve.model_loading import OpenedModel
+    from towernmt.serve.request_limits import Limits
+    from towernmt.serve.served_models import Models, ServedModel
+    from towernmt.serve.server import make_app
     from towernmt.serve.service import Access, Service
 
     services = []
@@ -127,10 +113,14 @@ def make_client() -> Iterator[Callable[..., Any]]:
              models: dict[str, Any] | None = None, queue: int = 5000) -> Any:
         def opened(engine: Any) -> Callable[[], OpenedModel]:
             return lambda: OpenedModel(engine, "echo", getattr(engine, "alternatives", 1),
-                                       getattr(engine, "aligns", False), getattr(engine, "constrains", False))
+                                       getattr(engine, "aligns", False), getattr(engine, "constrains", False),
+                                       getattr(engine, "card", None), getattr(engine, "check", lambda _: None))
 
         served = [ServedModel(parse_direction(direction), "echo", opened(engine), 16, queue)
                   for direction, engine in (models or {"de-en": Echo()}).items()]
+        for model in served:
+            while not model.is_warm:
+                time.sleep(0.001)
         services.append(Service(Models(served), Limits(**(limits or {})), Access(**(access or {}))))
         client = TestClient(make_app(services[-1]), raise_server_exceptions=False)
         client.service = services[-1]  # type: ignore[attr-defined]

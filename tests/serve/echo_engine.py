@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from towernmt.core.errors import DataError
-from towernmt.predict.alignment.word_alignment import WordAlignment
-from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
-from towernmt.predict.lines.options import LineOptions
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.line_options import LineOptions
 
 
 class Echo:
-    """Answers at once, or after the seconds that the environment's ECHO_SECONDS says."""
+    """Answers at once, or after the seconds of the environment's ECHO_SECONDS; a line `langsam` takes ECHO_SLOW."""
 
     alternatives = 3
     aligns = True
@@ -30,7 +29,7 @@ class Echo:
                 raise DataError(f"{file}: this model is broken.")
 
     def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
-        time.sleep(float(os.environ.get("ECHO_SECONDS", "0")))
+        time.sleep(float(os.environ.get("ECHO_SLOW" if "langsam" in lines else "ECHO_SECONDS", "0")))
         given = options or [LineOptions()] * len(lines)
         return [self._one(line, asked) for line, asked in zip(lines, given, strict=True)]
 

@@ -9,9 +9,8 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.serve.refusal import Refusal
-from towernmt.serve.web.keys import KeysFile, add_key
-from towernmt.serve.web.rates import Rates
+from towernmt.serve.request_limits import Refusal
+from towernmt.serve.web.callers import KeysFile, Rates, add_key
 
 ASKED = {"q": "gut", "source": "de", "target": "en"}
 
@@ -47,7 +46,8 @@ def test_no_key_and_a_wrong_one_are_refused(make_client, keys):
     client = make_client(access={"keys": KeysFile(keys)})
     assert client.post("/translate", json=ASKED).status_code == 401
     for wrong in ("x", key[:-1], key + "x", "tnmt__", f"tnmt_{'0' * 12}_{key.split('_', 2)[2]}"):
-        assert client.post("/translate", json={**ASKED, "api_key": wrong}).status_code == 403
+        answer = client.post("/translate", json={**ASKED, "api_key": wrong})
+        assert answer.status_code == 403 and "Invalid API key" in answer.json()["error"]
     for path in ("/health", "/ready", "/metrics", "/languages"):
         assert client.get(path).status_code == 200
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.predict.hypotheses import Hypothesis, Translation
-from towernmt.serve.engine.batcher import Batcher
-from towernmt.serve.engine.work import Ticket, Work
-from towernmt.serve.refusal import Refusal
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.serve.batcher import Batcher, Ticket, Work
+from towernmt.serve.request_limits import Refusal
 
 
 class Held:
@@ -102,7 +102,7 @@ def test_what_nobody_waits_for_is_not_translated(held, batcher):
     left = submit(batcher, "b", ticket=gone)
     missed = submit(batcher, "c", ticket=late)
     last = submit(batcher, "d")
-    gone.leave()
+    gone.end()
     held.let.release()
     held.let.release()
     assert texts(last) == ["D"] and held.rounds == [["a"], ["d"]]
@@ -119,5 +119,90 @@ def test_what_was_accepted_is_translated_before_the_end_and_nothing_else(held, b
         held.let.release()
     batcher.close()
     assert [texts(work) for work in works] == [["A"], ["B"]]
-    with pytest.raises(Refusal, match="about to stop"):
+    with pytest.raises(Refusal, match="shutting down"):
+        submit(batcher, "c")
+
+
+def good(line):
+    return Translation([Hypothesis(line.upper(), 0.0)])
+
+
+WRONG = {
+    "nothing": lambda lines: None,
+    "a text": lambda lines: "abc",
+    "texts": lambda lines: list(lines),
+    "tuples": lambda lines: [(line, 0.0) for line in lines],
+    "plain lists": lambda lines: [[Hypothesis(line, 0.0)] for line in lines],
+    "too few": lambda lines: [],
+    "too many": lambda lines: [good(line) for line in [*lines, "x"]],
+    "an empty translation": lambda lines: [Translation() for _ in lines],
+    "a translation of texts": lambda lines: [Translation([line]) for line in lines],
+    "a number as the text": lambda lines: [Translation([Hypothesis(1, 0.0)]) for _ in lines],
+    "a text as the score": lambda lines: [Translation([Hypothesis(line, "0")]) for line in lines],
+    "other details": lambda lines: [Translation([Hypothesis(line, 0.0, {})]) for line in lines],
+    "sys.exit": lambda lines: sys.exit(1),
+    "no memory": lambda lines: [][1],
+    "a generator that fails": lambda lines: (1 // 0 for _ in lines)}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_value_of_an_engine_fails_its_request_alone(wrong):
+    def engine(lines, options):
+        return WRONG[wrong](lines) if "wrong" in lines else [good(line) for line in lines]
+
+    batcher = Batcher(engine, round_size=4, longest_queue=6)
+    with pytest.raises(Refusal) as refusal:
+        submit(batcher, "wrong").wait()
+    assert refusal.value.status == 500
+    assert texts(submit(batcher, "a")) == ["A"] and batcher.why_unwell(30) is None
+    batcher.close()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_of_a_result_callback_fails_its_request_alone(held, batcher, error):
+    def fails(place, translation):
+        raise error
+
+    held.let.release()
+    first = submit(batcher, "a")
+    assert texts(first) == ["A"] and held.begun.acquire(timeout=30)
+    wrong, right = Work(["b"], done=fails), Work(["c"])
+    submit(batcher, "d")
+    assert held.begun.acquire(timeout=30)
+    batcher.submit(wrong)
+    batcher.submit(right)
+    for _ in range(4):
+        held.let.release()
+    assert texts(right) == ["C"]
+    with pytest.raises(Refusal) as refusal:
+        wrong.wait()
+    assert refusal.value.status == 500 and texts(submit(batcher, "e")) == ["E"]
+
+
+def test_an_error_of_the_metrics_fails_nothing():
+    def watch(one):
+        raise ValueError(one)
+
+    batcher = Batcher(lambda lines, options: [good(line) for line in lines], 4, 6, watch)
+    assert [texts(submit(batcher, text)) for text in "ab"] == [["A"], ["B"]]
+    batcher.close()
+
+
+def test_a_thread_that_has_ended_or_hangs_is_seen(held, batcher, monkeypatch):
+    submit(batcher, "a")
+    assert held.begun.acquire(timeout=30)
+    assert batcher.why_unwell(30) is None and "same sentences" in batcher.why_unwell(-1)
+    held.let.release()
+
+    def fails():
+        raise MemoryError
+
+    monkeypatch.setattr(batcher, "_next", fails)
+    waits = submit(batcher, "b")
+    held.let.release()
+    batcher._thread.join(30)
+    with pytest.raises(Refusal, match="thread has ended"):
+        waits.wait()
+    assert "has ended" in batcher.why_unwell(30)
+    with pytest.raises(Refusal):
         submit(batcher, "c")

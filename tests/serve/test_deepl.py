@@ -37,24 +37,121 @@ def test_the_terms_of_a_glossary_come(client):
 @pytest.mark.parametrize(("path", "values", "status", "sentence"), [
     ("/v2/translate", {"target_lang": "en"}, 400, "'text' is missing"),
     ("/v2/translate", {"text": "a"}, 400, "'target_lang' is missing"),
-    ("/v2/translate", {"text": "a", "target_lang": "xx"}, 400, "no language"),
-    ("/v2/translate", {"text": "a", "target_lang": "en", "formality": "more"}, 400, "formality"),
+    ("/v2/translate", {"text": "a", "target_lang": "xx"}, 400, "Value for 'target_lang' not supported"),
+    ("/v2/translate", {"text": "a", "source_lang": "xx", "target_lang": "en"}, 400,
+     "Value for 'source_lang' not supported"),
+    ("/v2/translate", {"text": "a", "source_lang": "en", "target_lang": "de"}, 400,
+     "Value for 'target_lang' not supported"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "formality": "More"}, 400, "Target language 'EN' has no"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "formality": "high"}, 400, "Value for 'formality' not"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "model_type": "best"}, 400, "Value for 'model_type' not"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "split_sentences": "2"}, 400, "'split_sentences' not"),
+    ("/v2/translate", {"text": "a", "target_lang": "en", "tag_handling": "md"}, 400, "Value for 'tag_handling' not"),
     ("/v2/translate", {"text": "a", "target_lang": "en", "style_id": "1"}, 400, "style_id"),
     ("/v2/translate", {"text": "a", "target_lang": "en", "glossary_id": "1"}, 400, "source_lang"),
     ("/v2/translate", {"text": "a", "source_lang": "de", "target_lang": "en", "glossary_id": "1"}, 404, "glossary"),
     ("/v2/glossaries", {**GLOSSARY, "entries": "haus"}, 400, "Line 1"),
     ("/v2/glossaries", {**GLOSSARY, "entries": ""}, 400, "missing"),
-    ("/v2/glossaries", {**GLOSSARY, "target_lang": "fr"}, 400, "no model from de to fr"),
+    ("/v2/glossaries", {**GLOSSARY, "target_lang": "fr"}, 400, "No model of this server from de to fr"),
     ("/v2/glossaries", {**GLOSSARY, "entries_format": "xls"}, 400, "tsv, csv"),
-    ("/v2/document/1", {"document_key": "1"}, 404, "no such document"),
+    ("/v2/document/1", {"document_key": "1"}, 404, "document does not exist"),
     ("/v2/nothing", {}, 404, "nothing at this address")])
 def test_what_cannot_be_is_one_message(client, path, values, status, sentence):
     answer = client.post(path, json=values)
     assert answer.status_code == status and sentence in answer.json()["message"]
 
 
+@pytest.mark.parametrize(("asked", "used"), [
+    ({}, None), ({"model_type": "latency_optimized"}, "latency_optimized"),
+    ({"model_type": "quality_optimized"}, "quality_optimized"),
+    ({"model_type": "prefer_quality_optimized"}, "quality_optimized")])
+def test_the_type_of_the_model_is_named_if_the_request_names_one(client, asked, used):
+    answer = client.post("/v2/translate", json={"text": ["gut"], "target_lang": "en", **asked})
+    assert answer.json()["translations"][0].get("model_type_used") == used
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.invalid", b"x"), ("a.docx", b"x"), ("a.txt", b"\x00")])
+def test_a_document_that_cannot_be_read_is_an_invalid_file(client, name, content):
+    answer = client.post("/v2/document", data={"target_lang": "en"}, files={"file": (name, content)})
+    assert answer.status_code == 400 and answer.json()["message"].startswith("Invalid file: ")
+
+
+@pytest.fixture
+def listening(make_client):
+    """A client, and the sentences that the model of its server translates."""
+    from tests.serve.echo_engine import Echo
+
+    class Listening(Echo):
+        constrains = False      # without these, the server does not warm up further searches
+
+        def __call__(self, lines, options):
+            seen.extend(lines)
+            return super().__call__(lines, options)
+
+    seen: list[str] = []
+    client = make_client(models={"de-en": Listening()})
+    seen.clear()
+    return client, seen
+
+
+SENTENCES = "eins zwei. Drei\nvier. Fünf"
+"""Two line breaks of different kinds: inside a sentence, and none between sentences."""
+
+
+@pytest.mark.parametrize(("tags", "text", "split", "seen"), [
+    ("", SENTENCES, None, ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("", SENTENCES, "1", ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("", SENTENCES, "nonewlines", ["eins zwei.", "Drei vier.", "Fünf"]),
+    ("", SENTENCES, "0", ["eins zwei. Drei vier. Fünf"]),
+    ("", "eins\n\nzwei\r\n drei", "nonewlines", ["eins zwei drei"]),
+    ("", "eins\n\nzwei\r\n drei", "0", ["eins zwei drei"]),
+    ("", SENTENCES, 0, ["eins zwei. Drei vier. Fünf"]),
+    ("", SENTENCES, False, ["eins zwei. Drei vier. Fünf"]),
+    ("", SENTENCES, True, ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("html", f"<p>{SENTENCES}</p>", None, ["eins zwei.", "Drei vier.", "Fünf"]),
+    ("html", f"<p>{SENTENCES}</p>", "nonewlines", ["eins zwei.", "Drei vier.", "Fünf"]),
+    ("html", f"<p>{SENTENCES}</p>", "1", ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("html", f"<p>{SENTENCES}</p><p>sechs</p>", "0", ["eins zwei. Drei vier. Fünf", "sechs"]),
+    ("html", "<pre>eins\nzwei</pre>", "0", ["eins zwei"]),
+    ("html", "<p>eins <b>zwei\ndrei</b> vier</p>", "1", ["eins zwei", "drei vier"]),
+    ("xml", f"<a>{SENTENCES}</a>", None, ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("xml", f"<a>{SENTENCES}</a>", "1", ["eins zwei.", "Drei", "vier.", "Fünf"]),
+    ("xml", f"<a>{SENTENCES}</a>", "nonewlines", ["eins zwei.", "Drei vier.", "Fünf"]),
+    ("xml", f"<a>{SENTENCES}</a><a>sechs</a>", "0", ["eins zwei. Drei vier. Fünf", "sechs"]),
+    ("xml", "<a>eins <b>zwei\ndrei</b> vier</a>", None, ["eins zwei", "drei vier"])])
+def test_sentences_end_where_split_sentences_says(listening, tags, text, split, seen):
+    client, lines = listening
+    asked = {"text": [text], "source_lang": "de", "target_lang": "en"}
+    asked |= {} if split is None else {"split_sentences": split}
+    asked |= {"tag_handling": tags} if tags else {}
+    answer = client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
+    assert lines == seen
+    assert answer.casefold() == text.casefold()     # tags and line breaks stay where they are
+
+
+@pytest.mark.parametrize(("options", "seen"), [
+    ({}, ["ein titel", "das ist geteilt", "über zwei spannen"]),
+    ({"non_splitting_tags": ["span"]}, ["ein titel", "das ist geteilt über zwei spannen"]),
+    ({"outline_detection": False}, ["ein titel das ist geteilt über zwei spannen"]),
+    ({"outline_detection": False, "splitting_tags": ["title"]}, ["ein titel", "das ist geteilt über zwei spannen"]),
+    ({"outline_detection": False, "splitting_tags": "title,par", "non_splitting_tags": "span"},
+     ["ein titel", "das ist geteilt über zwei spannen"]),
+    ({"outline_detection": False, "splitting_tags": ["title", "span"], "ignore_tags": ["title"]},
+     ["das ist geteilt", "über zwei spannen"]),
+    ({"non_splitting_tags": ["span"], "ignore_tags": "title"}, ["das ist geteilt über zwei spannen"]),
+    ({"splitting_tags": ["span"], "non_splitting_tags": ["span"]}, ["ein titel", "das ist geteilt über zwei spannen"])])
+@pytest.mark.parametrize("split", ["nonewlines", "0"])
+def test_the_tags_of_xml_end_sentences_as_deepl_documents_it(listening, options, seen, split):
+    client, lines = listening
+    text = "<d><title>ein titel</title> <par><span>das ist geteilt</span> <span>über zwei spannen</span></par></d>"
+    asked = {"text": [text], "source_lang": "de", "target_lang": "en", "tag_handling": "xml", "split_sentences": split}
+    answer = client.post("/v2/translate", json={**asked, **options}).json()["translations"][0]["text"]
+    assert lines == seen
+    assert answer.casefold() == text.casefold()
+
+
 def test_glossaries_are_their_callers_alone(make_client, tmp_path):
-    from towernmt.serve.web.keys import KeysFile, add_key
+    from towernmt.serve.web.callers import KeysFile, add_key
 
     anna, bert = (add_key(tmp_path / "keys", name) for name in ("anna", "bert"))
     client = make_client(access={"keys": KeysFile(tmp_path / "keys")})
@@ -86,7 +183,7 @@ def test_the_client_of_python_translates_texts_and_documents(server):
     status = client.translate_document(b"erste\n\nzweite zeile\n", written, source_lang="DE",
                                        target_lang="EN-US", filename="brief.txt")
     assert (written.getvalue(), status.billed_characters) == (b"ERSTE\n\nZWEITE ZEILE\n", 17)
-    with pytest.raises(deepl.DeepLException, match="'XX' is no language"):
+    with pytest.raises(deepl.DeepLException, match="Value for 'target_lang' not supported"):
         client.translate_text("a", target_lang="XX")
 
 
@@ -117,7 +214,7 @@ def test_the_client_of_python_translates_files_in_their_formats(server):
     document = translated("a.docx", word_document(body.format("das haus", "ist alt")), glossary=glossary)
     with zipfile.ZipFile(io.BytesIO(document)) as archive:
         assert body.format("DAS house", "IST ALT") in archive.read("d.xml").decode()
-    with pytest.raises(deepl.DeepLException, match="no .docx, or a damaged one"):
+    with pytest.raises(deepl.DeepLException, match="not a valid .docx file"):
         translated("a.docx", b"hello")
 
 

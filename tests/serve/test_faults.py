@@ -19,9 +19,9 @@ TIMEOUT = 10.0
 GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
 
 
-def exchange(port: int, *parts: bytes | float, half_close: bool = False) -> bytes:
+def exchange(port: int, *parts: bytes | float, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
     """All that comes back for bytes that are sent; a number is a pause in seconds."""
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         try:
             for part in parts:
                 if isinstance(part, float):
@@ -90,25 +90,25 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
     "a length and chunks": ([post(GOOD, "Transfer-Encoding: chunked", "Content-Length: 5")], 408, "come within"),
     "an encoding that nobody knows": ([post(GOOD, "Transfer-Encoding: zip")], 400, "Invalid HTTP"),
     "a chunk without a size": ([post(b"zz\r\nab\r\n0\r\n\r\n", "Transfer-Encoding: chunked")], CLOSED, ""),
-    "JSON that is cut off": ([post(GOOD[:-5])], 400, "This is no JSON"),
+    "JSON that is cut off": ([post(GOOD[:-5])], 400, "not valid JSON"),
     "JSON that is a list": ([post(b"[]")], 400, "Send a JSON object"),
     "JSON that is not UTF-8": ([post(b'{"q": "\xff\xfe"}')], 400, "not encoded as UTF-8"),
     "JSON with half a surrogate": ([post(b'{"q": "\\ud800", "source": "de", "target": "en"}')], 400, "UTF-8"),
     "a form that is not UTF-8": ([form("q=%ff%fe&source=de&target=en")], 400, "not encoded as UTF-8"),
     "a query that is not UTF-8": ([post(b"", path="/translate?q=%ff", kind="")], 400, "not encoded as UTF-8"),
     "a form of parts without an end": ([multipart("--b\r\nContent-Disposition: form-data; name=")], 400, "missing"),
-    "a form of parts without a boundary": ([post(b"--b", kind="multipart/form-data")], 400, "The form is broken"),
+    "a form of parts without a boundary": ([post(b"--b", kind="multipart/form-data")], 400, "The form is malformed"),
     "XML in place of JSON": ([post(b"<q>guten tag</q>", kind="application/xml")], 415, "send JSON or a form"),
     # hostile
     "JSON a hundred thousand lists deep": ([post(b'{"q": ' + b"[" * 9_000 + b"]" * 9_000 + b"}")], 400, "too deeply"),
     "a number of ten thousand digits": ([post(b'{"q": ' + b"1" * 10_000 + b"}")], 400, "too long"),
-    "JSON with NaN": ([post(b'{"q": NaN, "source": "de", "target": "en"}')], 400, "'q' must be a text"),
+    "JSON with NaN": ([post(b'{"q": NaN, "source": "de", "target": "en"}')], 400, "'q' must be a string"),
     "a path out of the folder": ([post(b"", path="/../../etc/passwd", method="GET")], 404, "nothing at this address"),
     "a path out of the folder in percent": ([post(b"", path="/%2e%2e%2fetc/passwd", method="GET")], 404, "nothing"),
     "a number of a document that is a path": (
         [post(b"", path="/download_file/..%2f..%2fetc/passwd", method="GET")], 404, "nothing at this address"),
-    "a file that is named as a path": ([document("../../etc/passwd")], 400, "are not translated here"),
-    "a file that is not UTF-8 by its name": ([document("a.exe")], 400, "are not translated here"),
+    "a file that is named as a path": ([document("../../etc/passwd")], 400, "cannot be translated"),
+    "a file that is not UTF-8 by its name": ([document("a.exe")], 400, "cannot be translated"),
     "a thousand headers": ([post(GOOD, *[f"X-{number}: {'a' * 40}" for number in range(1000)])], 431, "headers are"),
     "a header of a megabyte": ([post(GOOD, "X-A: " + "a" * 1_000_000)], 400, "Invalid HTTP"),
     "an address of a megabyte": ([post(GOOD, path="/" + "a" * 1_000_000)], 400, "Invalid HTTP"),
@@ -118,9 +118,9 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
     "CONNECT": ([b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"], 404, "nothing"),
     "a web socket": ([b"GET /translate HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n"
                       b"Sec-WebSocket-Key: a\r\n\r\n"], 400, "missing"),
-    "a field that is an object": ([asked(q={"a": 1})], 400, "'q' must be a text"),
-    "a field that is given twice": ([form("q=a&source=de&source=en&target=en")], 400, "given 2 times"),
-    "a target that is a script": ([asked(target="<script>alert(1)</script>")], 400, "is no language"),
+    "a field that is an object": ([asked(q={"a": 1})], 400, "'q' must be a string"),
+    "a field that is given twice": ([form("q=a&source=de&source=en&target=en")], 400, "passed 2 times"),
+    "a target that is a script": ([asked(target="<script>alert(1)</script>")], 400, "is not supported"),
     "two thousand fields": ([form("&".join(f"a{number}=1" for number in range(2000)))], 400, "more than 1000 fields"),
     # oversized
     "a body that says it is too large": ([post(GOOD, length=10 ** 12)], 413, "larger than"),
@@ -130,7 +130,7 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
     "a text that is too long": ([asked(q="ab " * 1000)], 413, "3000 characters"),
     "too many texts": ([asked(q=["ab"] * 21)], 413, "21 texts"),
     "too many sentences": ([asked(q="a\n" * 60)], 413, "60 sentences"),
-    "too many alternatives": ([asked(alternatives=10 ** 9)], 400, "from 0 to 100"),
+    "too many alternatives": ([asked(alternatives=10 ** 9)], 400, "alternatives parameter must be <= 2"),
     # odd, and right
     "two requests at once": ([b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", post(b"", path="/health", method="GET")],
                              200, "ok"),
@@ -181,7 +181,7 @@ def test_what_users_wrote_is_not_in_the_log(server):
 def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
     server = start("--seconds", "1", "--max-document", "20000000", "--max-document-characters", "20000000")
     boundary = document("a.txt", "a" * 8_000_000, source_lang="de")
-    told = json.loads(exchange(server.port, boundary).rpartition(b"\r\n")[2])
+    told = json.loads(exchange(server.port, boundary, timeout=120.0).rpartition(b"\r\n")[2])
     path, key = f"/v2/document/{told['document_id']}", f"document_key={told['document_key']}"
     while b'"done"' not in exchange(server.port, post(b"", path=f"{path}?{key}", kind="", method="GET")):
         time.sleep(0.1)

@@ -43,7 +43,7 @@ def test_sentences_are_translated_one_by_one_and_the_space_between_them_stays(cl
     rounds = []
 
     def engine(lines, options):
-        from towernmt.predict.hypotheses import Hypothesis, Translation
+        from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
         rounds.extend(lines)
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
@@ -64,8 +64,9 @@ def test_a_file_is_translated_and_fetched(client):
 
 
 @pytest.mark.parametrize(("name", "content", "status", "sentence"), [
-    ("a.pdf", b"x", 400, "'.pdf' are not translated"), ("a", b"x", 400, "without a suffix"),
-    ("a.txt", b"\x00\x01", 400, "no text"), ("a.docx", b"PK\x03\x04", 400, "no .docx, or a damaged one"),
+    ("a.pdf", b"x", 400, "Invalid request: file format not supported: Files of the kind '.pdf' cannot be translated"),
+    ("a", b"x", 400, "without a suffix"), ("", b"x", 400, "Invalid request: missing file parameter"),
+    ("a.txt", b"\x00\x01", 400, "not text"), ("a.docx", b"PK\x03\x04", 400, "not a valid .docx file"),
     ("a.txt", b"a" * 2000, 413, "2000 characters")])
 def test_a_file_that_cannot_be_read_is_one_sentence(make_client, name, content, status, sentence):
     client = make_client(limits={"max_document_characters": 1000})
@@ -79,18 +80,63 @@ def test_languages_are_those_that_are_served(client):
 
 
 @pytest.mark.parametrize(("values", "status", "sentence"), [
-    ({"source": "de", "target": "en"}, 400, "missing q"),
-    ({"q": "a", "target": "en"}, 400, "'source' is missing"),
-    ({"q": "a", "source": "de", "target": "xx"}, 400, "'xx' is no language"),
-    ({"q": "a", "source": "fr", "target": "en"}, 400, "'fr' is no language"),
-    ({"q": 7, "source": "de", "target": "en"}, 400, "'q' must be a text"),
-    ({"q": "a", "source": "de", "target": "en", "format": "pdf"}, 400, "text, html"),
-    ({"q": "a", "source": "de", "target": "en", "alternatives": 9}, 400, "at most 3"),
+    ({"source": "de", "target": "en"}, 400, "Invalid request: missing q parameter"),
+    ({"q": None, "source": "de", "target": "en"}, 400, "Invalid request: missing q parameter"),
+    ({"q": [], "source": "de", "target": "en"}, 400, "Invalid request: missing q parameter"),
+    ({"q": "a", "target": "en"}, 400, "Invalid request: missing source parameter"),
+    ({"q": "a", "source": "", "target": "en"}, 400, "Invalid request: missing source parameter"),
+    ({"q": "a", "source": "de"}, 400, "Invalid request: missing target parameter"),
+    ({"q": "a", "source": "de", "target": "zz"}, 400, "zz is not supported"),
+    ({"q": "a", "source": "auto", "target": "ZZ"}, 400, "zz is not supported"),
+    ({"q": "a", "source": "zz", "target": "en"}, 400, "zz is not supported"),
+    ({"q": "a", "source": "en", "target": "de"}, 400, "de is not supported"),
+    ({"q": 7, "source": "de", "target": "en"}, 400, "'q' must be a string"),
+    ({"q": "a", "source": "de", "target": "en", "format": "pdf"}, 400, "pdf format is not supported"),
+    ({"q": "a", "source": "de", "target": "en", "alternatives": 9}, 400,
+     "Invalid request: alternatives parameter must be <= 2"),
+    ({"q": "a", "source": "de", "target": "en", "alternatives": "x"}, 400,
+     "Invalid request: alternatives parameter is not a number"),
+    ({"q": "a", "source": "de", "target": "en", "alternatives": True}, 400,
+     "Invalid request: alternatives parameter is not a number"),
     ({"q": "a" * 60_000, "source": "de", "target": "en"}, 413, "60000 characters"),
     ({"q": ["a"] * 300, "source": "de", "target": "en"}, 413, "300 texts")])
 def test_what_cannot_be_is_one_sentence(client, values, status, sentence):
     answer = client.post("/translate", json=values)
     assert answer.status_code == status and sentence in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), [
+    ({"target": "en"}, "Invalid request: missing source parameter"),
+    ({"source": "de"}, "Invalid request: missing target parameter"),
+    ({"source": "zz", "target": "en"}, "zz is not supported"),
+    ({"source": "de", "target": "zz"}, "zz is not supported")])
+def test_the_fields_of_a_file_are_checked_in_the_same_words(client, fields, sentence):
+    answer = client.post("/translate_file", data=fields, files={"file": ("a.txt", "gut")})
+    assert answer.status_code == 400 and answer.json()["error"].startswith(sentence)
+
+
+def test_missing_texts_and_files_are_named(client):
+    assert client.post("/detect", json={}).json() == {"error": "Invalid request: missing q parameter"}
+    answer = client.post("/translate_file", data={"source": "de", "target": "en"})
+    assert (answer.status_code, answer.json()) == (400, {"error": "Invalid request: missing file parameter"})
+
+
+def test_codes_of_libretranslate_are_understood(make_client):
+    from tests.serve.echo_engine import Echo
+
+    client = make_client(models={"zh_hant-en": Echo(), "pt_br-en": Echo(), "nb-en": Echo(), "deu-en": Echo()})
+    for code in ("zt", "zh-Hant", "zh", "pb", "pt-BR", "pt", "no", "nb", "de", "deu"):
+        answer = client.post("/translate", json={"q": "gut", "source": code, "target": "en"})
+        assert (answer.status_code, answer.json()) == (200, {"translatedText": "GUT"}), code
+
+
+def test_a_direction_that_is_not_served_is_named_with_both_languages(make_client):
+    from tests.serve.echo_engine import Echo
+
+    client = make_client(models={"de-en": Echo(), "en-fr": Echo()})
+    answer = client.post("/translate", json={"q": "gut", "source": "de", "target": "fr"})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("French (fr) is not available as a target language from German (de)")
 
 
 def test_an_error_of_one_request_is_not_that_of_others(client):

@@ -74,7 +74,7 @@ def test_a_model_is_exchanged_without_a_pause_and_a_broken_one_changes_nothing(s
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        for text, words in (("second", "is ready after"), ("broken", "is not exchanged"), ("third", "is ready after")):
+        for text, words in (("second", "is ready after"), ("broken", "was not replaced"), ("third", "is ready after")):
             mark.write_text(text)
             server.process.send_signal(signal.SIGHUP)
             server.wait_for(words)
@@ -101,12 +101,12 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    (["--model", "nowhere"], "from which language to which?"),
+    (["--model", "nowhere"], "does not name its languages"),
     (["--model", "de-en=nowhere"], "nowhere: no run here"),
     (["--model", "german=nowhere"], "'german' is no direction"),
-    (["--model", "de-en=nowhere", "--keys", "nowhere"], "no such file of keys"),
+    (["--model", "de-en=nowhere", "--keys", "nowhere"], "does not exist: create it"),
     (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
-    (["--model", "de-en=nowhere.py:Engine"], "there is no file nowhere.py"),
+    (["--model", "de-en=nowhere.py:Engine"], "the file nowhere.py does not exist"),
     (["--model", "de-en=nowhere", "--precision", "int8"], "--engine ctranslate2"),
     (["--model", "de-en=nowhere", "--host", "192.0.2.1"], "cannot be opened")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 HTML = '<p title="ein hund">das <b>alte</b> haus&nbsp;<br>{name}</p>'
 LOUD = '<p title="EIN HUND">DAS <b>ALTE</b> HAUS&nbsp;<br>{name}</p>'
@@ -90,9 +90,9 @@ def test_a_lost_stand_in_is_forced_and_else_put_where_it_was(make_client):
 
 
 def test_markup_that_cannot_be_taken_is_one_sentence(client):
-    bomb = '<!DOCTYPE a [<!ENTITY b "x">]><a>&b;</a>'
+    bomb = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]><a>&c;</a>'
     answer = client.post(PATH, json={"text": bomb, "format": "xml"})
-    assert answer.status_code == 400 and "declares entities" in answer.json()["error"]
+    assert answer.status_code == 400 and "declares the entity c" in answer.json()["error"]
 
 
 @pytest.mark.processes

@@ -58,6 +58,29 @@ def test_every_described_path_and_method_is_there_and_no_other(client):
     validator(client, "Models").validate(client.get("/api/v1/models").json())
 
 
+@pytest.mark.parametrize(("card", "public"), [
+    (None, None), ({}, {}),
+    ({"name": " Ours ", "licence": "CC0-1.0", "limitations": "Many.", "authors": ["Anna"], "settings": {"a": 1},
+      "training_data": {"pairs": 7, "fingerprint": "f", "sources": [{"name": "Tatoeba", "pairs": 7, "sha": "x"}]}},
+     {"name": "Ours", "licence": "CC0-1.0", "limitations": "Many.", "authors": ["Anna"],
+      "training_data": {"pairs": 7, "sources": [{"name": "Tatoeba", "pairs": 7}]}}),
+    ({"name": 7, "licence": "", "authors": "Anna", "training_data": {"sources": [None, {"pairs": "7"}]}},
+     {"training_data": {"sources": [{}]}}),
+    ({"training_data": []}, {}), ({"training_data": {"sources": "Tatoeba"}}, {"training_data": {"sources": []}})])
+def test_the_card_of_a_model_is_public_as_far_as_users_need_it(make_client, card, public):
+    from tests.serve.echo_engine import Echo
+
+    class Engine(Echo):
+        pass
+
+    Engine.card = card
+    client = make_client(limits={"max_characters": 70}, models={"de-en": Engine()})
+    told = client.get("/api/v1/models").json()
+    validator(client, "Models").validate(told)
+    assert told["models"][0].get("card") == public
+    assert told["limits"] == {"characters": 70, "texts": 200, "sentences": 2000}
+
+
 def test_n_best_scores_links_and_terms_are_those_of_the_search(client):
     answer = client.post(PATH, json={"text": "das haus", "n_best": 2, "alignments": True, "glossary": {
         "haus": "house"}}).json()
@@ -81,7 +104,7 @@ def test_sentences_are_streamed_as_lines_or_as_events(client):
 
 
 def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
-    from towernmt.predict.hypotheses import Hypothesis, Translation
+    from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
     def plain(lines, options):
         return [Translation([Hypothesis(line, 0.0)]) for line in lines]

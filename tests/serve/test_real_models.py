@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-_path = Path(__file__).parents[1] / "engines" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("towernmt_serve_runs", _path)
-assert _spec is not None and _spec.loader is not None
-_runs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_runs)
-run_on_disk, lines = _runs.run_on_disk, _runs.lines     # fixtures
+from tests.interop import conftest as engines
+
+run_on_disk, lines = engines.run_on_disk, engines.lines     # fixtures
 pytestmark = pytest.mark.thorough
 
 
 def served(make_client, run, **settings):
     """A client of a server of this run."""
-    from towernmt.serve.engine.opening import EngineSettings, open_place
+    from towernmt.serve.model_loading import EngineSettings, open_place
 
     opened = open_place(str(run), EngineSettings(keep_graph=False, device="cpu", **settings))
 
     class Engine:
         alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains
+        check = staticmethod(opened.check)
 
         def __call__(self, lines, options):
             return opened.translate(lines, options)
@@ -58,6 +53,19 @@ def test_a_prefix_and_a_term_are_in_the_translation(make_client, run_on_disk):
     assert "w11 w12" in client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
 
 
+def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, run_on_disk):
+    client = served(make_client, run_on_disk)
+    for wrong in ({"prefix": "w9 ☃"}, {"prefix": "☃"}, {"prefix": "w9 ☃", "partial_word": True},
+                  {"prefix": "☃ w", "partial_word": True}, {"constraints": ["w9", "w4 ☃"]}, {"glossary": {"w2": "☃"}}):
+        answer = client.post("/api/v1/translate", json={"text": "w1 w2 w3", **wrong})
+        assert answer.status_code == 400 and "☃" in answer.json()["error"], wrong
+        assert "does not know" in answer.json()["error"] and "sentence line" not in answer.json()["error"]
+    assert client.post("/api/v1/translate", json={"text": "w1 w4", "glossary": {"w2": "☃"}}).status_code == 200
+    glossary = {"name": "ours", "source_lang": "de", "target_lang": "en", "entries": "w1\tw3\nw2\t☃"}
+    answer = client.post("/v2/glossaries", json=glossary)
+    assert answer.status_code == 400 and "Line 2 of the glossary" in answer.json()["message"]
+
+
 def test_ctranslate2_says_the_same_and_refuses_what_it_lacks(make_client, run_on_disk, lines):
     pytest.importorskip("ctranslate2")
     texts = [line for line in lines if line]
@@ -66,4 +74,4 @@ def test_ctranslate2_says_the_same_and_refuses_what_it_lacks(make_client, run_on
     assert ours == theirs
     client = served(make_client, run_on_disk, engine="ctranslate2")
     answer = client.post("/api/v1/translate", json={"text": "w1", "prefix": "w2"})
-    assert answer.status_code == 400 and "no prefixes" in answer.json()["error"]
+    assert answer.status_code == 400 and "does not accept prefixes" in answer.json()["error"]

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from towernmt_test_servers.local_server import not_installed
+from tests.servers.local_server import not_installed
 
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
 _SECONDS = 180

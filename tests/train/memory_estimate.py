@@ -1,4 +1,4 @@
-"""The peak memory of a step by arithmetic on its graph, for a batch of a given shape: nothing is run."""
+"""Estimate the peak memory of a training step from its graph, for a given batch shape, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towernmt.core.tf_compat import tf, tf1
 
 
 class MemoryEstimate(NamedTuple):
-    """What a step needs.
+    """The memory of one training step.
 
     Attributes:
         variables: bytes of the variables that it touches, slots included.
@@ -27,7 +27,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def estimate_memory(graph: Any, fetches: Sequence[Any], shapes: Mapping[str, Sequence[int]]) -> MemoryEstimate:
-    """Estimate what a run of `fetches` needs.
+    """Estimate the memory of a run of `fetches`.
 
     Operations are taken one after the other as they were made, the forward pass before the backward one, and a tensor
     lives to its last use. Reshapes share memory with their input, and elementwise operations write over an input that
@@ -45,7 +45,7 @@ def estimate_memory(graph: Any, fetches: Sequence[Any], shapes: Mapping[str, Seq
 
 
 def _with_shapes(graph: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[Any, dict[str, list[int]]]:
-    """A copy of the graph in which TensorFlow has inferred all shapes that follow from those given; and these."""
+    """Return a copy of the graph with all shapes that TensorFlow infers, and these shapes."""
     definition = graph.as_graph_def()
     given: dict[str, list[int]] = {name: list(shape) for name, shape in shapes.items()}
     while True:
@@ -70,7 +70,7 @@ def _bounds(graph: Any) -> Iterable[tuple[str, list[int]]]:
 
 
 def _needed(graph: Any, last: Iterable[Any]) -> list[Any]:
-    """The operations that are run for `last`, in the order in which they were made."""
+    """Return the operations that are run for `last`, in the order of their creation."""
     seen, waiting = set(), list(last)
     while waiting:
         operation = waiting.pop()
@@ -81,7 +81,7 @@ def _needed(graph: Any, last: Iterable[Any]) -> list[Any]:
 
 
 class _Walk:
-    """Keeps account of buffers along the operations."""
+    """Tracks the live buffers while operations run."""
 
     def __init__(self, known: Any, given: Mapping[str, Sequence[int]], pinned: set[str]) -> None:
         self._known, self._given, self._pinned = known, given, pinned
@@ -93,7 +93,7 @@ class _Walk:
         self._at = ""
 
     def over(self, order: list[Any]) -> MemoryEstimate:
-        """Take the operations one after the other."""
+        """Process the operations in order."""
         consumers = Counter(tensor.name for operation in order for tensor in _read(operation))
         variables = 0
         for operation in order:

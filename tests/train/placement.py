@@ -1,4 +1,4 @@
-"""What of a graph TensorFlow could place on a GPU, from the kernels it has, whether there is a GPU or not."""
+"""Find the operations of a graph that TensorFlow could place on a GPU, from its kernels, without a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towernmt.core.tf_compat import tf
 
 
 def without_gpu_kernel(operations: Iterable[Any]) -> list[Any]:
-    """Those operations that have no kernel for a GPU with their types; each would copy its tensors to the CPU."""
+    """Return the operations without a GPU kernel for their types; each would copy its tensors to the CPU."""
     return [operation for operation in operations if not _fits_gpu(operation)]
 
 
@@ -22,14 +22,14 @@ def _fits_gpu(operation: Any) -> bool:
 
 
 def _type_of(operation: Any, attribute: str) -> Any:
-    """The value of a type attribute; a list of types counts as its first one."""
+    """Return the value of a type attribute, or the first of a list of types."""
     value = operation.get_attr(attribute)
     return tf.as_dtype(value[0] if isinstance(value, list) else value)
 
 
 @cache
 def _gpu_kernels(kind: str) -> tuple[tuple[tuple[str, frozenset[Any]], ...], ...]:
-    """For each GPU kernel of a kind of operations, its type attributes with the types that it takes."""
+    """Return the accepted types of each type attribute, for each GPU kernel of a kind of operations."""
     found = kernels.get_registered_kernels_for_op(kind).kernel
     return tuple(
         tuple((constraint.name, frozenset(map(tf.as_dtype, constraint.allowed_values.list.type)))

@@ -1,4 +1,4 @@
-"""A model of two weights, batches from a list, and a trainer's run on them: quick to build."""
+"""A model of two weights, batches from a list, and a short training run, for quick tests."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from tensorpack.callbacks import Callback
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.randomness import start_clock
+from towernmt.models.layers.randomness import dropout, start_clock
 from towernmt.train.config import TrainConfig
 
 ROWS = 4
 
 
 class PlainModel(ModelDesc):
-    """Fits a line; batch `number` of `too_large` runs out of memory.
+    """Fits a line; the batches in `too_large` run out of memory.
 
     Attributes:
-        seen: the numbers of the batches that a tower worked on.
+        seen: the numbers of the batches that a tower has processed.
     """
 
     def __init__(self, too_large: Collection[int] = (), dropout: float = 0.0) -> None:
@@ -67,7 +66,7 @@ class PlainBatch(NamedTuple):
 
 
 class PlainBatches:
-    """So many batches, numbered from 0."""
+    """A number of batches, numbered from 0."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -82,7 +81,7 @@ class PlainBatches:
 
 
 class KeptWeights(Callback):
-    """Keeps the weights as they are at the end."""
+    """Keeps the weights at the end of training."""
 
     _chief_only = False
 
@@ -95,7 +94,7 @@ class KeptWeights(Callback):
 
 def train_plainly(trainer: Callable[[], Any], callbacks: list[Any], model: PlainModel, batches: int = 6,
                   monitors: list[Any] | None = None) -> np.ndarray:
-    """Train on all batches; returns the weights at the end, float32 `[2, 1]`."""
+    """Train on all batches, and return the final weights, float32 `[2, 1]`."""
     with tf.Graph().as_default():
         made, kept = trainer(), KeptWeights()
         launch_train_with_config(TrainConfig(

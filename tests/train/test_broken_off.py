@@ -1,4 +1,4 @@
-"""Training that ends in the midst of an update: no checkpoint is of a state that belongs to no step."""
+"""Training that ends within an update writes no checkpoint, because the variables belong to no step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from tensorpack.callbacks import Callback
 from tensorpack.train.interface import launch_train_with_config
-from towernmt_plain_model import PlainBatches, PlainModel
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from tests.train.plain_model import PlainBatches, PlainModel
+from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.core.errors import FeederError
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class Broken(PlainBatches):
-    """Fails behind its last batch."""
+    """Fails after its last batch."""
 
     def read(self, position: Any = None, start: int = 0, step: int = 1) -> Any:
         yield from super().read(position, start, step)
@@ -31,7 +31,7 @@ class Broken(PlainBatches):
 
 
 class Unfinished(PlainBatches):
-    """Waits behind its last batch for one that does not come."""
+    """Blocks after its last batch."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
@@ -60,7 +60,7 @@ class StoppedFeeders(SyncMultiGPUTrainer):
 
 
 class Interrupted(SyncMultiGPUTrainer):
-    """Ctrl-C when TensorFlow has returned from its work on batch number `at` of the model."""
+    """Raises KeyboardInterrupt after TensorFlow has processed batch `at` of the model."""
 
     def __init__(self, update_cycle: int, model: PlainModel, at: int) -> None:
         super().__init__(towers=1, update_cycle=update_cycle)
@@ -82,7 +82,7 @@ class Interrupted(SyncMultiGPUTrainer):
 
 def train(directory: Path, batches: PlainBatches, update_cycle: int, callbacks: tuple[Callback, ...] = (),
           interrupted_at: int | None = None) -> None:
-    """Train to the end of the batches, or from the last checkpoint on."""
+    """Train to the end of the batches, from the last checkpoint if there is one."""
     model = PlainModel(dropout=0.5)
     trainer = (SyncMultiGPUTrainer(towers=1, update_cycle=update_cycle) if interrupted_at is None else
                Interrupted(update_cycle, model, interrupted_at))
@@ -99,7 +99,7 @@ def train_by(trainer: SyncMultiGPUTrainer, directory: Path, model: PlainModel, b
 
 
 def saved(directory: Path) -> dict[str, np.ndarray]:
-    """The variables of the last checkpoint."""
+    """Return the variables of the last checkpoint."""
     latest = CheckpointSaver(directory).latest()
     assert latest is not None
     reader = tf.train.load_checkpoint(str(latest / "model"))
@@ -139,7 +139,7 @@ def test_an_update_whose_run_was_interrupted_is_not_saved(tmp_path: Path, caplog
     with caplog.at_level("INFO", "tensorpack"), pytest.raises(KeyboardInterrupt):
         train(tmp_path, PlainBatches(6), update_cycle, interrupted_at=at)
     assert saved(tmp_path)["global_step"] == 0
-    assert f"in the midst of update {at // update_cycle + 1}: no checkpoint is written" in caplog.text
+    assert f"interrupted within update {at // update_cycle + 1}: no checkpoint is written" in caplog.text
 
 
 def test_what_ends_training_before_an_update_is_begun_does_not_keep_the_last_one_from_being_saved(tmp_path: Path

@@ -1,4 +1,4 @@
-"""Where callbacks of one's own stand among the usual ones of a run."""
+"""The order of custom callbacks among the usual callbacks of a run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 from tensorpack.callbacks import Callback
-from towernmt_plain_model import PlainModel, train_plainly
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.stopping.limits import StopAtStep
-from towernmt.callbacks.validation.score_watcher import ScoreWatcher
-from towernmt.run import assemble_callbacks
-from towernmt.run.components import Components
+from tests.train.plain_model import PlainModel, train_plainly
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stateful import ScoreWatcher
+from towernmt.callbacks.stopping import StopAtStep
+from towernmt.run import assemble
+from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
-from towernmt.run.settings import default_settings
+from towernmt.run.run_settings import default_settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class Validator(Callback):
-    """Puts a score after each step, as the validator of a run does."""
+    """Records a score after each step, as the validator of a run does."""
 
     metric, scalars = "validation_bleu", ("validation_bleu",)
 
@@ -31,7 +31,7 @@ class Validator(Callback):
 
 
 class Watcher(ScoreWatcher):
-    """Remembers at which step it got the score of which step."""
+    """Records the step at which it receives each score."""
 
     def __init__(self, key: str) -> None:
         super().__init__("validation_bleu")
@@ -46,13 +46,13 @@ class Watcher(ScoreWatcher):
 
 def test_a_score_watcher_behind_the_usual_ones_sees_each_score_at_once(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble_callbacks, "make_validator", lambda *_: Validator())
-    monkeypatch.setattr(assemble_callbacks, "fingerprints", lambda _: {})
+    monkeypatch.setattr(assemble, "make_validator", lambda *_: Validator())
+    monkeypatch.setattr(assemble, "fingerprints", lambda _: {})
     before, after = Watcher("before"), Watcher("after")
     settings = default_settings("transformer")
     settings.train.steps, settings.checkpoint.steps, settings.log.attention_pictures = 3, 1, 0
     data: Any = SimpleNamespace(validation_sets=[None])
-    made = assemble_callbacks.make_callbacks(
+    made = assemble.make_callbacks(
         settings, data, RunDirectory(tmp_path), PlainModel(), None,  # type: ignore[arg-type]
         Components(callbacks_before=lambda: [before], callbacks_after=lambda: [after]))
     assert made[0] is before

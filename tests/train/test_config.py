@@ -1,4 +1,4 @@
-"""What a training goes on from: a whole checkpoint that fits, or an error that says why not."""
+"""A run resumes from a complete checkpoint that fits, or ends with an error that names the reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,19 @@ from tensorpack.callbacks import Callback
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stateful import StatefulCallback
-from towernmt.checkpoint.files import checkpoint_steps
-from towernmt.checkpoint.state import read_state
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps, parse_state, read_state, state_text
 from towernmt.core.errors import CheckpointError, DirectoryInUseError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class Weights(ModelDesc):
-    """As many weights as told, under a name."""
+    """A model with a named variable of a requested size."""
 
     def __init__(self, size: int = 3, name: str = "w") -> None:
         self.size, self.name = size, name
@@ -59,7 +58,7 @@ class Ones:
 
 
 class Estimated(Ones):
-    """Counting them is dear."""
+    """Batches that must not be counted, because that would read the corpus."""
 
     def estimated_batches_per_epoch(self) -> int:
         return 6
@@ -81,12 +80,14 @@ class Counter(StatefulCallback):
         self.count = state["count"]
 
 
-def train(directory: Any, epochs: int, *callbacks: Any, model: Any = None, **saver: Any) -> GeneralQueueInput:
+def train(directory: Any, epochs: int, *callbacks: Any, model: Any = None, after: Sequence[Any] = (), **saver: Any
+          ) -> GeneralQueueInput:
     data = GeneralQueueInput(Ones(), feeders=2)
     with tf.Graph().as_default():
         launch_train_with_config(
             TrainConfig(model or Weights(), data, monitors=[], max_epoch=epochs,
-                        callbacks=[*callbacks, CheckpointSaver(directory, **{"every_steps": 3, **saver})]),
+                        callbacks=[*callbacks, CheckpointSaver(directory, **{"every_steps": 3, **saver}),
+                                   *after]),
             SyncMultiGPUTrainer(towers=1))
     return data
 
@@ -113,7 +114,7 @@ def test_a_run_resumed_in_mid_epoch_finishes_that_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("model, message", [
-    (Weights(size=5), r"step-4.*\bw\b.* has shape \[3\] there and \[5\]"),
+    (Weights(size=5), r"step-4.*\bw\b.* has shape \[3\] in this checkpoint but \[5\]"),
     (Weights(name="v"), r"step-4.*\bv\b.*not in this checkpoint")])
 def test_a_checkpoint_of_another_model_is_refused_by_the_variable(tmp_path, model, message):
     train(tmp_path, 1)
@@ -137,16 +138,19 @@ def test_two_callbacks_with_one_key_are_refused(tmp_path):
 
 
 def spoilt(directory: Path, change: Callable[[Any], Any]) -> None:
-    """Change what the last checkpoint's state.json holds."""
+    """Change the content of the last checkpoint's state.json, with a valid checksum if possible."""
     file = directory / "step-4" / "state.json"
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    state = json.loads(file.read_text())
+    del state["checksum"]
+    changed = change(state)
+    file.write_text(state_text(changed) if isinstance(changed, dict) else json.dumps(changed))
 
 
 @pytest.mark.parametrize("change, message", [
     (lambda s: {}, "the field `step` is missing"),
     (lambda s: [], "it holds a list where an object is expected"),
     (lambda s: None, "it holds null where an object is expected"),
-    (lambda s: {**s, "format": 99}, "of format 99, but this towernmt reads format 1: use the version that wrote it"),
+    (lambda s: {**s, "format": 99}, "has format 99, but this version of towernmt reads format 1: use"),
     (lambda s: {**s, "step": 3}, "`step` holds 3, but the directory is step-4"),
     (lambda s: {**s, "step": -4}, "`step` holds -4 where 0 or more is expected"),
     (lambda s: {k: v for k, v in s.items() if k != "position"}, "the field `position` is missing"),
@@ -158,12 +162,55 @@ def spoilt(directory: Path, change: Callable[[Any], Any]) -> None:
     (lambda s: {**s, "callbacks": {"counter": 5}}, "`callbacks.counter` is not what Counter wrote"),
     (lambda s: {**s, "callbacks": {"counter": {}}}, "`callbacks.counter` is not what Counter wrote"),
     (lambda s: {**s, "evil": 1}, "the field `evil` is not known")])
-def test_a_spoilt_state_is_told_with_file_and_field(finished, tmp_path, change, message):
+def test_a_damaged_state_is_reported_with_file_and_field(finished, tmp_path, change, message):
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     spoilt(run, change)
     with pytest.raises(CheckpointError, match=re.escape(message)) as refused:
         TrainConfig(Weights(), GeneralQueueInput(Ones()), callbacks=[Counter(), CheckpointSaver(run)])
     assert "step-4/state.json" in str(refused.value)
+
+
+def test_each_flipped_bit_of_the_state_is_refused(finished: Path) -> None:
+    content, place = (finished / "step-4" / "state.json").read_bytes(), finished / "step-4"
+    assert parse_state(content, place).step == 4
+    for index in range(len(content)):
+        damaged = content[:index] + bytes([content[index] ^ 1 << index % 8]) + content[index + 1:]
+        with pytest.raises(CheckpointError):
+            parse_state(damaged, place)
+
+
+class Cut(Ones):
+    """Batches whose positions depend on a setting."""
+
+    def __init__(self, window: int, place: Position | None = None) -> None:
+        self.position_settings = {"data.window": window, "data.seed": 1, "mix": ("a", "b")}
+        self._place = place
+
+    def read(self, position: Any = None, start: int = 0, step: int = 1) -> Any:
+        for found, batch in super().read(position, start, step):
+            yield self._place or found, batch
+
+
+@pytest.mark.parametrize("window, place, refused", [
+    (60, None, False), (80, None, True), (80, Position(1), False), (80, Position(0, 1), True),
+    (80, Position(0, 0, 0, "cursor"), True)])
+def test_a_setting_of_the_position_may_change_between_epochs_alone(tmp_path: Path, window: int, place: Position | None,
+                                                                   refused: bool) -> None:
+    def go(data: Any, epochs: int) -> None:
+        with tf.Graph().as_default():
+            launch_train_with_config(
+                TrainConfig(Weights(), GeneralQueueInput(data), monitors=[], max_epoch=epochs,
+                            callbacks=[CheckpointSaver(tmp_path / "run" / "checkpoints")]),
+                SyncMultiGPUTrainer(towers=1))
+
+    go(Cut(60, place), 1)
+    if refused:
+        with pytest.raises(CheckpointError, match="data.window changed from 60 to 80, but the data position") as error:
+            go(Cut(window), 2)
+        assert f"init.checkpoint={tmp_path / 'run'}" in str(error.value)
+    else:
+        go(Cut(window), 2)
+        assert read_state(tmp_path / "run/checkpoints/step-8").position_settings["data.window"] == window
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +228,7 @@ def test_a_callback_may_remember_what_is_no_number(finished, tmp_path):
 
 
 class AtTheEnd(Counter):
-    """Learns something when training ends, as the last validation does."""
+    """Changes its state at the end of training, as the last validation does."""
 
     def _after_train(self) -> None:
         self.count += 100
@@ -200,7 +247,7 @@ def test_a_finished_training_that_is_started_again_changes_nothing(tmp_path):
 
 
 class Then(Callback):
-    """Does something after a step."""
+    """Runs an action after a step."""
 
     def __init__(self, step: int, action: Callable[[], object]) -> None:
         self.step, self.action = step, action
@@ -210,8 +257,8 @@ class Then(Callback):
             self.action()
 
 
-def test_a_second_trainer_on_a_directory_is_told_who_is_there_and_spoils_nothing(tmp_path):
-    told = []
+def test_a_second_trainer_on_a_directory_is_refused_with_the_first_process(tmp_path):
+    errors = []
 
     def second() -> None:
         (tmp_path / ".writing-step-9").mkdir()
@@ -219,10 +266,10 @@ def test_a_second_trainer_on_a_directory_is_told_who_is_there_and_spoils_nothing
         with pytest.raises(DirectoryInUseError) as refused:
             other._before_train()
         other._after_train()
-        told.append(str(refused.value))
+        errors.append(str(refused.value))
 
     train(tmp_path, 1, Then(2, second))
-    assert f"process {os.getpid()}" in told[0] and "(training)" in told[0]
+    assert f"process {os.getpid()}" in errors[0] and "(training)" in errors[0]
     assert checkpoint_steps(tmp_path) == [0, 3, 4]
     train(tmp_path, 2)          # the lock is free again
     assert not list(tmp_path.glob(".*"))
@@ -233,14 +280,33 @@ def test_a_second_trainer_on_a_directory_is_told_who_is_there_and_spoils_nothing
                          ids=["removed", "renamed", "replaced"])
 def test_a_directory_that_vanishes_while_training_writes_there_is_an_error(tmp_path, change):
     place = tmp_path / "run" / "checkpoints"
-    with pytest.raises(CheckpointError, match="checkpoints is not there any more, or is another directory"):
+    with pytest.raises(CheckpointError, match="checkpoints was removed, renamed or replaced during training"):
         train(place, 1, Then(2, lambda: change(place)))
     assert checkpoint_steps(place) == []
 
 
+@pytest.mark.parametrize("at", [2, 4])
+@pytest.mark.parametrize("removed", ["settings.yaml", "vocabulary", "code/mine.py", "checkpoints/step-4"])
+def test_what_later_commands_need_is_there_after_training_whatever_was_removed(tmp_path: Path, at: int, removed: str
+                                                                                ) -> None:
+    run = tmp_path / "run"
+    for name in ("settings.yaml", "vocabulary/source.words", "code/mine.py"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("architecture: mine.py:Mine\n")
+
+    def remove() -> None:
+        shutil.rmtree(run / removed, ignore_errors=True)
+        (run / removed).unlink(missing_ok=True)
+
+    train(run / "checkpoints", 1, Counter(), after=[Then(at, remove)], every_steps=4)      # acts after the saver
+    assert (run / "settings.yaml").is_file() and (run / "vocabulary/source.words").is_file()
+    assert (run / "code/mine.py").is_file() and checkpoint_steps(run / "checkpoints") == [0, 4]
+    assert (run / "checkpoints/step-4/model.index").is_file()
+
+
 def test_a_checkpoint_that_was_made_from_other_data_is_refused(tmp_path):
     train(tmp_path, 1, made_from={"data": "a", "vocabulary": "v"})
-    with pytest.raises(CheckpointError, match="step-4 was made from another data"):
+    with pytest.raises(CheckpointError, match="step-4 was made with a different data"):
         train(tmp_path, 2, made_from={"data": "b", "vocabulary": "v"})
     train(tmp_path, 2, made_from={"data": "a"})
     train(tmp_path, 3)          # nothing is known of what it is made from

@@ -1,24 +1,27 @@
-"""A run that is saved with some number of towers goes on with another, with all its state."""
+"""A run resumes with a different number of towers, with all its state."""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.prepared.pair_block import PairBlock
+from towernmt.dataflow.batches.batch_settings import BatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -45,15 +48,16 @@ class RandomPairs:
 
 
 def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", update_cycle: int = 1) -> dict:
-    """Train up to a step, from the last checkpoint; its variables and its position."""
+    """Train from the last checkpoint up to a step, and return the variables and the position."""
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
     with tf.Graph().as_default():
         set_seed(5)
         data = GeneralQueueInput(Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2)), feeders=2)
         model = Transformer(TransformerSettings(
             hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=50,
-            target_vocab_size=50, residual_dropout=0.0, embedding_dropout=0.0, tie_embeddings="target"),
-            OptimizerSettings(name=optimizer, learning_rate=0.005, ema_decay=0.9))
+            target_vocab_size=50, residual_dropout=0.0, embedding_dropout=0.0, tie_embeddings="target"))
+        model.make_optimizer = partial(
+            make_optimizer, OptimizerSettings(name=optimizer, learning_rate=0.005, ema_decay=0.9))
         config = TrainConfig(model, data, update_cycle=update_cycle, monitors=[], callbacks=[
             CheckpointSaver(directory, every_steps=0), StopAtStep(steps)])
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
@@ -66,7 +70,7 @@ def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", upd
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """One tower from the first step to the last, by optimizer."""
+    """The results of uninterrupted training with one tower, by optimizer."""
     return {name: train(tmp_path_factory.mktemp(name), STEPS, 1, name) for name in SLOTS}
 
 

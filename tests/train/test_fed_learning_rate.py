@@ -9,10 +9,12 @@ from tensorpack.dataflow import DataFromGenerator
 from tensorpack.input_source import FeedInput
 from tensorpack.train import ModelDesc, launch_train_with_config
 
-from towernmt.callbacks import CheckpointSaver, ConstantSchedule, HookToCallback, separate_runs
+from towernmt.callbacks import CheckpointSaver, HookToCallback, separate_runs
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import constant
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
 from towernmt.optim import OptimizerSettings
 from towernmt.optim.optimizer import MAKERS, make_optimizer
 from towernmt.train import SyncMultiGPUTrainer, TrainConfig
@@ -38,7 +40,7 @@ class LearningRateSetterHook(tf1.train.SessionRunHook):
 
 
 class Slope(ModelDesc):
-    """Loss w * x: plain descent takes the rate off w in each step."""
+    """Loss w * x: gradient descent subtracts the rate from w in each step."""
 
     def inputs(self):
         return [tf.TensorSpec([], tf.float32, "x")]
@@ -58,7 +60,7 @@ class Weights(Callback):
         self.seen.append(float(self.trainer.sess.run("w/Read/ReadVariableOp:0")))
 
 
-@pytest.mark.parametrize("schedule", [[], [ConstantSchedule(0.25)]])
+@pytest.mark.parametrize("schedule", [[], [LearningRateSchedule(constant(0.25))]])
 def test_the_hook_of_the_tutorials_sets_the_rate_of_each_step(tmp_path, schedule):
     def ones():
         while True:

@@ -1,4 +1,4 @@
-"""What tensorpack's logger must not write, and what of it a terminal need not show."""
+"""The messages of tensorpack's logger that are dropped, and those that the terminal does not show."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import pytest
 from tensorpack.callbacks import EstimatedTimeLeft
 from tensorpack.utils import logger
 
-from towernmt.core.secrets import mask_uri
-from towernmt.core.terminal.terminal_log import DETAIL, mend_terminal
+from towernmt.core.errors import mask_uri
+from towernmt.core.terminal_log import DETAIL, configure_terminal_log, install_record_filter
 from towernmt.run.run_log import begin_log, end_log, hold_log
-from towernmt.train.log_filter import mend_logger
 
 URIS = [
     "postgresql://me:s3cret@host/db?table=pairs", "mysql+pymysql://me:s3/cr@t-s3cret@host/db",
@@ -39,7 +38,7 @@ def handlers_as_before():
                          ids=["ours", "tensorpack's"])
 def test_the_command_line_is_logged_without_passwords(uri: str, begin, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["towernmt", "train", "--data", uri, "--logdir", "runs/x"])
-    mend_logger()
+    install_record_filter()
     begin(tmp_path)
     text = (tmp_path / "log.log").read_text()
     assert "Argv: towernmt train --data" in text and "--logdir runs/x" in text
@@ -80,7 +79,7 @@ def tensorpack_says(text: str, file: str = logger.__file__) -> None:
 def test_the_terminal_has_what_towernmt_tells_and_the_file_everything(tmp_path: Path, verbose: bool) -> None:
     stream = io.StringIO()
     logger._logger.handlers[:] = [logging.StreamHandler(stream)]
-    mend_terminal(verbose)
+    configure_terminal_log(verbose)
     begin_log(tmp_path)
     for text in ("Graph Finalized.", "Training was stopped by exception the limit of 250 updates is reached."):
         tensorpack_says(text)

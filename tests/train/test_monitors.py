@@ -1,4 +1,4 @@
-"""TensorBoard's events and `stats.jsonl`, over resumes and on a disk that fails."""
+"""TensorBoard events and `stats.jsonl`, after resumes and on a failing disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS = {"train.steps": 300, "optimizer.learning_rate": 0.5, "model.pre_norm"
 
 
 def train(log: Path, steps: int, start: int = 0, settings: dict | None = None) -> None:
-    """Count up to `steps`, putting a scalar after each."""
+    """Count up to `steps`, and record a scalar after each step."""
     with tf.Graph().as_default():
         trainer = SimpleTrainer()
         step = tf1.train.get_or_create_global_step()
@@ -57,7 +57,7 @@ def events(log: Path) -> list[tuple[int, str, float]]:
 
 
 def accumulated(log: Path) -> Any:
-    """What TensorBoard makes of the files."""
+    """Return the scalars that TensorBoard reads from the files."""
     accumulator = EventAccumulator(str(log), {TENSORS: 0})
     accumulator.Reload()
     return accumulator

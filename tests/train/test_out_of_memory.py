@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
+from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.batch import Batch
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -86,9 +86,9 @@ def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
     assert Position.from_json(model.last_position) == Position(0, 0, 8)
     said = dict.fromkeys(record.getMessage() for record in caplog.records)
     warnings = [message for message in said if "ran out of memory" in message]
-    assert len(warnings) == 3 and f"step 3: batch 1 behind {Position(0, 0, 2).to_json()}" in warnings[0]
-    assert "step 3: batch 2 behind" in warnings[1] and "step 5: batch 1 behind" in warnings[2]
-    assert "OOM when allocating batch 2" in warnings[0] and "number 1 of 3" in warnings[0]
+    assert len(warnings) == 3 and f"step 3: batch 1 after {Position(0, 0, 2).to_json()}" in warnings[0]
+    assert "step 3: batch 2 after" in warnings[1] and "step 5: batch 1 after" in warnings[2]
+    assert "OOM when allocating batch 2" in warnings[0] and "number 1 of at most 3" in warnings[0]
 
 
 def test_one_too_many_ends_training_in_a_sentence(tmp_path):

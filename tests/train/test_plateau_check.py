@@ -1,4 +1,4 @@
-"""A plateau schedule that would wait for a score which never comes is refused before anything is built."""
+"""A plateau schedule whose score is never recorded is refused before the graph is built."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
-from towernmt.run.assemble_callbacks import check_plateau
-from towernmt.run.settings import default_settings
+from towernmt.run.assemble import check_plateau
+from towernmt.run.run_settings import default_settings
 
 
 def settings(metric: str, schedule: str = "plateau"):

@@ -1,4 +1,4 @@
-"""A trainer in a world of several processes: its share, what it writes, and that all end together."""
+"""A trainer in a world of several processes: its share, its output, and the common end of all processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tensorpack.callbacks import Callback
 from tensorpack.train.base import StopTraining
-from towernmt_plain_model import PlainBatches, PlainModel, train_plainly
 
-from towernmt.callbacks.checkpoints.best_checkpoints import BestCheckpoints
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.schedules.named import ConstantSchedule
-from towernmt.callbacks.stopping.limits import StopAtStep
-from towernmt.callbacks.stopping.nan_guard import NaNGuard
+from tests.train.plain_model import PlainBatches, PlainModel, train_plainly
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
+from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.schedules import constant
+from towernmt.callbacks.stopping import NaNGuard, StopAtStep
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World, in_world
@@ -29,7 +29,7 @@ from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class OwnGradients(GradientReducer):
-    """The gradients of this process alone, kept."""
+    """A reducer that keeps the gradients of this process."""
 
     def reduce(self, towers: Any, world: World) -> Any:
         self.gradients = sum_over_towers(towers)
@@ -40,7 +40,7 @@ class OwnGradients(GradientReducer):
 
 
 class Scripted(World):
-    """A world whose other process wants something the N-th time that all are asked."""
+    """A world whose other process requests a decision at the N-th agreement."""
 
     def __init__(self, process: int, when: int, wish: Decision) -> None:
         super().__init__(process, 2)
@@ -56,7 +56,7 @@ def trainer(**options: Any) -> SyncMultiGPUTrainer:
 
 
 def gradient_of(world: World, towers: int) -> np.ndarray:
-    """What a process contributes to the gradient of an update, float32 `[2, 1]`."""
+    """Return the contribution of a process to the gradient of an update, float32 `[2, 1]`."""
     with tf.Graph().as_default(), in_world(world):
         set_seed(3)
         model, data, reducer = PlainModel(dropout=0.5), GeneralQueueInput(PlainBatches(1)), OwnGradients()
@@ -80,7 +80,7 @@ def test_two_processes_share_the_rows_the_loss_and_the_dropout_of_two_towers() -
 
 def test_a_process_that_is_not_the_chief_trains_and_writes_nothing(tmp_path: Path) -> None:
     run, model = RunDirectory(tmp_path / "run"), PlainModel()
-    callbacks = [NaNGuard(loss="loss"), ConstantSchedule(0.05), BestCheckpoints(run.best),
+    callbacks = [NaNGuard(loss="loss"), LearningRateSchedule(constant(0.05)), BestCheckpoints(run.best),
                  CheckpointSaver(run.checkpoints, every_steps=1), StopAtStep(3)]
     with in_world(World(1, 2)):
         hold_log()
@@ -110,7 +110,7 @@ def test_several_processes_need_a_reducer_over_them() -> None:
 
 @pytest.mark.parametrize("when, steps", [(1, 0), (3, 1), (6, 3)])
 def test_the_end_that_another_process_wants_is_the_end_of_this_one(tmp_path: Path, when: int, steps: int) -> None:
-    """All are asked before the first epoch, after each update, and after the callbacks of each step."""
+    """All processes agree before the first epoch, after each update, and after the callbacks of each step."""
     saver, model = CheckpointSaver(tmp_path, every_steps=0), PlainModel()
     with in_world(Scripted(0, when, Decision.END)):
         train_plainly(trainer, [saver], model)
@@ -132,7 +132,7 @@ def test_a_batch_that_does_not_fit_into_another_process_is_counted_here_as_well(
 
 
 class EndsAt(Callback):
-    """A callback of one's own, which ends training."""
+    """A custom callback that ends training."""
 
     def _trigger_step(self) -> None:
         if self.global_step == 2:

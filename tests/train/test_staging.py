@@ -1,4 +1,4 @@
-"""Batches staged on the towers' devices: all that is seen of them but the time is as without."""
+"""Staged batches change nothing but the time of training."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.errors import FeederError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.model import Transformer, TransformerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class Numbered(NamedTuple):
-    """Batch number `number`: rows of its own values, their count different from batch to batch."""
+    """Batch `number`, with unique values and a varying number of rows."""
 
     number: int
 
@@ -39,7 +40,7 @@ class Numbered(NamedTuple):
 
 
 class NumberedBatches:
-    """`count` batches; reading number `broken` fails; reading number `late` waits for `release`."""
+    """`count` batches; reading batch `broken` fails, and reading batch `late` waits for `release`."""
 
     def __init__(self, count: int = 1000, broken: int | None = None, late: int | None = None) -> None:
         self.count, self.broken, self.late, self.release = count, broken, late, threading.Event()
@@ -57,7 +58,7 @@ class NumberedBatches:
 
 
 class Follow(ModelDesc):
-    """Weights that follow the values, so that each update depends on all before it; some batches are too large."""
+    """A model in which each update depends on all earlier ones; some batches are too large."""
 
     too_large: frozenset[int] = frozenset()
     seen: list[tuple[int, int]]
@@ -85,7 +86,7 @@ class Follow(ModelDesc):
 
 
 class Trace(Callback):
-    """The weights and the position after each step, and at the end."""
+    """Records the weights and the position after each step and at the end."""
 
     def __init__(self, data: GeneralQueueInput) -> None:
         self.data, self.steps = data, []
@@ -108,7 +109,7 @@ class Result(NamedTuple):
     data: GeneralQueueInput
 
     def same_as(self, other: Result) -> bool:
-        """Whether steps, positions and what was counted are the same to the last bit."""
+        """Return whether steps, positions and counts are equal to the last bit."""
         return (self.steps == other.steps and self.data.last_position == other.data.last_position
                 and self.statistics.batches == other.statistics.batches
                 and self.statistics.target_tokens == other.statistics.target_tokens
@@ -170,7 +171,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     whole = train(False, towers=2, update_cycle=2)
     train(True, towers=2, update_cycle=2, directory=tmp_path / "run", steps=17)
     for step in ("step-17", "step-14"):
-        shutil.rmtree(tmp_path / "run" / step)      # as if killed behind step 7
+        shutil.rmtree(tmp_path / "run" / step)      # as if killed after step 7
     resumed = train(True, towers=2, update_cycle=2, directory=tmp_path / "run")
     assert resumed.steps == whole.steps[7:]
 
@@ -282,7 +283,7 @@ def test_gpus_stage_by_default_each_its_own_share_and_the_cpu_does_not(monkeypat
 
 
 class Sentences(NumberedBatches):
-    """The same for a Transformer."""
+    """Staging does not change the training of a Transformer."""
 
     def read(self, position=None, start=0, step=1):
         for at, batch in super().read(position, start, step):

@@ -1,4 +1,4 @@
-"""A guard of the training step's cost that needs no clock: how many operations of each kind its graph has."""
+"""Count the operations of each kind in the graph of a training step, to detect additional cost without a clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
-from towernmt_memory_estimate import MemoryEstimate, estimate_memory
-from towernmt_placement import without_gpu_kernel
 
+from tests.train.memory_estimate import MemoryEstimate, estimate_memory
+from tests.train.placement import without_gpu_kernel
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 
 def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: float = 0.1, again: bool = False,
                **sizes: int) -> list[Any]:
-    """Forward pass, backward pass and update in the default graph; returns what a step fetches."""
+    """Build forward pass, backward pass and update in the default graph, and return the fetches of a step."""
     graph_state().settings = GraphSettings(precision=precision, gradient_checkpointing=again)
     model = Transformer(TransformerSettings(**{  # type: ignore[arg-type]
         "hidden_size": 16, "filter_size": 32, "heads": 2, "source_vocab_size": 30, "target_vocab_size": 30, **sizes},
@@ -35,7 +35,7 @@ def build_step(encoder: int, decoder: int, precision: str = "float32", dropout: 
 
 @cache
 def operations(encoder: int, decoder: int, precision: str, dropout: float = 0.1) -> Counter[str]:
-    """Kinds of operations of forward pass, backward pass and update."""
+    """Count the kinds of operations in forward pass, backward pass and update."""
     with tf.Graph().as_default() as graph:
         build_step(encoder, decoder, precision, dropout)
         return Counter(operation.type for operation in graph.get_operations())
@@ -43,7 +43,7 @@ def operations(encoder: int, decoder: int, precision: str, dropout: float = 0.1)
 
 @cache
 def estimate(rows: int, length: int, precision: str, again: bool, layers: int = 2) -> MemoryEstimate:
-    """Of a step of a small model, for a batch without padding."""
+    """Estimate a step of a small model, for a batch without padding."""
     with tf.Graph().as_default() as graph:
         fetches = build_step(layers, layers, precision, again=again, hidden_size=64, filter_size=256, heads=4,
                              source_vocab_size=1000, target_vocab_size=1000)
@@ -83,7 +83,7 @@ def test_a_step_draws_one_mask_for_each_dropout_and_none_without() -> None:
 @pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (2 + 3)), (False, 0)])
 def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
         monkeypatch: pytest.MonkeyPatch, alone: bool, fills: int) -> None:
-    monkeypatch.setattr("towernmt.models.kernels.products._AVX2_ONLY", alone)
+    monkeypatch.setattr("towernmt.models.kernels._AVX2_ONLY", alone)
     with tf.Graph().as_default() as graph:
         build_step(2, 3, filter_size=1024)
         filled = [op for op in graph.get_operations() if op.type == "MatMul" and op.get_attr("transpose_a")

@@ -1,4 +1,4 @@
-"""A trainer refuses tower functions that would spoil the training, warns of the rest, and loses no time by it."""
+"""A trainer refuses tower functions that would break training, warns of smaller problems, and loses no time by it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TrainsAnInteger(Line):
     (NamedByItsTower, r"test_tower_watch.py:\d+: \[second-tower\] training tower 1 asks for the variable 'scale_1', "
                       "which the first training tower did not make"),
     (SwitchesReuse, r"test_tower_watch.py:\d+: \[reuse\] it switches on reuse"),
-    (TrainsTwice, r"\[trainable-collection\] 'scale' is in TRAINABLE_VARIABLES, but it is there twice"),
+    (TrainsTwice, r"\[trainable-collection\] 'scale' is in TRAINABLE_VARIABLES, but it occurs twice"),
     (TrainsAnInteger, r"\[trainable-collection\] 'count' is in TRAINABLE_VARIABLES, but it is of type int32"),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_what_would_spoil_the_training_is_refused_in_a_sentence(model, sentence):
@@ -104,8 +104,8 @@ def test_the_rest_is_a_warning(caplog):
 
     with caplog.at_level(logging.WARNING, "tensorpack"):
         set_up(Odd(), towers=1)
-    told = [message for message in caplog.messages if "breaks a rule" in message]
-    assert {(rule, variable) for message in told for rule in ("name-scope", "tower-word")
+    warnings = [message for message in caplog.messages if "breaks a rule" in message]
+    assert {(rule, variable) for message in warnings for rule in ("name-scope", "tower-word")
             for variable in ("watchtower/scale", "watchtower/factor") if rule in message and variable in message} == {
         ("tower-word", "watchtower/scale"), ("name-scope", "watchtower/factor"), ("tower-word", "watchtower/factor")}
 

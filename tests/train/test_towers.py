@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.stopping.limits import StopAtStep
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.order.batch import Batch
-from towernmt.dataflow.order.batch_settings import BatchSettings
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.prepared.pair_block import PairBlock
+from towernmt.dataflow.batches.batch import Batch, Position
+from towernmt.dataflow.batches.batch_settings import BatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
-from towernmt.models.transformer.model import Transformer, TransformerSettings
-from towernmt.optim.optimizer import OptimizerSettings
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.transformer import Transformer
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.train.config import TrainConfig
-from towernmt.train.devices import tower_devices
 from towernmt.train.trainer import SyncMultiGPUTrainer
+from towernmt.train.training_towers import tower_devices
 
 SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1,
          "source_vocab_size": 50, "target_vocab_size": 50}
@@ -55,8 +57,10 @@ def train(directory: Path, steps: int = 20, towers: int = 1, update_cycle: int =
         batches = batches or Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2))
         data = GeneralQueueInput(batches, feeders=2)
         settings = TransformerSettings(**{**SIZES, **NO_DROPOUT, **model})
+        model = Transformer(settings)
+        model.make_optimizer = partial(make_optimizer, OptimizerSettings(name=optimizer, learning_rate=0.005))
         config = TrainConfig(
-            Transformer(settings, OptimizerSettings(name=optimizer, learning_rate=0.005)), data,
+            model, data,
             update_cycle=update_cycle, callbacks=[CheckpointSaver(directory, every_steps=0), StopAtStep(steps)],
             monitors=[])
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
@@ -110,7 +114,7 @@ class Listed:
 
 
 def halves(batch: Batch) -> list[Batch]:
-    """A batch as two of different size, cut by rows."""
+    """Return a batch split by rows into two batches of different size."""
     cut = max(1, len(batch.source) // 3)
     return [Batch(batch.source[rows], batch.source_length[rows], batch.target[rows], batch.target_length[rows],
                   np.float32(batch.target_length[rows].sum())) for rows in (slice(0, cut), slice(cut, None))]
@@ -156,7 +160,7 @@ def test_a_number_of_gpus_means_the_first_ones_as_in_tensorpack(monkeypatch):
 
 def test_towers_without_bound_are_refused_before_one_is_built():
     assert len(tower_devices(None, 64)) == 64
-    with pytest.raises(SettingsError, match="--towers 1000000: .* towers are the most on this machine"):
+    with pytest.raises(SettingsError, match="--towers 1000000: this machine with .* processors allows .* towers"):
         tower_devices(None, 1_000_000)
 
 

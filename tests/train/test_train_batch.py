@@ -1,4 +1,4 @@
-"""A trainer's own `train_batch`: update cycles and skipping stand around it."""
+"""A custom `train_batch` keeps update cycles and the skipping of batches."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from towernmt_plain_model import PlainModel, train_plainly
 
+from tests.train.plain_model import PlainModel, train_plainly
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
 class Noting(SyncMultiGPUTrainer):
-    """Notes the number of each batch before it is trained on."""
+    """Records the number of each batch before it is trained on."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(towers=1, **options)

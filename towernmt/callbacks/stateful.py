@@ -1,25 +1,184 @@
-"""Callbacks whose memory survives a resume: what they know goes into the checkpoint and comes back."""
+"""Base classes and helpers of callbacks: state that survives a resume, periods, patience, watched scores, look-ups.
+
+A period is a number of steps or minutes, or both. Patience is the number of validations that a score may stay without
+improvement, for early stopping and `ReduceOnPlateau`. Look-ups find other callbacks and the training towers.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from tensorpack.callbacks import Callback
+from tensorpack.train.tower import TowerTrainer
+
+from towernmt.core.errors import SettingsError
+
+
+class Period:
+    """An interval in steps, in minutes, or in both.
+
+    Args:
+        steps: interval in updates; 0: none.
+        minutes: interval in minutes since the last restart; 0: none.
+        clock: a function that returns seconds.
+    """
+
+    def __init__(self, steps: int = 0, minutes: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._steps, self.minutes, self._clock = steps, minutes, clock
+        self._since = clock()
+
+    def restart(self) -> None:
+        """Start the interval in minutes again; call it at the start of training and after each action."""
+        self._since = self._clock()
+
+    def due(self, step: int) -> bool:
+        """Return whether the action is due after `step` updates."""
+        if self._steps and step % self._steps == 0:
+            return True
+        return bool(self.minutes) and (self._clock() - self._since) / 60 >= self.minutes
+
+
+T = TypeVar("T")
+
+
+def all_callbacks(trainer: Any) -> list[Callback]:
+    """Return the trainer's callbacks, in their order."""
+    return list(getattr(trainer._callbacks, "cbs", trainer._callbacks))
+
+
+def find_callbacks(trainer: Any, kind: type[T]) -> list[T]:
+    """Return the trainer's callbacks of one class, in their order."""
+    return [callback for callback in all_callbacks(trainer) if isinstance(callback, kind)]
+
+
+def find_saver(trainer: Any) -> Any:
+    """Return the callback that saves checkpoints (that is, has `save_now()`), or None."""
+    return next((c for c in all_callbacks(trainer) if callable(getattr(c, "save_now", None))), None)
+
+
+def training_towers(trainer: Any) -> list[Any]:
+    """Return the handles of the training towers; empty for a trainer without towers."""
+    if not isinstance(trainer, TowerTrainer) or trainer.tower_func is None:
+        return []
+    return list(trainer.towers.training())
+
+
+class EndOfTraining:
+    """Detects, in `_after_train`, whether training ended by an error.
+
+    Create it in `_before_train`: an exception that is already being handled there does not count.
+    """
+
+    def __init__(self) -> None:
+        self._outer = sys.exc_info()[1]
+
+    def by_error(self) -> bool:
+        """Return whether an exception (Ctrl-C included) is ending training."""
+        current = sys.exc_info()[1]
+        return current is not None and current is not self._outer
 
 
 class StatefulCallback(Callback):
-    """A callback with state that the checkpoint keeps (best scores, elapsed time, patience, ...).
+    """A callback with state that checkpoints contain, such as best scores, elapsed time or patience.
 
-    `CheckpointSaver` collects `state()` of every such callback of the trainer, and gives it back through
-    `restore_state()` before training goes on. `state_key` names it in the checkpoint and must be unique.
+    `CheckpointSaver` saves `state()` of every such callback of the trainer, and passes it to `restore_state()` before
+    training resumes. `state_key` is its key in the checkpoint and must be unique.
     """
 
     state_key: str = ""
 
     def state(self) -> dict[str, Any]:
-        """What must be remembered, as JSON-able values."""
+        """Return the state as values that JSON can represent."""
         raise NotImplementedError
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state()` returned when the checkpoint was written."""
+        """Restore the state that `state()` returned for the checkpoint."""
         raise NotImplementedError
+
+
+class Patience:
+    """Counts consecutive scores that do not improve on the best.
+
+    Args:
+        patience: number of consecutive failures that exhausts it.
+        min_delta: a score improves if it is better than the best by more than this.
+        mode: 'max' if higher scores are better, 'min' if lower ones are.
+
+    Attributes:
+        best: the best score so far; None before the first.
+        best_step: the step of the best score.
+        failures: number of scores since then.
+
+    Raises:
+        SettingsError: a value is out of range.
+    """
+
+    def __init__(self, patience: int, min_delta: float = 0.0, mode: str = "max") -> None:
+        if mode not in ("max", "min"):
+            raise SettingsError(f"mode={mode} is not one of max, min.")
+        if patience < 1 or min_delta < 0:
+            raise SettingsError(
+                f"patience={patience} and min_delta={min_delta}: set patience to 1 or more "
+                "validations, and min_delta to 0 or more.")
+        self._patience, self._min_delta = patience, min_delta
+        self._sign = 1.0 if mode == "max" else -1.0
+        self.best: float | None = None
+        self.best_step = 0
+        self.failures = 0
+
+    def add(self, step: int, score: float) -> None:
+        """Add the score of a validation; NaN never counts as an improvement."""
+        if not math.isnan(score) and (self.best is None or self._sign * (score - self.best) > self._min_delta):
+            self.best, self.best_step, self.failures = score, step, 0
+        else:
+            self.failures += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last `patience` scores have not improved."""
+        return self.failures >= self._patience
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best, "best_step": self.best_step, "failures": self.failures}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self.best = None if state["best"] is None else float(state["best"])
+        self.best_step, self.failures = int(state["best_step"]), int(state["failures"])
+
+
+class ScoreWatcher(StatefulCallback):
+    """A callback that passes every new value of a scalar to `_on_score`, once.
+
+    It checks after each step, and before each epoch, because a resumed run may start with a missing validation. Put it
+    after the callback that records the score (`trainer.monitors.put_scalar`), and before the checkpoint saver, so that
+    a checkpoint contains the effect of the score.
+
+    Args:
+        metric: name of the scalar.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self._consumed = 0
+
+    def _on_score(self, step: int, score: float) -> None:
+        """Act on a score that was recorded after `step` updates; subclasses override it."""
+        raise NotImplementedError
+
+    def observe(self) -> None:
+        """Pass on the values that were recorded since the last call."""
+        history = self.trainer.monitors.get_history(self.metric)
+        while self._consumed < len(history):
+            step, score = history[self._consumed]
+            self._consumed += 1
+            self._on_score(int(step), float(score))
+
+    def _before_epoch(self) -> None:
+        self.observe()
+
+    def _trigger_step(self) -> None:
+        self.observe()

@@ -1,1 +1,1 @@
-"""Checkpoints: their files, and giving a model the values in them."""
+"""Checkpoints: files on disk, restoring, averaging, saved runs, and packages as runs."""

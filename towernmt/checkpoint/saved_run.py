@@ -1,26 +1,28 @@
-"""A saved run to those who read it: its paths, its model, its vocabularies, and which checkpoint is meant.
+"""Read a saved run: paths, settings, model, vocabularies and checkpoints.
 
-`towernmt.run.RunDirectory` adds what writes a run.
+`towernmt.run.RunDirectory` adds the methods that write a run. `RunFiles` keeps the files that later commands need in
+memory during training, and writes them again if they are removed. The last functions refuse to write a new checkpoint
+or run over the steps of a run or into prepared data.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from towernmt.checkpoint.best_record import read_average_record, read_record
-from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint
-from towernmt.checkpoint.former_settings import FORMER
-from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
-from towernmt.checkpoint.provenance import recorded_fingerprints, vocabulary_fingerprint
+from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.records import read_average_record, read_record, recorded_fingerprints, vocabulary_fingerprint
+from towernmt.core.directories import PREPARATION, kind_of
 from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.files import replacing
 from towernmt.core.settings import apply_overrides, load_yaml
-from towernmt.models import architecture, settings_and_presets
-from towernmt.models.registry import model_class
-from towernmt.models.registry.kept_code import kept_place
-from towernmt.models.registry.locate import is_findable
-from towernmt.optim.settings import OptimizerSettings
+from towernmt.models import architectures
+from towernmt.models.architectures import architecture, settings_and_presets
+from towernmt.models.model_location import is_findable, kept_place
 
 if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -32,18 +34,18 @@ DEFINE_IN_FILE = "define it in a file, outside of functions and of what runs whe
 
 
 class SavedRun:
-    """Paths and contents of a run.
+    """Paths and contents of a run directory.
 
     ```
-    settings.yaml            all settings, and what the run was made from and with
-    rollbacks.json           after a divergence: what the learning rates of the settings are multiplied by
+    settings.yaml            all settings, fingerprints of the inputs, and versions
+    rollbacks.json           after a divergence: factor of the learning rate
     vocabulary/              source and target vocabularies
-    code/                    of a model of one's own: its file and the files near it that it imports, with their SHA-256
+    code/                    for a custom model: its file and the nearby files that it imports, with their SHA-256
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
     averaged/step-N/         the mean of the last checkpoints, if it is better; averaged/record.json
     log/                     log.log, stats.jsonl, TensorBoard events
-    graphs/                  graphs of searches that were kept to start faster; may be deleted at any time
+    graphs/                  cached graphs of searches, for a faster start; may be deleted at any time
     ```
     """
 
@@ -59,70 +61,70 @@ class SavedRun:
 
     @property
     def name(self) -> str:
-        """What the user calls it, for messages."""
+        """The name of the run in messages."""
         return str(self.path)
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Return whether the directory contains a run."""
         return self.settings_file.is_file()
 
     def saved_settings(self) -> dict[str, Any]:
-        """What `settings.yaml` holds, dotted key to value.
+        """Return the content of `settings.yaml`, by dotted key.
 
         Raises:
-            SettingsError: there is no run here, or the file is damaged.
+            SettingsError: the directory is not a run, or the file is damaged.
         """
+        if not self.exists() and (run := run_around(self.path)) is not None:
+            raise SettingsError(f"{self.path} is {_named_inside(run, self.path)}")
         if self.path.is_file():
-            raise SettingsError(f"{self.path} is a file, and here a directory is expected: pass the --logdir of a "
-                                "`towernmt train`.")
+            raise SettingsError(f"{self.path} is a file, not a directory: pass the --logdir of `towernmt train`.")
         if not self.exists():
             raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
-                                "pass the --logdir of a `towernmt train`.")
+                                "pass the --logdir of `towernmt train`.")
         return load_yaml(self.settings_file)
 
     def group(self, name: str, defaults: T) -> T:
-        """One group of the run's settings.
+        """Return one group of the run's settings.
 
         Args:
-            name: of the group, such as "search".
-            defaults: a dataclass; what the file does not tell is as it has it.
-        Raises:
-            SettingsError: there is no run here, or the group holds what `defaults` do not know.
-        """
-        return self._group(name, defaults, self.saved_settings())
+            name: the name of the group, such as "search".
+            defaults: a dataclass with the values of settings that the file does not contain.
 
-    def _group(self, name: str, defaults: T, saved: dict[str, Any]) -> T:
-        groups = dataclasses.make_dataclass("Groups", [(name, Any)], namespace={"former": FORMER})(defaults)
-        values = {key: value for key, value in saved.items() if FORMER.renamed.get(key, key).startswith(f"{name}.")}
-        found: T = getattr(apply_overrides(groups, values, origin=str(self.settings_file)), name)
-        return found
+        Raises:
+            SettingsError: the directory is not a run, or a setting of the group is unknown.
+        """
+        groups = dataclasses.make_dataclass("Groups", [(name, Any)])(defaults)
+        values = {key: value for key, value in self.saved_settings().items() if key.startswith(f"{name}.")}
+        group: T = getattr(apply_overrides(groups, values, origin=str(self.settings_file)), name)
+        return group
 
     def architecture(self) -> str:
-        """The name of the run's model, as `settings.yaml` has it."""
+        """Return the name of the run's model in `settings.yaml`."""
         return str(self.saved_settings().get("architecture", "transformer"))
 
     def architecture_to_load(self) -> str:
-        """The name by which `towernmt.models.architecture` finds the run's model.
+        """Return the name by which `towernmt.models.architecture` loads the run's model.
 
         Raises:
-            SettingsError: there is no copy of the code of a model of one's own, or it is damaged.
+            SettingsError: the copied code of a custom model is missing or damaged.
         """
         name = self.architecture()
         if not is_findable(name) and " of " not in name:
             return name
-        place = kept_place(self.code, name) if is_findable(name) else None
-        if place is None:
-            raise SettingsError(f"{self.path} was made by the model {name}, and does not hold its code: pass the class "
-                                f"in Python, as Translator(..., model=MyModel); to have it kept, {DEFINE_IN_FILE}.")
-        return place.spelled
+        copy = kept_place(self.code, name) if is_findable(name) else None
+        if copy is None:
+            raise SettingsError(f"{self.path} does not contain the code of its model {name}: pass the class in Python, "
+                                f"as in Translator(..., model=MyModel). To save the code, {DEFINE_IN_FILE}.")
+        return copy.spelled
 
     def load_model(self, model: NMTModel | type | None = None) -> NMTModel:
-        """The run's model, untrained: a tower function.
+        """Return the run's model, untrained: a tower function.
 
         Args:
-            model: the model itself, or its class; None to find it by what the run holds.
+            model: the model itself, or its class; None: the model in the run's settings.
+
         Raises:
-            SettingsError: there is no run here, or its model is not found, or does not know a setting of it.
+            SettingsError: the directory is not a run, its model is missing, or a setting of the model is unknown.
         """
         from towernmt.models.interface import NMTModel
 
@@ -133,32 +135,29 @@ class SavedRun:
             kind, defaults = architecture(name).model, settings_and_presets(name)[0]
         else:
             name = self.architecture()
-            kind, defaults = model, model_class.default_values(model, model.__name__)
-        saved = self.saved_settings()
-        optimizer = self._group("optimizer", OptimizerSettings(), saved)
-        return model_class.make(kind, name, self._group("model", defaults, saved), optimizer_settings=optimizer,
-                                clip_norm=float(saved.get("train.clip_norm", 0.0)))
+            kind, defaults = model, architectures.default_values(model, model.__name__)
+        return architectures.make(kind, name, self.group("model", defaults))
 
     def check_vocabulary(self) -> None:
-        """Refuse a vocabulary that was put in the place of the run's own: its ids are other words.
+        """Refuse a vocabulary that differs from that of training, because its ids stand for different words.
 
         Raises:
-            SettingsError: it is not the one that `settings.yaml` tells of.
+            SettingsError: the fingerprint in `settings.yaml` differs.
         """
         self._check_vocabulary(self.saved_settings())
 
     def _check_vocabulary(self, saved: dict[str, Any]) -> None:
         recorded = recorded_fingerprints(saved).get("vocabulary")
         if recorded is not None and recorded != vocabulary_fingerprint(self.vocabulary):
-            raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: put the "
-                                "run's own back (the data that it was trained on have it).")
+            raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: restore it "
+                                "from the data that the run was trained on.")
 
     def vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
-        """Source and target vocabulary.
+        """Return source and target vocabulary.
 
         Raises:
-            DataError: they are missing or damaged.
-            SettingsError: they are not those that the run was trained with.
+            DataError: a vocabulary is missing or damaged.
+            SettingsError: a vocabulary differs from that of training.
         """
         from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
@@ -168,27 +167,30 @@ class SavedRun:
         for side, vocabulary in (("source", source), ("target", target)):
             size = saved.get(f"model.{side}_vocab_size")
             if size and size != vocabulary.size:
-                raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} pieces, but the "
-                                    f"run was trained with {size} (model.{side}_vocab_size): put the run's own back.")
+                raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} subwords, but "
+                                    f"the run was trained with {size} (model.{side}_vocab_size): restore the "
+                                    "vocabulary of the run.")
         return source, target
 
     def check_weights(self, averaged: bool) -> None:
-        """Refuse to take the weights of the last update for their averages, which are all that a package may have.
+        """Check that the run has the requested weights; a package may have only the averaged ones.
 
         Args:
-            averaged: whether the moving averages are asked for.
+            averaged: whether the moving averages are requested.
+
         Raises:
-            SettingsError: the weights of the last update are asked for, and they are not there.
+            SettingsError: the weights of the last update are requested, but missing.
         """
 
     def checkpoint(self, which: str | None = None) -> str:
-        """The prefix of a checkpoint's TensorFlow files.
+        """Return the prefix of a checkpoint's TensorFlow files.
 
         Args:
-            which: `last`, `best`, `step-N` (looked for among both), a path, or None: the mean at the end of training
-                if it was kept and nothing better came since, else the best if there is one, else the last.
+            which: `last`, `best`, `step-N` (of either kind), a path, or None. None: the mean at the end of training if
+                it was kept and no later checkpoint is better, else the best if there is one, else the last.
+
         Raises:
-            CheckpointError: there is no such checkpoint.
+            CheckpointError: the checkpoint does not exist.
         """
         return str(self._checkpoint_directory(which) / "model")
 
@@ -198,9 +200,9 @@ class SavedRun:
             record = read_average_record(self.averaged)
             kept = None if record is None else record.kept
             if kept is not None and kept.is_before(best):
-                place = checkpoint_path(self.averaged, kept.step)
-                if (place / "model.index").is_file():
-                    return place
+                path = checkpoint_path(self.averaged, kept.step)
+                if (path / "model.index").is_file():
+                    return path
         if which in (None, "best") and best is not None:
             return checkpoint_path(self.best, best.step)
         if which in (None, "last"):
@@ -211,20 +213,151 @@ class SavedRun:
             for candidate in (self.checkpoints / str(which), self.best / str(which), Path(str(which))):
                 if (candidate / "model.index").is_file():
                     return candidate
-        have = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
-        raise CheckpointError(f"{self.path}: there is no checkpoint '{which or 'last'}'; it has "
-                              f"{', '.join(have) or 'none yet: train first'}.")
+        available = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
+        raise CheckpointError(f"{self.path}: the checkpoint '{which or 'last'}' does not exist; available: "
+                              f"{', '.join(available) or 'none yet, train first'}.")
+
+
+_LEVELS_INSIDE = 3
+"""A checkpoint file, `checkpoints/step-N/model.index`, is three levels below the directory of its run."""
+
+
+def run_around(path: Path) -> SavedRun | None:
+    """Return the run that contains a path, or None."""
+    return next((run for run in map(SavedRun, path.absolute().parents[:_LEVELS_INSIDE]) if run.exists()), None)
+
+
+def _named_inside(run: SavedRun, path: Path) -> str:
+    """Return the end of a message that names the run, and the checkpoint if any, for a path inside the run."""
+    depth = len(path.absolute().relative_to(run.path).parts)
+    shown = path.parents[depth - 1] if len(path.parents) >= depth else run.path
+    name = next((part for part in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", part)), None)
+    if name is None:
+        return f"inside the run {shown}: pass the run's directory, {shown}."
+    return f"a checkpoint of the run {shown}: pass the run's directory, {shown}, and choose its checkpoint: {name}."
 
 
 def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:
     """Open a checkpoint of a run.
 
     Args:
-        which: as `SavedRun.checkpoint` knows it, the prefix of a checkpoint's files, or one that is open already.
+        run: the run.
+        which: an argument of `SavedRun.checkpoint`, the prefix of a checkpoint's files, or an open checkpoint.
+
     Raises:
-        CheckpointError: there is no such checkpoint.
+        CheckpointError: the checkpoint does not exist.
     """
     if isinstance(which, HeldCheckpoint):
         return which
     prefix = which if which is not None and Path(which + ".index").is_file() else None
     return again_if_gone(lambda: HeldCheckpoint(prefix or run.checkpoint(which)))
+
+
+log = logging.getLogger(__name__)
+
+
+class RunFiles:
+    """A copy of the settings, records, vocabularies and code of a run in memory.
+
+    Args:
+        run: the directory of the run. Without a `settings.yaml`, nothing is copied.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = SavedRun(run)
+        self._contents: dict[Path, bytes] = {}
+        if self._run.exists():
+            records = (file for pattern in ("*.yaml", "*.json") for file in run.glob(pattern))
+            others = (file for folder in (self._run.vocabulary, self._run.code) for file in folder.rglob("*")
+                   if "__pycache__" not in file.parts)
+            self._contents = {file: file.read_bytes() for file in (*records, *others) if file.is_file()}
+
+    def restore(self) -> None:
+        """Write missing files, and vocabularies and code that differ, again; edited settings are kept.
+
+        Raises:
+            CheckpointError: a file cannot be written.
+        """
+        for file, content in self._contents.items():
+            if self._is_usable(file, content):
+                continue
+            log.warning("Writing %s again, because it was removed or changed during training.", file)
+            try:
+                with replacing(file) as copy:
+                    copy.write(content)
+            except OSError as error:
+                raise CheckpointError(f"{file} was removed or changed during training, and cannot be written again "
+                                      f"({error.strerror}): make its directory writable, and run the same command to "
+                                      "resume.") from error
+
+    def _is_usable(self, file: Path, content: bytes) -> bool:
+        try:
+            current = file.read_bytes()
+        except OSError:
+            return False
+        if file.parent == self._run.path:
+            return current == content or file != self._run.settings_file or _is_settings(file)
+        return current == content
+
+
+def _is_settings(file: Path) -> bool:
+    """Return whether a changed `settings.yaml`, which may be edited on purpose, can still be read."""
+    try:
+        return "architecture" in load_yaml(file)
+    except SettingsError:
+        return False
+
+
+IMPORTED = "imported"
+"""The folder of an imported run with the original files of the model."""
+UNFINISHED_RUN = ".unfinished-run"
+"""A file that marks a directory while a grown or imported run is written into it."""
+
+
+def check_average_output(output: Path, step: int) -> None:
+    """Refuse to write an averaged checkpoint among the steps of a run, or over a checkpoint of training.
+
+    Args:
+        output: the directory of the new `step-N`.
+        step: the number N.
+
+    Raises:
+        SettingsError: the checkpoint would be there. An older average of that name may be overwritten.
+        CheckpointError: the existing checkpoint is damaged.
+    """
+    _refuse_prepared_data(output)
+    directory = output.resolve()
+    run = SavedRun(directory.parent)
+    if run.exists() and directory.name in (run.checkpoints.name, run.best.name, run.averaged.name):
+        raise SettingsError(f"{output} contains the steps from which a run resumes: omit --output, or choose another "
+                            "directory.")
+    existing = checkpoint_path(output, step)
+    if step in checkpoint_steps(output) and not read_state(existing).mean_of:
+        raise SettingsError(f"{existing} is a checkpoint of training, which the average would overwrite: omit "
+                            "--output, or choose another directory.")
+
+
+def check_run_output(output: Path) -> None:
+    """Refuse to write a run into a directory with a run, prepared data, a vocabulary or checkpoints.
+
+    Raises:
+        SettingsError: the directory contains one of these.
+    """
+    _refuse_prepared_data(output)
+    run = SavedRun(output)
+    if run.exists():
+        raise SettingsError(f"{output} already contains a run: choose another directory for the new run.")
+    if (output / UNFINISHED_RUN).exists():
+        return      # files of a killed command
+    for directory in (run.checkpoints, run.vocabulary, run.best, run.averaged, run.code, output / IMPORTED):
+        if directory.is_dir() and any(directory.iterdir()):
+            raise SettingsError(f"{directory} already exists, and would be overwritten: choose another directory for "
+                                "the new run.")
+
+
+def _refuse_prepared_data(output: Path) -> None:
+    path = output.resolve()
+    for directory in (path, *path.parents):
+        if kind_of(directory) == PREPARATION:
+            raise SettingsError(f"{output} is inside {PREPARATION} ({directory}), which would be damaged: choose "
+                                "another directory for the output.")

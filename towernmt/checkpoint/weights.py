@@ -1,71 +1,113 @@
-"""Which variables of a checkpoint are a model's weights, and which value of a weight counts.
+"""Find the weights of a model among the variables of a checkpoint, and the value to use for each.
 
-A checkpoint lists its weights in `state.json` (`weights`). For an older checkpoint, or one of another program, the
-names decide: TensorFlow calls an optimizer's slots `VARIABLE/SLOT`.
+The value is the moving average if the checkpoint has one, else the weight itself. A checkpoint lists its weights in
+`state.json` (`weights`). For an older checkpoint, or one of another program, the names decide: TensorFlow names the
+slots of an optimizer `VARIABLE/SLOT`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import NamedTuple, NoReturn
 
 import numpy as np
-from tensorpack.tfutils.tower import PredictTowerContext
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.checkpoint.held import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.graph_state import BUILDING
+from towernmt.core.tensors import Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import NMTModel
-from towernmt.models.losses.likelihood import sentence_log_probabilities
-from towernmt.optim.ema import SUFFIX
+from towernmt.models.interface import NMTModel, sentence_log_probabilities
+from towernmt.optim.optimizer import SUFFIX
 
 KEY = "weights"
-"""In `state.json`: the names of the weights."""
+"""The key of the names of the weights in `state.json`."""
 _BOOKKEEPING = re.compile(
     r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|loss_scale)(_\d+)?(/|$)")
-"""Variables of training that do not belong to one weight."""
+"""Names of variables of training that do not belong to a weight."""
 
 
 def weights_of_graph() -> list[str]:
-    """The names of the weights in the default graph: what is trained, and what is in MODEL_VARIABLES."""
-    return sorted({v.op.name for v in [*tf1.trainable_variables(), *tf1.model_variables()]})
+    """Return the names of the weights in the default graph: trainable variables and MODEL_VARIABLES."""
+    return sorted({v.op.name for v in _weights()})
 
 
-def weights_of_model(model: NMTModel) -> list[str]:
-    """The names of the variables that a model predicts with."""
+def _weights() -> list[Variable]:
+    return [*tf1.trainable_variables(), *tf1.model_variables()]
+
+
+def weights_of_model(model: NMTModel, saved: Container[str] = ()) -> list[str]:
+    """Return the names of the variables that a model predicts with: to search, to score and to align.
+
+    Args:
+        model: the model.
+        saved: the names in a checkpoint. A variable that only alignment uses (`decode_with_attention`) is returned if
+            it is among them, because translation does not need it.
+    """
     with BUILDING, tf.Graph().as_default(), PredictTowerContext(""):
-        source, source_length, target, target_length = (
-            tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()[:4])
-        sentence_log_probabilities(model, model.encode(source, source_length), target, target_length)
-        return [variable.op.name for variable in tf1.global_variables()]
+        tf1.set_random_seed(0)      # see `training_tower`
+        source = [tf1.placeholder(spec.dtype, spec.shape) for spec in model.encoder_inputs()]
+        target, target_length = (tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()[2:4])
+        memory = model.encode(*source)
+        sentence_log_probabilities(model, memory, target, target_length)
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            model.decode_step(tf.zeros([tf.shape(source[0])[0]], tf.int32), model.start_state(memory, 1))
+            needed = [variable.op.name for variable in tf1.global_variables()]
+            if saved and model.gives_attention:
+                model.decode_with_attention(memory, target)
+        return [name for v in tf1.global_variables() if (name := v.op.name) in needed or name in saved]
+
+
+class TrainingTower(NamedTuple):
+    """The variables of a model's training tower.
+
+    Attributes:
+        variables: the names of all global variables.
+        weights: name to shape of the weights; None for an unknown shape.
+    """
+
+    variables: frozenset[str]
+    weights: dict[str, list[int | None] | None]
+
+
+def training_tower(model: NMTModel) -> TrainingTower:
+    """Return the variables of a model's training tower, which is built in a temporary graph."""
+    with BUILDING, tf.Graph().as_default():
+        tf1.set_random_seed(0)      # TensorFlow's random operations need a seed under op determinism
+        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
+        with TrainTowerContext(""):
+            model.build_graph(*inputs)
+        shapes = {v.op.name: v.shape.as_list() if v.shape.rank is not None else None for v in _weights()}
+        return TrainingTower(frozenset(v.op.name for v in tf1.global_variables()), shapes)
 
 
 def saved_name(weight: str, saved: Container[str], averaged: bool = True) -> str:
-    """The name of a weight's value in a checkpoint: that of its moving average if there is one, else its own.
+    """Return the name of a weight's value in a checkpoint: its moving average if it exists, else the weight itself.
 
     Args:
         weight: the name of the variable.
         saved: the names in the checkpoint.
-        averaged: False for the weight itself in any case.
+        averaged: False: always the weight itself.
     """
     return weight + SUFFIX if averaged and weight + SUFFIX in saved else weight
 
 
 def read_weight(held: HeldCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:
-    """The value of a weight in a checkpoint, by the rule of `saved_name`.
+    """Return the value of a weight in a checkpoint, chosen as by `saved_name`.
 
     Raises:
-        CheckpointError: it is not there, or the checkpoint is damaged.
+        CheckpointError: the weight is missing, or the checkpoint is damaged.
     """
     return held.value(saved_name(weight, held.shapes(), averaged))
 
 
 def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
-    """The names of the weights in a checkpoint.
+    """Return the names of the weights in a checkpoint.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the checkpoint is damaged.
     """
     saved, state = held.shapes(), held.state()
     if state is not None and state.weights is not None:
@@ -74,30 +116,79 @@ def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
 
 
 def judged_by_names(names: Collection[str]) -> list[str]:
-    """Those of `names` that are weights: all that have slots; where nothing has one, all but training's bookkeeping."""
+    """Return the weights among `names`: all with slots, or without any slots all but training's bookkeeping."""
     known = set(names)
     owners = {name: [parent for parent in _parents(name) if parent in known] for name in known}
     with_slots = {parent for parents in owners.values() for parent in parents}
-    found = with_slots or known
-    return sorted(name for name in found if not owners[name] and not _BOOKKEEPING.match(name))
+    return sorted(name for name in with_slots or known if not owners[name] and not _BOOKKEEPING.match(name))
 
 
-def refuse_unknown(held: HeldCheckpoint, known: Collection[str], mend: str, left_out: Sequence[str] = ()) -> None:
-    """Refuse a checkpoint with weights that a model does not have: it is another model's.
+def refuse_unknown(held: HeldCheckpoint, known: Collection[str], fix: str, left_out: Sequence[str] = (),
+                   model: NMTModel | None = None) -> None:
+    """Refuse a checkpoint with weights that the model does not have.
 
     Args:
-        known: the names of the model's variables.
-        mend: what to do, for the message.
-        left_out: regular expressions: weights whose name one of them matches may be unknown.
+        held: the checkpoint.
+        known: the names of the variables in the graph.
+        fix: how the user can fix the problem, for the message.
+        left_out: regular expressions for names of weights that may be unknown.
+        model: the model of a prediction graph. Weights that only its training tower uses are accepted.
+
     Raises:
-        CheckpointError: there are such weights.
+        CheckpointError: a weight is unknown, or has another shape than in the training tower.
     """
     unknown = [name for name in weights_of_checkpoint(held)
                if name not in known and not any(re.search(pattern, name) for pattern in left_out)]
+    if unknown and model is not None:
+        trained = _training_tower(held, model, unknown[0]).weights
+        _check_shapes(held, {name: trained[name] for name in unknown if name in trained})
+        unknown = [name for name in unknown if name not in trained]
     if unknown:
         others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        raise CheckpointError(f"{held.name}: it holds the trained variable '{unknown[0]}'{others}, "
-                              f"which the model does not have: another model was trained; {mend}")
+        raise CheckpointError(f"{held.name} has the trained variable '{unknown[0]}'{others}, "
+                              f"which the model does not have, so it belongs to another model; {fix}")
+
+
+def refuse_missing(held: HeldCheckpoint, name: str, fix: str, model: NMTModel | None = None) -> NoReturn:
+    """Refuse a checkpoint that lacks a variable of the graph.
+
+    Args:
+        held: the checkpoint.
+        name: the name of the variable.
+        fix: how the user can fix the problem, for the message.
+        model: the model of a prediction graph; the message says if its training tower does not create the variable.
+
+    Raises:
+        CheckpointError: always.
+    """
+    if model is not None and name not in _training_tower(held, model, name).variables:
+        raise CheckpointError(f"{held.name}: translation uses the variable '{name}', which the training tower of "
+                              f"{type(model).__name__} does not create, so no checkpoint has a value for it; create "
+                              "the variable in `build_graph` too, and train again (`towernmt check` shows its line).")
+    raise CheckpointError(f"{held.name}: variable '{name}' is not in this checkpoint, which belongs to another model "
+                          f"or optimizer; {fix}")
+
+
+def _training_tower(held: HeldCheckpoint, model: NMTModel, name: str) -> TrainingTower:
+    """Return `training_tower(model)`, for a checkpoint whose variables differ from the graph in `name`."""
+    try:
+        return training_tower(model)
+    except Exception as error:      # whatever a user's `build_graph` raises
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise CheckpointError(f"{held.name}: the checkpoint and the translation graph differ in the variable "
+                              f"'{name}', and the training tower of {type(model).__name__}, which shows whether the "
+                              f"checkpoint belongs to the model, cannot be built ({type(error).__name__}: {reason}); "
+                              "fix its `build_graph`.") from error
+
+
+def _check_shapes(held: HeldCheckpoint, trained: Mapping[str, list[int | None] | None]) -> None:
+    """Refuse a weight whose shape differs in the training tower."""
+    saved = held.shapes()
+    for name, shape in trained.items():
+        if shape is not None and not tf.TensorShape(shape).is_compatible_with(saved[name]):
+            raise CheckpointError(f"{held.name}: variable '{name}' has shape {saved[name]} in this checkpoint but "
+                                  f"{shape} in the model's training tower; use the settings of its training, or "
+                                  "another run.")
 
 
 def _parents(name: str) -> list[str]:

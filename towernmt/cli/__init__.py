@@ -1,4 +1,1 @@
-"""The command line: `towernmt COMMAND`, a module a command; `commands` says where each lies.
-
-Nothing else imports it, but for examples.
-"""
+"""The command line: `towernmt COMMAND`. Nothing else imports it, except examples."""

@@ -1,40 +1,180 @@
-"""`towernmt COMMAND`: the commands, and how errors reach the user."""
+"""`towernmt COMMAND`: parse the command line, run the command, and print errors of the user as one line.
+
+A mistake on the command line is one sentence that names the nearest command or option. Help shows an example.
+"""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import errno
-import importlib
 import itertools
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from towernmt import __version__
-from towernmt.cli.commands import COMMANDS
-from towernmt.cli.parser import Parser, refuse_unknown_command
-from towernmt.core.errors import TowerNMTError
-from towernmt.core.secrets import mask_text, mask_uri
-from towernmt.core.terminal.broken_pipe import until_the_reader_has_gone
-from towernmt.core.terminal.standard_streams import open_missing_streams
-from towernmt.core.terminal.stderr_noise import without_noise
+from towernmt.cli.commands import COMMANDS, function_of
+from towernmt.cli.other_toolkits import COMMANDS_OF_OTHERS, advice, advice_on_word
+from towernmt.cli.output_paths import check_output_paths, refuse_closed_streams
+from towernmt.core.errors import SettingsError, TowerNMTError, exhausted_resource, mask_text, mask_uri
+from towernmt.core.standard_streams import (
+    escape_unencodable_output,
+    lead_nowhere,
+    open_missing_streams,
+    until_the_reader_has_gone,
+    without_noise,
+)
+
+_OPTION = re.compile(r"--?[A-Za-z][^\s=]*")
+
+
+class _Help(argparse.HelpFormatter):
+    """Formatter that keeps the lines of an example, and wraps other text."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, which takes options by their whole names only: an abbreviation means something else tomorrow."""
+
+    def __init__(self, *arguments: Any, example: str = "", advice: Mapping[str, str] | None = None,
+                 **others: Any) -> None:
+        """Make a parser.
+
+        Args:
+            arguments: those of argparse.
+            example: lines for a shell, shown at the end of the help.
+            advice: a replacement for each unknown option; see `other_toolkits.advice`.
+            others: those of argparse.
+        """
+        epilog = "example:\n" + "\n".join(f"  {line}" for line in example.splitlines()) if example else None
+        self._advice = advice or {}
+        super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, "epilog": epilog, **others})
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with a usage error, in one sentence."""
+        end = "" if message.endswith("?") else ";"
+        self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help` tells more.\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help or a version; unlike argparse, end the program with an error if it cannot be written."""
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        try:
+            file.write(message)
+            file.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            lead_nowhere(file)
+            self.exit(1, f"{self.prog}: standard output cannot be written ({error.strerror}).\n")
+
+    @property
+    def option_names(self) -> list[str]:
+        """The options of the parser, such as `--help`."""
+        return list(self._option_string_actions)
+
+    def refuse_unknown(self, arguments: Sequence[str]) -> None:
+        """Refuse an unknown option, and name the right one, before other errors in the command line are reported."""
+        known = self.option_names
+        for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
+            found = _OPTION.match(argument)
+            if found and found[0] not in known and not re.search(r"\s", argument.partition("=")[0]):
+                self.error(f"there is no option {found[0]}{self._instead_of(found[0], known)}")
+
+    def _instead_of(self, option: str, known: Sequence[str]) -> str:
+        plain = option.lstrip("-").replace("_", "-")
+        if f"--{plain}" in known:
+            return f", did you mean --{plain}?"
+        text = self._advice.get(plain) or self._advice.get(plain.lower())
+        return f"; {text}" if text else nearest(option, known)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `, did you mean ...?` with the known word that is most similar to `word`, or ""."""
+    known, plain = list(known), word.strip("-")
+    longer = [name for name in known if len(plain) > 1 and name.strip("-").startswith(plain)]
+    close = longer or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f", did you mean {' or '.join(close)}?" if close else ""
+
+
+def refuse_unknown_command(word: str, commands: Iterable[str], others: Mapping[str, str]) -> None:
+    """End the program with an error if a command does not exist, and name the right one.
+
+    Args:
+        word: the command of the command line.
+        commands: the commands that exist.
+        others: commands by their names in other toolkits.
+    """
+    if word not in commands:
+        other = others.get(word.lower())
+        near = (f", did you mean {other}?" if other else
+                nearest(word, commands) or f"; the commands are {', '.join(commands)}.")
+        print(f"towernmt: there is no command {word}{near}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def refuse_undecodable(arguments: Iterable[str]) -> None:
+    """End the program if the locale is not UTF-8 and an argument is not ASCII: TensorFlow's file names are UTF-8."""
+    encoding = sys.getfilesystemencoding()
+    for argument in arguments:
+        if encoding != "utf-8" and not argument.isascii():
+            print(f"towernmt: the argument {ascii(argument)} cannot be read safely in the encoding of this locale, "
+                  f"{encoding}; use a UTF-8 locale, such as LC_ALL=C.UTF-8.", file=sys.stderr)
+            raise SystemExit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0 only if it did what was asked."""
-    open_missing_streams()
-    return until_the_reader_has_gone(lambda: _main(list(sys.argv[1:] if arguments is None else arguments)))
+    """Run one command; returns the exit status, 0 only for success."""
+    closed = open_missing_streams()
+    escape_unencodable_output()
+    try:
+        status = until_the_reader_has_gone(
+            lambda: _main(list(sys.argv[1:] if arguments is None else arguments), closed))
+    except SystemExit as ended:     # --help, --version, or a mistake on the command line
+        if ended.code in (0, None) and "stdout" in closed:
+            sys.exit(1)
+        raise
+    return _flushed(status)
 
 
-def _main(arguments: list[str]) -> int:
+def _flushed(status: int) -> int:
+    """Return the exit status of the program: not 0 if standard output cannot be written, as when the disk is full."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        lead_nowhere(sys.stdout)        # or Python would try again at exit
+        if status == 0:
+            print(f"towernmt: standard output cannot be written ({error.strerror}).", file=sys.stderr)
+        return status or 1
+    return status
+
+
+def _main(arguments: list[str], closed: Collection[str]) -> int:
+    refuse_undecodable(arguments)
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     if asked is not None:
-        refuse_unknown_command(asked, COMMANDS)
+        refuse_unknown_command(asked, COMMANDS, COMMANDS_OF_OTHERS)
     parser, commands = make_parser([asked] if asked else [])
     parser.refuse_unknown(list(itertools.takewhile(lambda argument: argument != asked, arguments)))
     if asked is not None:
         commands[asked].refuse_unknown(arguments[arguments.index(asked) + 1:])
-    options = parser.parse_args(arguments)
-    return run_command(lambda: int(importlib.import_module(COMMANDS[options.command].module).run(options)))
+    options, words = parser.parse_known_args(arguments)
+    if words:
+        commands[options.command].error(advice_on_word(options.command, words[0]))
+    command = commands[options.command]
+    return run_command(lambda: _run(options, command, closed), _memory_options(command))
+
+
+def _run(options: argparse.Namespace, parser: Parser, closed: Collection[str]) -> int:
+    refuse_closed_streams(options, closed)
+    check_output_paths(options.command, parser, options)
+    return function_of(options.command, "run_{}")(options)
 
 
 def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
@@ -46,38 +186,101 @@ def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made = {name: commands.add_parser(name, help=command.help, description=command.help, example=command.example)
+    made = {name: commands.add_parser(name, help=command.help, description=command.help, example=command.example,
+                                      advice=advice(name))
             for name, command in COMMANDS.items()}
     for name in complete:
-        importlib.import_module(COMMANDS[name].module).add_arguments(made[name])
+        function_of(name, "add_{}_arguments")(made[name])
     return parser, made
 
 
-def run_command(command: Callable[[], int]) -> int:
-    """Call `command`; print what the user can mend as one line, without a stack."""
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt completion`."""
+    parser.add_argument("shell", choices=SHELLS, help="shell of the completion script")
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    """Print the completion script and return the exit status.
+
+    Raises:
+        SettingsError: shtab is not installed.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise SettingsError("completion needs the package 'shtab': pip install 'towernmt[completion]'.") from None
+
+    parser, commands = make_parser(COMMANDS)
+    for command in commands.values():
+        for action in command._actions:
+            if action.metavar in ("FILE", "PATH", "DATA", "URI", "MODEL"):
+                action.complete = shtab.FILE    # type: ignore[attr-defined]
+            elif action.metavar in ("DIR", "DIRECTORY", "RUN") or action.dest == "logdir":
+                action.complete = shtab.DIRECTORY   # type: ignore[attr-defined]
+    print(shtab.complete(parser, args.shell))
+    return 0
+
+
+def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) -> int:
+    """Call `command`; returns its exit status, and prints an error that the user can fix as one line.
+
+    Args:
+        command: does the work.
+        memory_options: options of the command that need less memory with a smaller value.
+    """
     try:
         with without_noise():
             return until_the_reader_has_gone(command)
-    except (TowerNMTError, OSError) as error:
-        if isinstance(error, OSError) and not error.filename and error.errno not in _DISK_FULL:
-            raise
-        print(f"towernmt: {_sentence(error)}", file=sys.stderr)
-        if os.environ.get("TOWERNMT_DEBUG"):
-            raise
-        return error.exit_status if isinstance(error, TowerNMTError) else 1
     except KeyboardInterrupt:
         print("towernmt: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        sentence = _sentence(error, memory_options)
+        if sentence is None:
+            raise
+        print(f"towernmt: {sentence}", file=sys.stderr)
+        if os.environ.get("TOWERNMT_DEBUG"):
+            raise
+        return error.exit_status if isinstance(error, TowerNMTError) else 1
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MEMORY_OPTIONS = ("--beam", "--n-best", "--batch-sentences", "--batch-tokens")
 
 
-def _sentence(error: TowerNMTError | OSError) -> str:
+def _memory_options(parser: Parser) -> list[str]:
+    known = parser.option_names
+    return [name for name in _MEMORY_OPTIONS if name in known] or ["data.batch_tokens"] * ("--set" in known)
+
+
+def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
+    """Return the message of an error that the user can fix; None if it is a fault of the program."""
     if isinstance(error, TowerNMTError):
         return mask_text(str(error))    # a URI may stand where only a path can be
-    place = f"{mask_uri(str(error.filename))}: " if error.filename else ""
-    return f"{place}{error.strerror}; mend that, and start the same command again."
+    sentence = exhausted_resource(error, memory_options)
+    if sentence is None and isinstance(error, RuntimeError) and (loop := _SYMLINK_LOOP.match(str(error))):
+        sentence = f"{loop[1]}: the symbolic links lead back to themselves. Remove the loop, or pass another path."
+    if sentence is None and isinstance(error, UnicodeEncodeError):
+        sentence = _of_file_names(error)
+    if sentence is None and isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
+        place = f"{mask_uri(str(error.filename))}: " if error.filename else ""
+        sentence = f"{place}{error.strerror}; fix that, and start the same command again."
+    return sentence
+
+
+def _of_file_names(error: UnicodeEncodeError) -> str:
+    """Return the message for a name that cannot be written: text for users never comes here, see `main`."""
+    name, encoding = ascii(error.object[:80]), sys.getfilesystemencoding()
+    if encoding != "utf-8":
+        return (f"{name} cannot be written in the encoding of this locale, {encoding}. Start the command with a UTF-8 "
+                "locale, such as LC_ALL=C.UTF-8.")
+    return f"{name} holds bytes that are not UTF-8. Rename the file or directory."
+
+
+_SYMLINK_LOOP = re.compile("Symlink loop from '(.*)'")      # of pathlib's `resolve`
 
 
 if __name__ == "__main__":

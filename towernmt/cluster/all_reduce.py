@@ -1,11 +1,13 @@
-"""Gradients summed over processes by all-reduce, in even buckets."""
+"""Sum gradients over processes: dense gradients by all-reduce in equal buckets, those of embeddings by rows.
+
+Of an embedding's gradient, only the rows are sent if that is less than the complete table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from towernmt.cluster.row_gradients import RowGradients
-from towernmt.cluster.tensorflow_world import TensorFlowWorld
+from towernmt.cluster.tensorflow_world import CPU, TensorFlowWorld
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
@@ -16,26 +18,29 @@ BUCKET_BYTES = 4 << 20
 
 
 class AllReduce(GradientReducer):
-    """The sum over all processes, in a ring (Patarasuk and Yuan 2009): each sends and gets about twice its gradients.
+    """The sum over all processes by ring all-reduce (Patarasuk and Yuan 2009).
 
-    Large gradients are split, small ones packed, into buckets of equal size; a bucket is sent as soon as its gradients
-    are there, while the backward pass computes others. Of gradients of embeddings the rows alone travel where that is
-    less (`RowGradients`); NCCL sums whole tables.
+    Each process sends and receives about twice the size of its gradients. Large gradients are split and small ones
+    packed into buckets of equal size. A bucket is sent as soon as its gradients are computed, while the backward pass
+    continues. For embeddings, only the rows of gradients are sent if that is less (`RowGradients`); NCCL sums complete
+    tables.
 
     Args:
-        wire: how numbers travel, and are added: float32, or bfloat16 for half the bytes and 8 bits of precision.
-        transport: "ring", between the processors' memories; or "nccl", between GPUs. NCCL wants its collectives in the
-            same order everywhere, so a bucket waits for the one before. It has been run on no GPU yet.
-        bucket_bytes: of the largest bucket.
+        wire: the dtype in which numbers are sent and added: float32, or bfloat16 for half the bytes and 8 bits of
+            precision.
+        transport: "ring", between the memories of the hosts; or "nccl", between GPUs. NCCL needs the same order of
+            collectives in all processes, so a bucket waits for the previous one. It has not been tested on GPUs.
+        bucket_bytes: maximum size of a bucket.
+
     Raises:
-        SettingsError: another `wire` or `transport`; NCCL without GPUs.
+        SettingsError: `wire` or `transport` is unknown, or NCCL is requested without GPUs.
     """
 
     def __init__(self, wire: str = "float32", transport: str = "ring", bucket_bytes: int = BUCKET_BYTES) -> None:
         if wire not in ("float32", "bfloat16"):
-            raise SettingsError(f"Gradients cannot travel as {wire}: choose float32 or bfloat16.")
+            raise SettingsError(f"Gradients cannot be sent as {wire}: choose float32 or bfloat16.")
         if transport not in ("ring", "nccl"):
-            raise SettingsError(f"Gradients cannot travel by {transport}: choose ring or nccl.")
+            raise SettingsError(f"Gradients cannot be sent by {transport}: choose ring or nccl.")
         self._wire, self._bucket_bytes, self._by_nccl = tf.as_dtype(wire), bucket_bytes, transport == "nccl"
 
     def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
@@ -48,12 +53,12 @@ class AllReduce(GradientReducer):
             sparse = [pair for pair in gradients if isinstance(pair[0], tf.IndexedSlices)]
             dense = [pair for pair in gradients if not isinstance(pair[0], tf.IndexedSlices)]
             sums = [*self._sums(dense, world),
-                    *RowGradients(sparse, world, self._wire, lambda whole: self._sums(whole, world)).sums()]
+                    *RowGradients(sparse, world, self._wire, lambda dense: self._sums(dense, world)).sums()]
         by_variable = {variable.ref(): (gradient, variable) for gradient, variable in sums}
         return [by_variable[variable.ref()] for _, variable in gradients]
 
     def _sums(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
-        backwards = gradients[::-1]     # about in the order in which the backward pass computes them
+        backwards = gradients[::-1]     # approximately the order of the backward pass
         return _unpacked([world.all_reduce(bucket) for bucket in self._buckets(backwards)], backwards)[::-1]
 
     def _sums_by_nccl(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
@@ -62,8 +67,8 @@ class AllReduce(GradientReducer):
             sums: list[Tensor] = []
             for bucket in self._buckets(backwards):
                 with tf1.control_dependencies(sums[-1:]):
-                    in_turn = tf.identity(bucket)
-                sums.append(world.all_reduce(in_turn, gpu=gpu))
+                    ordered = tf.identity(bucket)
+                sums.append(world.all_reduce(ordered, gpu=gpu))
             return _unpacked(sums, backwards)[::-1]
 
     def total(self, number: Tensor, world: World) -> Tensor:
@@ -72,34 +77,34 @@ class AllReduce(GradientReducer):
         return tf.reshape(world.all_reduce(tf.reshape(number, [1])), [])
 
     def _buckets(self, gradients: GradsAndVars) -> list[Tensor]:
-        """All gradients behind each other, cut into buckets of equal length."""
+        """Concatenate all gradients, and split them into buckets of equal length."""
         sizes = [_size(variable) for _, variable in gradients]
         length = bucket_length(sum(sizes), self._bucket_bytes // self._wire.size)
         buckets: list[Tensor] = []
         parts: list[Tensor] = []
-        room = length
+        free = length
         for (gradient, _), size in zip(gradients, sizes, strict=True):
             flat, taken = tf.cast(tf.reshape(tf.convert_to_tensor(gradient), [size]), self._wire), 0
             while taken < size:
-                count = min(room, size - taken)
+                count = min(free, size - taken)
                 parts.append(flat if count == size else flat[taken:taken + count])
-                taken, room = taken + count, room - count
-                if room == 0:
+                taken, free = taken + count, free - count
+                if free == 0:
                     buckets.append(_joined(parts))
-                    parts, room = [], length
+                    parts, free = [], length
         return [*buckets, _joined(parts)] if parts else buckets
 
 
 def _gpu_of(gradients: GradsAndVars) -> str:
     devices = {gradient.device for gradient, _ in gradients if "gpu" in gradient.device.lower()}
     if not devices:
-        raise SettingsError("train.transport=nccl sums gradients on GPUs, and the towers of this worker have none: "
-                            "pass --gpu, or set train.transport=ring.")
+        raise SettingsError("train.transport=nccl sums gradients on GPUs, but the towers of this worker are on the "
+                            "CPU: pass --gpu, or set train.transport=ring.")
     return min(devices)
 
 
 def bucket_length(total: int, largest: int) -> int:
-    """The least length of so few buckets as hold `total` numbers, `largest` at most in each."""
+    """Return the smallest length of equal buckets for `total` numbers, with the fewest buckets of at most `largest`."""
     count = max(1, -(-total // max(1, largest)))
     return max(1, -(-total // count))
 
@@ -109,17 +114,16 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _unpacked(buckets: list[Tensor], gradients: GradsAndVars) -> GradsAndVars:
-    pieces: list[tuple[Tensor, int]] = [(bucket, int(bucket.shape[0])) for bucket in buckets]
+    lengths = [int(bucket.shape[0]) for bucket in buckets]
     sums: GradsAndVars = []
     at, used = 0, 0
     for _, variable in gradients:
         parts, missing = [], _size(variable)
         while missing:
-            bucket, length = pieces[at]
-            count = min(missing, length - used)
-            parts.append(bucket[used:used + count])
+            count = min(missing, lengths[at] - used)
+            parts.append(buckets[at][used:used + count])
             missing, used = missing - count, used + count
-            if used == length:
+            if used == lengths[at]:
                 at, used = at + 1, 0
         sums.append((tf.cast(tf.reshape(_joined(parts), variable.shape), variable.dtype.base_dtype), variable))
     return sums
@@ -127,3 +131,88 @@ def _unpacked(buckets: list[Tensor], gradients: GradsAndVars) -> GradsAndVars:
 
 def _size(variable: Variable) -> int:
     return int(variable.shape.num_elements())
+
+
+SHARES = 4
+"""Ratio of the two fixed sizes of packets in which rows are sent."""
+
+
+def packet_sizes(rows: int, processes: int) -> list[int]:
+    """Return the numbers of rows of the two packet sizes, in ascending order.
+
+    With `rows / processes` rows from each process, a process receives half of the data of the complete table in a ring.
+
+    Args:
+        rows: number of rows in the table.
+        processes: number of processes in the world.
+    """
+    largest = max(1, rows // processes)
+    return sorted({max(1, largest // SHARES), largest})
+
+
+class RowGradients:
+    """The sums over all processes of sparse gradients, each of which contains some rows of a table.
+
+    A TensorFlow collective keeps the shape of its first run, but batches touch different numbers of rows. So once per
+    update the processes agree on the largest number for each table, and gather packets of a sufficient size. If no
+    packet is large enough, the complete table is summed.
+
+    Args:
+        gradients: the sparse gradients (`tf.IndexedSlices`) with values float32 `[n, ...]` and indices `[n]`, which may
+            repeat.
+        world: the processes.
+        wire: the dtype in which values are sent; they are added in float32.
+        sum_dense: returns the sums over the processes of dense gradients.
+    """
+
+    def __init__(self, gradients: GradsAndVars, world: TensorFlowWorld, wire: tf.DType,
+                 sum_dense: Callable[[GradsAndVars], GradsAndVars]) -> None:
+        self._world, self._wire, self._sum_dense = world, wire, sum_dense
+        self._gradients = [(_distinct(gradient), variable) for gradient, variable in gradients]
+
+    def sums(self) -> GradsAndVars:
+        """Return the sum of each gradient over the processes, as distinct rows with the same bits in all processes."""
+        if not self._gradients:
+            return []
+        with tf1.device(CPU):       # the order of additions on a GPU varies
+            return self._sums()
+
+    def _sums(self) -> GradsAndVars:
+        counts = tf.stack([tf.shape(gradient.indices)[0] for gradient, _ in self._gradients])
+        largest = self._world.all_reduce(tf.cast(counts, tf.float32), "Max")
+        return [(self._sum(gradient, variable.shape.as_list(), largest[at]), variable)
+                for at, (gradient, variable) in enumerate(self._gradients)]
+
+    def _sum(self, gradient: Tensor, shape: list[int], largest: Tensor) -> Tensor:
+        sizes = packet_sizes(shape[0], self._world.processes)
+        too_small = tf.reduce_sum(tf.cast(largest > tf.constant(sizes, tf.float32), tf.int32))
+        ways = [lambda size=size: self._gathered(gradient, shape, size) for size in sizes]
+        values, rows = tf.switch_case(too_small, [*ways, lambda: self._from_table(gradient, shape)])
+        values.set_shape([None, *shape[1:]])
+        return tf.IndexedSlices(values, rows, tf.constant(shape, rows.dtype))
+
+    def _gathered(self, gradient: Tensor, shape: list[int], size: int) -> tuple[Tensor, Tensor]:
+        """Return the sum by packets of `size` rows, in which unused rows have the index -1."""
+        missing = size - tf.shape(gradient.indices)[0]
+        indices = tf.pad(tf.cast(gradient.indices, tf.int32), [[0, missing]], constant_values=-1)
+        values = tf.pad(tf.cast(gradient.values, self._wire), [[0, missing], *[[0, 0]] * (len(shape) - 1)])
+        indices.set_shape([size])
+        values.set_shape([size, *shape[1:]])
+        gathered = self._world.all_gather(indices)
+        used = gathered >= 0
+        received = tf.cast(tf.boolean_mask(self._world.all_gather(values), used), tf.float32)
+        sums = _distinct(tf.IndexedSlices(received, tf.boolean_mask(gathered, used)))
+        return sums.values, tf.cast(sums.indices, tf.int64)
+
+    def _from_table(self, gradient: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
+        """Return the sum by the complete table, with a count for each row of the gradients that touch it."""
+        touched = tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, tf.float32), gradient.indices, shape[0])
+        table = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
+        (table, _), (touched, _) = self._sum_dense([(table, table), (touched, touched)])
+        rows = tf.where(touched > 0.0)[:, 0]
+        return tf.gather(table, rows), rows
+
+
+def _distinct(gradient: Tensor) -> Tensor:
+    rows, positions = tf.unique(gradient.indices)
+    return tf.IndexedSlices(tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(rows)[0]), rows)

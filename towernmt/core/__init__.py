@@ -1,1 +1,1 @@
-"""What every other folder stands on: settings, errors, files, the machine, the terminal."""
+"""Foundations of all other packages: settings, errors, files, the machine, and TensorFlow's graph and session."""

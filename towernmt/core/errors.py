@@ -1,6 +1,40 @@
-"""Errors that a user can mend: one sentence that says what is wrong, where, and what to do."""
+"""Errors that a user can fix, exceptions that mean an exhausted machine, and the masking of secrets in messages.
+
+The message of an error is one sentence that says what is wrong, where, and how to fix it.
+
+Exceptions about exhausted memory, threads or open files come from many libraries, far below the code that could name
+a setting. So commands translate them in one function, `cli.main.run_command`. TensorFlow is not imported: its
+exceptions are recognised by the module that defines them.
+
+Errors, logs, `Argv`, statistics and manifests mask secrets by the same rule. Secrets are the user and password before
+the host of a URI, and the values of options and query parameters with a name such as password, token or signature.
+The mask `***` shows the reader that a value was removed.
+"""
 
 from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+_REMEDIES = {
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n)"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Make it readable for this user"),
+    errno.ENOMEM: "Free some memory",
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO), "Check the disk"),
+}
+
+
+def remedy(error: OSError, otherwise: str) -> str:
+    """Return the sentence of advice for a file that cannot be read.
+
+    Args:
+        otherwise: the sentence where the file itself is missing or damaged.
+    """
+    known = _REMEDIES.get(error.errno or 0)
+    return otherwise if known is None else f"{known}, and start the same command again."
 
 
 class TowerNMTError(Exception):
@@ -21,7 +55,7 @@ class DataError(TowerNMTError):
 
 
 class FeederError(TowerNMTError):
-    """A feeder thread could not go on; the message names its source."""
+    """A feeder thread failed; the message names its source."""
 
 
 class CheckpointError(TowerNMTError):
@@ -47,13 +81,125 @@ class DirectoryInUseError(TowerNMTError):
 
 
 class UnfinishedError(TowerNMTError):
-    """Work ended early, through no fault of what it read; what is done is kept, and the same command goes on."""
+    """Work ended early for a reason other than its input. Finished work is kept; the same command continues it."""
 
 
 class WorkerLostError(TowerNMTError):
-    """A process of several that train together is gone or does not answer; the others cannot go on without it.
+    """A process of a distributed training ended or does not respond, so the others stop.
 
-    Nothing is to be mended: when all are started again, they go on. Hence a status of its own, sysexits' EX_TEMPFAIL.
+    Starting all processes again resumes the training. The exit status EX_TEMPFAIL of sysexits.h says so.
     """
 
     exit_status = 75
+
+
+_TEXT_OF_MEMORY = re.compile(r"out of memory|\bOOM\b|bad_alloc|cannot allocate memory|failed to allocate",
+                             re.IGNORECASE)
+_DETAIL_LENGTH = 160
+_THREADS = ("no further thread or process can be started. Use fewer --threads or --workers, end other programs, or "
+            "raise the limit of processes (ulimit -u)")
+_FILES = "too many files are open. Raise the limit of open files (ulimit -n), or end other programs"
+_BY_NUMBER = {errno.EAGAIN: _THREADS, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
+
+
+def exhausted_resource(error: BaseException, smaller: Sequence[str] = ()) -> str | None:
+    """Return what has run out and how to need less of it, or None if the error has another reason.
+
+    Args:
+        error: any exception.
+        smaller: options or settings of the command that take less memory with a smaller value.
+    """
+    if _is_of_memory(error):
+        advice = f"Make {' or '.join(smaller)} smaller, or use" if smaller else "Use"
+        return f"out of memory{_detail(error)}. {advice} a machine with more memory."
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return f"{_THREADS}."
+    # A write to a pipe that does not block has the number of a fork that failed, and its own text.
+    if isinstance(error, OSError) and error.errno in _BY_NUMBER and error.strerror == os.strerror(error.errno):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{_BY_NUMBER[error.errno]}."
+    return None
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    tensorflow = sys.modules.get("tensorflow.python.framework.errors_impl")
+    if tensorflow is not None and isinstance(error, tensorflow.ResourceExhaustedError):
+        return True
+    is_of_library = tensorflow is not None and isinstance(error, tensorflow.OpError) or type(error) is RuntimeError
+    return is_of_library and _TEXT_OF_MEMORY.search(str(error)) is not None
+
+
+def _detail(error: BaseException) -> str:
+    """Return the line of a long message that names what did not fit, after a colon; "" if no line does."""
+    lines = [line.strip().rstrip(".") for line in str(getattr(error, "message", error)).splitlines() if line.strip()]
+    if not lines:
+        return ""
+    line = next((line for line in lines if _TEXT_OF_MEMORY.search(line)), lines[0])
+    return f" ({line[:_DETAIL_LENGTH]})"
+
+
+HIDDEN = "***"
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*(?:://|%3A%2F%2F)"
+_EACH_URI = re.compile(rf"(?i)({_SCHEME})")
+_PORT = re.compile(r"[^:@]*(:[0-9]{1,5})?")     # a host, with or without a port
+_SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|signature|credential|api[_-]?key|access[_-]?key|"
+                          r"\A(expires|sig|auth|authorization|x-(amz|goog|ms|oss|cos)-.*)\Z")
+_PARAMETER = r"([?&;]|%3F|%26)([\w.~-]+)(=|%3D)"
+
+
+def mask_uri(uri: str) -> str:
+    """Return a URI, or a command-line argument that contains one, with its secrets masked.
+
+    If a password contains characters that should be percent-encoded (spaces, `/`, `?`, `@`), its end is ambiguous, and
+    the longest possible password is masked.
+
+    Args:
+        uri: URI, well formed or not; a path or other text is returned unchanged.
+    """
+    return _masked(uri, r"(?s:(?!&[\w.~-]+=).)*")
+
+
+def mask_text(text: str) -> str:
+    """Return text, such as a message, with the secrets of each URI in it masked (see `mask_uri`).
+
+    The value of an option ends at a space or a quotation mark.
+    """
+    return _masked(text, r"[^&\s'\"`,)]*")
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the name of an option or query parameter indicates a secret value."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _masked(text: str, value: str) -> str:
+    before, *parts = _EACH_URI.split(text)
+    shown = [before]
+    for scheme, rest in zip(parts[::2], parts[1::2], strict=True):
+        shown += [scheme, _without_values(_without_user(rest), value)]
+    return "".join(shown)
+
+
+def _without_user(rest: str) -> str:
+    """Return the part of a URI after `scheme://` with user and password masked."""
+    if rest.startswith(("USER@", "USER:PASSWORD@")):
+        return rest     # words of a message on how to write a URI
+    query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", rest)
+    end = query.start() if query else len(rest)
+    place = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", rest[:end])))
+    authority = re.split(r"[/#\s]", place, maxsplit=1)[0]
+    if "@" not in authority and _PORT.fullmatch(authority):
+        return rest     # a host: an @ after it belongs to a path or an option
+    if "@" not in place:
+        end = len(rest)     # what looks like options may be part of a password
+    last = max(rest.rfind("@", 0, end), rest.rfind("%40", 0, end))
+    return HIDDEN + rest[last:] if last >= 0 else rest
+
+
+def _without_values(rest: str, value: str) -> str:
+    def hide(found: re.Match[str]) -> str:
+        return found[0] if not is_secret_name(found[2]) else f"{found[1]}{found[2]}{found[3]}{HIDDEN}"
+
+    return re.sub(f"(?i){_PARAMETER}{value}", hide, rest)

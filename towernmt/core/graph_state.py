@@ -1,15 +1,27 @@
-"""What belongs to a TensorFlow graph besides its operations: its settings, and what its parts tell each other.
+"""The state of a TensorFlow graph besides its operations: settings, clock, watched gradients, and shared batches.
 
-A graph has one `GraphState`. Its settings say how towers and optimizer are built, and must be there before they are.
-The rest is filled in while the graph is built: a tower makes the clock, an optimizer watches gradients, and callbacks
-and the trainer read them. Nothing of it is saved with the graph (`tf1.train.export_meta_graph`). What TensorFlow and
-tensorpack look for themselves, such as UPDATE_OPS, is in the graph's collections.
+A graph has one `GraphState`. Its settings say how towers and optimizer are built, and must be set before they are.
+The rest is filled in while the graph is built: a tower makes the clock, an optimizer registers the gradients to
+watch, and callbacks and the trainer read them. The state is not saved with the graph (`tf1.train.export_meta_graph`).
+Collections that TensorFlow and tensorpack read themselves, such as UPDATE_OPS, stay in the graph.
+
+The training towers of a step share one batch or have a batch each. `GeneralQueueInput` gives each tower a share of
+the rows of one global batch, and gives every tower the same `target_tokens`, which counts the target tokens of the
+whole batch. The `InputSource`s of tensorpack give each tower its own batch with its own token count. A cost must be
+scaled accordingly, because trainers average over the towers.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
+
+import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which imports TensorFlow with all its noise
+
+# isort: split
+
+from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Graph, Operation, Tensor, Variable
@@ -23,7 +35,7 @@ BUILDING = threading.RLock()
 
 @dataclass(frozen=True)
 class LossScaling:
-    """How the loss scale of float16 begins and moves.
+    """Initial value and changes of the loss scale of float16.
 
     Args:
         initial: the first scale; powers of two lose no bit.
@@ -47,11 +59,11 @@ class LossScaling:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """How the towers and the optimizer of a graph are built.
+    """Settings for building the towers and the optimizer of a graph.
 
     Args:
         seed: of initial parameters and of every draw in the towers.
-        precision: of matrix products, one of `towernmt.models.choices.PRECISIONS`.
+        precision: of matrix products, one of `towernmt.models.model_settings.PRECISIONS`.
         gradient_checkpointing: training towers compute their layers again in the backward pass.
         loss_scaling: of losses, where the precision is float16.
         deterministic: TensorFlow takes only kernels that add in a fixed order; once on, it stays so in the process.
@@ -81,13 +93,13 @@ class Clock:
 
 @dataclass(frozen=True)
 class LossScaleOfStep:
-    """What a callback may fetch with a step whose loss is scaled.
+    """Tensors that a callback may fetch with a step whose loss is scaled.
 
     Attributes:
-        finite: bool `[]`, whether the update was made.
-        scale: float32 `[]`, of the step's loss.
-        skipped: int64 `[]`, updates skipped before this one.
-        next_scale: float32 `[]`, of the next step's.
+        finite: bool `[]`, whether the update was applied.
+        scale: float32 `[]`, loss scale of the step.
+        skipped: int64 `[]`, number of updates skipped before.
+        next_scale: float32 `[]`, loss scale of the next step.
     """
 
     finite: Tensor
@@ -98,13 +110,13 @@ class LossScaleOfStep:
 
 @dataclass
 class GraphState:
-    """What belongs to one graph.
+    """State of one graph.
 
     Attributes:
         settings: see `configure_graph`.
         clock: made by the first training tower that draws random numbers; None without one.
         sharing_towers: names of the training towers that have a share of a global batch each.
-        watched_gradients: (gradient, variable) pairs as they are before clipping; see `optim.gradient_health`.
+        watched_gradients: (gradient, variable) pairs before clipping; see `optim.gradient_health`.
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
@@ -122,7 +134,7 @@ class GraphState:
 
 
 def graph_state(graph: Graph | None = None) -> GraphState:
-    """The state of a graph; of the default graph if none is given. The body of a loop or condition has its graph's."""
+    """Return the state of a graph (default: the current one). Bodies of loops and conditions share it."""
     graph = tf1.get_default_graph() if graph is None else graph
     while getattr(graph, "outer_graph", None) is not None:
         graph = graph.outer_graph
@@ -136,10 +148,54 @@ def graph_state(graph: Graph | None = None) -> GraphState:
 def configure_graph(settings: GraphSettings) -> None:
     """Set the settings of the default graph, before its towers and its optimizer are built.
 
-    TensorFlow's own random operations, which a model of yours may use, get the seed too: under op determinism they
+    TensorFlow's own random operations, which a custom model may use, get the seed too: under op determinism they
     refuse to be without one.
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf1.set_random_seed(settings.seed)
     graph_state().settings = settings
+
+
+TOKENS = "target_tokens"
+"""The name of the input that counts the target tokens of the batch."""
+
+
+def share_batch() -> None:
+    """Declare that the current training tower receives a share of the rows of a common batch.
+
+    Its scalars describe the complete batch. A custom `InputSource` calls this function where it creates the tensors of
+    a tower.
+    """
+    context = get_current_tower_context()
+    if context is not None and context.is_training:
+        graph_state().sharing_towers.add(context.ns_name)
+
+
+def towers_of_batch() -> int:
+    """Return the number of training towers that share the batch of the current tower; 1 if it has its own batch.
+
+    A cost that is a sum over the tower's rows, times this, divided by `target_tokens`, is right with every input: the
+    mean over the towers, which trainers take, is the mean over the tokens of the shared batch, or (as tensorpack has
+    it) the mean of the means of the towers' own batches.
+    """
+    context = get_current_tower_context()
+    if context is None or not context.is_training or context.ns_name not in graph_state().sharing_towers:
+        return 1
+    return int(context.total)
+
+
+def shares_batch(tower: Any) -> bool:
+    """Return whether a training tower (tensorpack's handle) shares its batch with other towers."""
+    return tower.ns_name in graph_state().sharing_towers
+
+
+def total_of_step(towers: list[Any], name: str = TOKENS) -> Tensor:
+    """Return the total (float32 `[]`) of a scalar input, such as the target tokens, over the batches of a step.
+
+    Args:
+        towers: the handles of this process's training towers, which have that input.
+        name: of the input.
+    """
+    numbers = [tower.get_tensor(name) for tower in towers]
+    return numbers[0] if len(numbers) == 1 or shares_batch(towers[0]) else tf.add_n(numbers)

@@ -1,7 +1,7 @@
-"""Which `session.run` is which: the kinds of runs that a program makes, and the kinds that a hook belongs to.
+"""The kinds of `session.run` that a program makes, and the kinds that a hook belongs to.
 
 TensorFlow's hooked session calls every hook at every run. Here each run has a kind (`run_as`), and a callback or hook
-says to which kinds it belongs (`belong_to`). A hook is called only at runs of its kinds. The default of both is the
+declares the kinds it belongs to (`belong_to`). A hook is called only at runs of its kinds. The default of both is the
 train step.
 """
 
@@ -27,7 +27,7 @@ class Run(enum.Enum):
     SAMPLING = "sampling"
     VALIDATION = "validation"
     DATA = "data"
-    """A run that only fetches data, to be fed to another."""
+    """A run that only fetches data for another run."""
 
 
 _PRESENT: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
@@ -35,7 +35,7 @@ _PRESENT: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
 
 @contextmanager
 def run_as(kind: Run) -> Iterator[None]:
-    """All runs inside are of this kind: only the hooks that belong to it see them.
+    """Set the kind of all runs inside the block: only the hooks that belong to it see them.
 
     Raises:
         SettingsError: `kind` is not a `Run`.
@@ -50,7 +50,7 @@ def run_as(kind: Run) -> Iterator[None]:
 
 
 def present_run() -> Run:
-    """The kind of the runs that are made here and now."""
+    """Return the current kind of runs."""
     return _PRESENT.get()
 
 
@@ -70,7 +70,7 @@ def belong_to(hook: T, *runs: Any) -> T:
 
 
 def runs_of(hook: Any) -> tuple[Any, ...]:
-    """What `hook` belongs to; the train step, if it does not say.
+    """Return the runs that `hook` belongs to; by default the train step.
 
     Raises:
         SettingsError: its attribute `belongs_to` holds something else than runs and operations.
@@ -84,7 +84,7 @@ def runs_of(hook: Any) -> tuple[Any, ...]:
 
 
 def attribute_of(hook: Any, attribute: str, default: Any) -> Any:
-    """An attribute of a callback or hook, or of what it wraps."""
+    """Return an attribute of a callback or hook, or of the object that it wraps."""
     while hook is not None:
         if hasattr(hook, attribute):
             return getattr(hook, attribute)
@@ -93,7 +93,7 @@ def attribute_of(hook: Any, attribute: str, default: Any) -> Any:
 
 
 def is_among(runs: Iterable[Any], fetches: Any) -> bool:
-    """Whether the present run, of `fetches`, is among `runs`."""
+    """Return whether the current run, with these `fetches`, is among `runs`."""
     from tensorpack.tfutils.dependency import dependency_of_fetches
 
     kind = present_run()
@@ -101,13 +101,13 @@ def is_among(runs: Iterable[Any], fetches: Any) -> bool:
 
 
 def name_of(hook: Any) -> str:
-    """The name of a callback or hook in messages; a wrapper has the name of what it wraps."""
+    """Return the name of a callback or hook for messages; a wrapper has the name of the wrapped object."""
     inner = _inner(hook)
     return type(hook).__name__ if inner is None else name_of(inner)
 
 
 def _inner(hook: Any) -> Any:
-    """What a wrapper wraps: ours, or tensorpack's `CallbackToHook`, `HookToCallback`, `ProxyCallback`."""
+    """Return the wrapped hook of a wrapper of towernmt or tensorpack, or None."""
     for attribute in ("wrapped", "_cb", "_hook", "cb"):
         held = getattr(hook, attribute, None)
         if hasattr(held, "before_run"):

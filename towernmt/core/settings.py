@@ -1,8 +1,8 @@
 """Typed settings: dataclasses in groups, `group.name=value` on the command line, YAML on disk.
 
-Three layers, low to high: the defaults in the dataclasses, what was saved with the run (or a
-`--config` file), and the command line. An unknown key or a wrong type is refused with the nearest
-right name, so that a typing mistake never silently trains something else.
+Values come from three layers, from low to high priority: the defaults in the dataclasses, the settings saved with the
+run (or a `--config` file), and the command line. An unknown key or a value of the wrong type raises an error that
+names the closest correct key, so that a typing mistake never silently trains something else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +21,8 @@ from typing import Any, TypeVar
 import yaml
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.files.atomic_files import write_text
-from towernmt.core.files.strict_yaml import load_strict
-from towernmt.core.former_settings import FormerSettings
+from towernmt.core.files import write_text
+from towernmt.core.structured_files import load_strict, read_yaml_text
 
 T = TypeVar("T")
 
@@ -73,24 +73,17 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
 
     Args:
         settings: a dataclass, possibly of dataclasses.
-        overrides: dotted key to value; a string value is read as the field's type. Former keys are understood.
+        overrides: dotted key to value; a string value is read as the field's type.
         origin: where the values come from, for the error message.
     Raises:
         SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
     """
     known = all_keys(settings)
-    former = former_settings(settings)
-    spellings = {key: key for key in known} | {old: new for old, new in former.renamed.items()
-                                               if former.new_key(old, known)}
-    for key, value in former.translated(overrides, known, origin).items():
+    others: Mapping[str, str] = getattr(settings, "names_of_other_toolkits", {})
+    spellings = {key: key for key in known} | {name: key for name, key in others.items() if key in known}
+    for key, value in overrides.items():
         settings = _replace(settings, key, key.split("."), value, origin, spellings)
     return settings
-
-
-def former_settings(settings: Any) -> FormerSettings:
-    """The former keys of settings: their class variable `former`, or none."""
-    found = getattr(settings, "former", None)
-    return found if isinstance(found, FormerSettings) else FormerSettings()
 
 
 def _assignment(key: str, value: Any) -> str:
@@ -140,19 +133,34 @@ def _breach(field: dataclasses.Field[Any], value: Any) -> str:
     return ""
 
 
+class AssignedText(str):
+    """A value as it is written behind `key=` of `--set`: YAML, where a text needs no quotes, but may have some."""
+
+
 def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
-    """`["train.steps=5", ...]` as a dictionary.
+    """Return `["train.steps=5", ...]` as a dictionary; `train={steps: 5}` sets the keys of a group.
 
     Raises:
-        SettingsError: an item without `=`.
+        SettingsError: an item has no `=`.
     """
-    result = {}
+    result: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise SettingsError(f"--set {pair}: expected key=value, for example data.batch_tokens=4096.")
-        result[key.strip()] = value.strip()
+        result.update(_assignments(key.strip(), AssignedText(value.strip())))
     return result
+
+
+def _assignments(key: str, value: AssignedText) -> Iterator[tuple[str, AssignedText]]:
+    """Yield a key and its value; of a YAML mapping each dotted key and its value."""
+    node = _composed(value) if value.startswith("{") else None
+    if not isinstance(node, yaml.MappingNode):
+        yield key, value
+        return
+    for name, inner in node.value:
+        end = value[inner.start_mark.index:inner.end_mark.index]
+        yield from _assignments(f"{key}.{name.value}", AssignedText(end.strip()))
 
 
 def all_keys(settings: Any, prefix: str = "") -> list[str]:
@@ -208,7 +216,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         SettingsError: the file is missing or is not a mapping.
     """
     try:
-        content = load_strict(path.read_text(encoding="utf-8"))
+        content = load_strict(read_yaml_text(path))
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}).") from error
     except UnicodeDecodeError as error:
@@ -251,11 +259,14 @@ def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: 
 
 
 def _nearest(key: str, spellings: Mapping[str, str]) -> str:
-    """A sentence with the setting whose key, or former key, is most like `key`.
+    """A sentence with the setting whose key is most like `key`.
 
     Args:
-        spellings: each key, and each former one, to the key of today.
+        spellings: the key by each key, and by each name that other toolkits use.
     """
+    named = key.split(".")[-1].replace("-", "_").lower()
+    if named in spellings:
+        return f" Did you mean '{spellings[named]}'?"
     last = {spelling.split(".")[-1]: new for spelling, new in reversed(list(spellings.items()))}
     close = [spellings[spelling] for spelling in difflib.get_close_matches(key, spellings, n=1, cutoff=0.6)]
     if not close:
@@ -268,38 +279,52 @@ def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, o
     converted = _as_type(kind, value)
     if converted is _WRONG:
         raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} "
-                            f"(default: {_default(field)}).")
+                            f"(default: {assigned(_default(field))}).")
     breach = _breach(field, converted)
     if breach:
-        raise SettingsError(f"{origin}: {key}={value} {breach}.")
+        raise SettingsError(f"{origin}: {key}={value} {breach}.{_nearest_choice(field, converted)}")
     return converted
+
+
+def _nearest_choice(field: dataclasses.Field[Any], value: Any) -> str:
+    """Return a sentence with the accepted value that is most like a refused one, or ""."""
+    plain = {re.sub(r"[\W_]", "", choice.lower()): choice for choice in field.metadata.get("choices", ())}
+    close = difflib.get_close_matches(re.sub(r"[\W_]", "", str(value).lower()), plain, n=1, cutoff=0.6)
+    return f" Did you mean '{plain[close[0]]}'?" if close else ""
 
 
 _WRONG = object()
 
 
+_NONE = ("none", "null", "~")
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
 def _as_type(kind: Any, value: Any) -> Any:
+    """Return a value as the type of a field, or `_WRONG` if it is of another type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        if value is None or value in ("none", "None", "null"):
+        inner = next(a for a in args if a is not type(None))
+        if value is None or (isinstance(value, str) and (value.lower() in _NONE or (not value and inner is not str))):
             return None
-        return _as_type(next(a for a in args if a is not type(None)), value)
+        return _as_type(inner, value)
     if origin is list:
-        items = [v.strip() for v in value.split(",") if v.strip()] if isinstance(value, str) else value
+        items = _items(value, args[0]) if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             return _WRONG
         converted = [_as_type(args[0], item) for item in items]
         return _WRONG if any(c is _WRONG for c in converted) else converted
+    if isinstance(value, AssignedText):
+        value = _unquoted(value)
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}.get(
-            str(value).lower(), _WRONG)
+        return value if isinstance(value, bool) else _TRUTH.get(str(value).lower(), _WRONG)
     if kind is str:
-        return value if isinstance(value, str) else _WRONG
+        return str(value) if isinstance(value, str) else _WRONG
     if isinstance(value, bool):
         return _WRONG
     try:
+        if kind is int and isinstance(value, str) and not value.strip().lstrip("+-").replace("_", "").isdecimal():
+            value = float(value)        # 1e4
         if kind is int and isinstance(value, float) and not value.is_integer():
             return _WRONG
         converted = kind(value)
@@ -308,11 +333,65 @@ def _as_type(kind: Any, value: Any) -> Any:
         return _WRONG
 
 
+def _items(text: str, kind: Any) -> Any:
+    """Return the items of a list that is written with commas or as YAML; `_WRONG` if it begins as YAML and is not.
+
+    Args:
+        text: `1,2`, `[1, 2]`, `["a, b", c]`, `- 1`, or nothing for no items. A list of texts may hold regular
+            expressions, which can begin with a bracket: `[a-z]+/kernel`.
+        kind: the type of an item.
+    """
+    text = text.strip()
+    if not text or text.lower() in _NONE:
+        return []
+    if kind is not str and text[0] + text[-1] == "()":
+        text = f"[{text[1:-1]}]"
+    if text[0] == "[" or text.startswith("- ") or (len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]):
+        node = _composed(text if text[0] in "[-" else f"[{text}]")
+        if isinstance(node, yaml.SequenceNode):
+            scalars = all(isinstance(item, yaml.ScalarNode) for item in node.value)
+            return [str(item.value) for item in node.value] if scalars else _WRONG
+        if kind is not str or text[-1] == "]" or "'" in text or '"' in text:
+            return _WRONG
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without the quotes of YAML around it, if it has some."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        node = _composed(text)
+        if isinstance(node, yaml.ScalarNode):
+            return str(node.value)
+    return text
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """Return the node of a YAML text, whose scalars are texts as they are written; None if it is not YAML."""
+    try:
+        return yaml.compose(text, yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+
+
+def assigned(value: Any) -> str:
+    """Return the value of a setting in the form that `--set` accepts: `none`, `true`, `[a, "b, c"]`."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return yaml.safe_dump(list(value), default_flow_style=True, width=math.inf, allow_unicode=True).strip()
+    text = str(value)
+    if isinstance(value, str) and (text != text.strip() or text.lower() in _NONE or text[:1] in ("'", '"', "{")):
+        return yaml.safe_dump(text, default_style='"', width=math.inf, allow_unicode=True).strip()
+    return text
+
+
 def _type_name(kind: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     args = [a for a in typing.get_args(kind) if a is not type(None)]
     if typing.get_origin(kind) is list:
-        return f"a comma-separated list ({names.get(args[0], str(args[0]))} each)"
+        return f"a list such as `[a, b]` or `a,b` ({names.get(args[0], str(args[0]))} each)"
     return names.get(args[0] if args else kind, str(kind))
 
 

@@ -1,4 +1,4 @@
-"""What annotations call the things of a TensorFlow graph, without importing TensorFlow (which ships no types)."""
+"""Types of TensorFlow objects for annotations, without importing TensorFlow (which ships no types)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,24 @@
-"""TensorFlow as towernmt uses it: graph mode, through `tf` and `tf1` (= `tf.compat.v1`).
+"""TensorFlow in graph mode, as `tf` and `tf1` (= `tf.compat.v1`).
 
-Import TensorFlow from here only, so that its start-up noise is off and eager execution is
-switched off before the first graph is built.
+Import TensorFlow only from this module. It hides TensorFlow's start-up noise, and switches eager execution off before
+the first graph is built. If the package tf_keras is installed (the extra `layers`), TensorFlow uses it as its Keras:
+`tf.layers`, and so tensorpack's layers, need it.
 """
 
 from __future__ import annotations
 
-from towernmt.core.terminal.stderr_noise import without_noise
+import os
+from importlib.util import find_spec
+
+from towernmt.core.machine import processors
+from towernmt.core.standard_streams import without_noise
+
+# TensorFlow reads this when Keras or tf.layers is first used. TF_USE_LEGACY_KERAS=0 keeps Keras 3.
+if find_spec("tf_keras") is not None:
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+if processors() == 1:
+    # With one thread for all operations of the process, one that waits for another would wait for ever.
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
 with without_noise():
     import tensorflow as tf

@@ -1,7 +1,7 @@
-"""The world of a training: the processes that make each update together, which of them writes, how they decide.
+"""The world of a training: the processes that make each update together, which of them writes, and how they agree.
 
-Most trainings are of one process, and that is the world unless `in_world` names another. A process belongs to one world
-at a time, so whoever needs it asks `present_world()`; nothing else says which process writes or how many there are.
+Most trainings have one process, which is the world unless `in_world` names another. A process belongs to one world at
+a time. Call `present_world()` for it: no other function says which process writes or how many there are.
 """
 
 from __future__ import annotations

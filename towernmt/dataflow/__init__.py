@@ -1,20 +1,18 @@
-"""From corpora to batches: text, vocabularies, storage, sources, prepared data, batches. Never imports TensorFlow."""
+"""From corpora to batches: text, storage, sources, vocabularies, prepared data, batches. Never imports TensorFlow."""
 
 from __future__ import annotations
 
-from towernmt.core.lazy_exports import lazy_exports
+from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "order.batch": ["Batch"],
-    "order.batch_settings": ["BatchSettings", "StreamBatchSettings"],
-    "order.batches": ["Batches"],
-    "order.position": ["Position"],
-    "order.stream_batches": ["StreamBatches"],
-    "order.streamed_corpus": ["StreamedCorpus"],
-    "order.training_data": ["make_batches", "open_training_data"],
-    "prepare.prepare_settings": ["PrepareSettings"],
-    "prepared.pair_block": ["PairBlock"],
-    "prepared.prepared_data": ["PreparedData", "open_prepared"],
+    "batches.batch": ["Batch", "Position"],
+    "batches.batch_settings": ["BatchSettings", "StreamBatchSettings"],
+    "batches.batches": ["Batches"],
+    "batches.stream_batches": ["StreamBatches"],
+    "batches.training_data": ["StreamedCorpus", "make_batches", "open_training_data"],
+    "preparation.prepare_settings": ["PrepareSettings"],
+    "preparation.prepared_data": ["PreparedData", "open_prepared"],
+    "preparation.shards": ["PairBlock"],
     "sources.corpora": ["Corpora", "read_corpora"],
     "sources.mixture": ["Ingredient", "Mixture"],
     "sources.open_source": ["open_source"],

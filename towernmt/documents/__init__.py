@@ -1,1 +1,1 @@
-"""Texts with markup, and files: what of them is translated, and how marks come back to their words."""
+"""Documents: the segments of a text or a file, their translation, and the placement of marks in it."""

@@ -1,4 +1,15 @@
-"""Words that a translation must not change: found in plain text, and what stands for them before a model."""
+r"""Find words and symbols in plain text that a translation must not change, and make placeholders for the model.
+
+- Addresses: of the web and of mail, domains, paths of files, `@user`, `@user@server` and `#tag`. An address may have
+  letters of any script. Chinese, Japanese, Korean and Thai text may follow an address without a space, so letters of
+  these scripts belong to an address only in a host name or where the address itself marks a name.
+- Placeholders of programs: `%s`, `{name}`, `${HOME}`, `&nbsp;`, `\n`. A per cent sign before letters is ambiguous.
+  It belongs to a number before it (`50 %ige`), and begins a placeholder otherwise. Lower-case letters after a
+  placeholder without width or precision belong to it (`%dpx`), since `%description` must not become `%d` and another
+  word. Adjacent placeholders are one match, so they keep their order.
+- Symbols: emoji, musical notes, arrows, bullets, trademarks. The model does not see them, because most vocabularies
+  lack them and they do not influence the translation.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +17,234 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
 
-from towernmt.documents.segments import Shielded
+import regex  # type: ignore[import-untyped]
+
+from towernmt.documents.segments import Mark, Shielded, plain_text
+
+UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+            "\U00020000-\U0003ffff")
+"""Characters of scripts without spaces between words, for a class of a regular expression."""
+_UNSPACED = (f"{UNSPACED}\u1100-\u11ff\u3005-\u3007\u3130-\u318f\uac00-\ud7af\uff10-\uff19\uff21-\uff3a\uff41-\uff5a"
+             "\uff66-\uff9f")
+"""Characters that usually begin a word of the text when they follow an address."""
+_LETTER = rf"[^\W{_UNSPACED}]"
+_INVISIBLE = "\u00ad\u200b\u2060"
+"""Characters at which programs may divide a long address."""
+_PLACEHOLDER = r"\{[^{}\s]{0,60}\}"
+_SCHEME = (rf"(?:(?:https?|ftps?|sftp|ssh|git|wss?)|(?<!{_LETTER})(?![A-Za-z]{{1,20}}?(?:https?|ftps?)://)"
+           r"[A-Za-z][A-Za-z0-9+.-]{1,20})://")
+_LABELS = rf"(?:[\w-]{{1,63}}\.)?(?:(?:{_LETTER}|-){{1,63}}\.|[{_UNSPACED}][\w-]{{0,62}}\.){{0,9}}"
+_LAST_LABEL = rf"(?:{_PLACEHOLDER}|{_LETTER}(?:{_LETTER}|-){{0,62}}|[{_UNSPACED}]{{1,20}}(?=[/:?#\s]|$))"
+_PORT = r"(?::\d{1,5})?"
+_HOST = rf"(?:\[[0-9A-Fa-f:.]{{2,45}}\]|{_LABELS}{_LAST_LABEL}){_PORT}"
+_USER = rf"(?:(?:{_LETTER}|[.~+:%-]){{1,80}}@)?"
+_NAMED = (r"(?:(?<=[=#_])|(?<=/(?:wiki|tags?|hashtag|category|topics?|search)/)"
+          rf"|(?=[{_UNSPACED}]+[/_=&#?.-]+[A-Za-z0-9]))")
+"""Before letters of a script without spaces that belong to the address, as in `/wiki/日本` and `?q=日本`."""
+_TAIL = (rf"(?:[/?#](?:[A-Za-z0-9\-._~:/?#\[\]@!$&()*+,;=%{_INVISIBLE}]|{_LETTER}|'(?=\w+[_/%+-])|{_PLACEHOLDER}"
+         rf"|(?<=[/=#_.&-]){_NAMED}[{_UNSPACED}]+)*)?")
+_DOMAINS = "com|org|net|edu|gov|int|mil|info|biz|io|dev|app|de|ch|eu|uk|fr|nl|pl|cz|jp|cn|ru|br|ca|au|se|dk|fi"
+_NAME = rf"(?:{_LETTER}|-){{1,63}}"
+_FILE = r"[A-Za-z0-9_.+~-]"
+_PATH = r"[A-Za-z0-9_.-]{1,80}"
+_ACCOUNT = (rf"@{_LETTER}(?:(?:{_LETTER}|[.-]){{0,80}}{_LETTER})?"
+            rf"(?:@(?:{_NAME}\.){{1,8}}{_NAME}|/{_LETTER}(?:{_LETTER}|[.-]){{0,80}})?"
+            rf"|@[{_UNSPACED}]{{2,20}}(?=[\s:\uff1a,\uff0c]|$)")
+_TOPIC = (rf"[#\uff03](?:(?=[\p{{L}}\p{{N}}_]){_LETTER}(?:{_LETTER}|[\u200c\u200d])*|[{_UNSPACED}][\w\u200c\u200d]*)"
+          r"(?:[#\uff03](?!\w))?")
+_WINDOWS = rf"(?:{_LETTER}|[.$+~-]){{1,80}}"
+_NOT_IN_PATH = rf"(?<!{_LETTER}|[.~/:<-])"
+_ADDRESS = regex.compile("|".join((
+    rf"{_SCHEME}(?:{_USER}{_HOST})?{_TAIL}",
+    rf"(?<!{_LETTER}|[.-])www\.{_HOST}{_TAIL}",
+    rf"(?:mailto:)?(?<!{_LETTER}|[.+-])(?:{_LETTER}|[.+-]){{1,64}}@(?:{_NAME}\.){{1,8}}{_LETTER}{{2,63}}"
+    rf"(?::{_FILE}{{1,80}}(?:/{_FILE}{{1,80}}){{1,20}})?",
+    rf"(?<!{_LETTER}|[.@/-])(?:[A-Za-z0-9-]{{1,63}}\.){{1,8}}"                              # x.de/ab, example.com
+    rf"(?:[a-z]{{2,24}}{_PORT}(?=/[\w%~?#-])|(?:{_DOMAINS})(?![\w-]){_PORT}){_TAIL}",
+    rf"{_NOT_IN_PATH}(?:~|\.{{1,2}})?(?:/{_FILE}{{1,80}}){{2,40}}/?",                       # /usr/bin
+    rf"{_NOT_IN_PATH}(?:~|\.{{1,2}})(?:/{_FILE}{{1,80}}){{1,40}}/?",                        # ~/bin
+    rf"{_NOT_IN_PATH}{_PATH}(?:/{_PATH}){{1,40}}(?<=[A-Za-z0-9_]\.[a-z][a-z0-9]{{0,4}})(?![\w/-])",    # src/main.c
+    rf"(?<!{_LETTER})(?:[A-Za-z]:\\|\\\\){_WINDOWS}(?:\\{_WINDOWS}){{0,40}}\\?",
+    rf"(?<!{_LETTER}|[&/@#.])(?:{_ACCOUNT}|{_TOPIC})(?: ?(?:{_ACCOUNT}|{_TOPIC}))*")))
+_MAY_BE_THERE = regex.compile(r"[@#\uff03/\\]|[\w-]\.[\w-]")
+_CONTINUES = regex.compile(r"[/?#&=%]|[.:@_~+-][a-z0-9]")
+_SENTENCE_SIGNS = f".,;:!?'*_{_INVISIBLE}"
+_BRACKETS = {")": "(", "]": "["}
 
 
-class Found(Shielded):
-    """Words that stay as they are, found in plain text: they come back as plain text."""
+def addresses_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each address, account and topic."""
+    if not _MAY_BE_THERE.search(text):
+        return
+    for match in _ADDRESS.finditer(text):
+        found = _without_sentence_signs(match[0])
+        if found.strip("/"):
+            yield match.start(), match.start() + len(found)
+
+
+def continues(address: str, after: str) -> bool:
+    """Return whether an address continues after the end of an element that begins with the address.
+
+    Args:
+        address: the text of the element.
+        after: the text after the element.
+    """
+    return not _is_complete(address) or _CONTINUES.match(after) is not None
+
+
+def _is_complete(address: str) -> bool:
+    found = next(addresses_in(address), None)
+    if found != (0, len(address.rstrip("/"))) and found != (0, len(address)):
+        return False
+    scheme, separator, rest = address.partition("://")
+    return not separator or "." in rest.rstrip(".") or "/" in rest
+
+
+def _without_sentence_signs(address: str) -> str:
+    """Return an address without the signs and brackets of the sentence around it."""
+    opened = dict.fromkeys(_BRACKETS.values(), 0)
+    end = len(address)
+    for index, character in enumerate(address):
+        if character in opened:
+            opened[character] += 1
+        elif character in _BRACKETS:
+            opened[_BRACKETS[character]] -= 1
+            if opened[_BRACKETS[character]] < 0:
+                end = index
+                break
+    return address[:end].rstrip(_SENTENCE_SIGNS)
+
+
+_WIDTH = r"(?:\d{1,4}|\*(?:\d{1,2}\$)?)"
+_SIZE = r"(?:hh|h|ll|l|L|q|j|z|t|I64|I32|w\d{1,2})"
+_NOT_OF_A_NUMBER = r"(?<![\d٪](?:[ \u00a0\u202f]?))"
+_PERCENT = "|".join((
+    "%%",
+    rf"%\([^()\n]{{1,60}}\)[-#0+ ]{{0,4}}{_WIDTH}?(?:\.{_WIDTH})?[hlL]?[a-zA-Z]",                   # %(name)s
+    r"%[-#0+']{0,4}\d{0,4}(?:\.\d{1,4})?<PRI\w{1,20}>", r'%[-#0+]{0,4}\d{0,4}"PRI\w{1,20}"',         # %<PRIu64>
+    r"%<\w{1,60}>[-#0+]{0,4}\d{0,4}(?:\.\d{1,4})?[a-zA-Z]", r"%\{[^{}\n]{1,100}\}",                 # %<name>s, %{name}
+    r"(?<![\w%])%[A-Za-z_]\w{1,40}%(?![\w%])", r"(?<!\d)%\d{1,2}%(?![\w%])",                        # %NAME%, %1%
+    rf"{_NOT_OF_A_NUMBER}%[a-z]{{2,}}(?!\p{{Ll}})",                                                 # %s, with letters
+    rf"{_NOT_OF_A_NUMBER}%[a-zA-Z@](?!\p{{Ll}})",                                                   # %s, %B
+    r"%[sdu@](?!\w)",
+    rf"{_NOT_OF_A_NUMBER}%{_SIZE}[diouxXeEfFgGaAcsn]",
+    rf"%\d{{1,2}}\$[-#0+']{{0,4}}{_WIDTH}?(?:\.{_WIDTH}?)?{_SIZE}?[a-zA-Z@]",                        # %1$s
+    rf"{_NOT_OF_A_NUMBER}%(?=[-#0+'*.\d])[-#0+']{{0,4}}{_WIDTH}?(?:\.{_WIDTH}?)?{_SIZE}?"
+    r"[diouxXeEfFgGaAcsp@](?!\p{Ll}{3})"))
+_NUMBERED = r"(?<![\d%])%[L]?[1-9](?![\d%]|[.,]\d)"
+"""Placeholders of Qt (`%1`). They are found in texts with `%1` alone, because Turkish writes `%50` for a number."""
+_TWO_LEVELS = r"\{(?:[^{}]{1,300}+|\{[^{}]{0,300}\}){0,40}+\}"
+_OTHERS = "|".join((
+    r"\{\{\{?[^{}\n]{1,100}\}?\}\}", r"\{%[^{}\n]{1,100}%\}", r"<%[^<>\n]{1,100}%>",                # templates
+    r"\{\s*[\w.-]{1,60}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice|spellout|ordinal|duration)\b"
+    rf"(?:[^{{}}]{{1,300}}+|{_TWO_LEVELS}){{0,40}}+\}}",                                               # ICU messages
+    r"[$#@!]\{[^{}\n]{1,100}\}",                                                                    # ${NAME}
+    r"\{ ?\$?[\w.-]{1,60} ?\}", r"\{[\w.]{0,40}:%[^{}\n]{1,60}\}",
+    r"\{(?:[^{}\s]|\{[^{}\s]{0,40}\}){0,80}\}",                                                     # {}, {0}, {x:>{n}}
+    r"(?<![\w$])\$[A-Za-z_]?\w{0,60}\([^()\n]{1,100}\)",                                            # $t(key), $(NAME)
+    r"(?<![\w$])\$[A-Z_]{2,60}\$(?!\w)", r"(?<![\w$])(?:\$[A-Za-z_]\w{0,60})+",                     # $NAME$, $NAME
+    r"&(?:[A-Za-z]\w{1,30}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});",                                       # &nbsp;
+    r"(?<![\w\\])[A-Za-z]:\\[^\s<>\"|?*]{1,200}",                                                   # C:\path
+    r"\\(?:[nrt]|[abfv0\\](?![A-Za-z])|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})",                           # \n
+    r"</?\d{1,3} ?/?>"))                                                                            # <0/>
+_PLACEHOLDERS = regex.compile(f"(?:{_OTHERS}|{_PERCENT})+")
+_PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHERS}|{_PERCENT}|{_NUMBERED})+")
+_FIRST_OF_QT = regex.compile(r"%L?1(?![\d%]|[.,]\d)")
+
+
+def placeholders_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each run of placeholders in a text."""
+    pattern = _PLACEHOLDERS_OF_QT if _FIRST_OF_QT.search(text) else _PLACEHOLDERS
+    for found in pattern.finditer(text):
+        yield found.span()
+
+
+_SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116"
+"""Degrees and the sign for a number, which read as words and which translations may spell out."""
+_SYMBOL = (r"[\p{Extended_Pictographic}\p{So}\p{EMod}\u2190-\u21ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff"
+           r"\u00a7\u00b6\u2020\u2021\u2022\u2023\u2043\u2219\u00b9\u00b2\u00b3\u2070\u2074-\u208e]")
+_CHANGED = r"(?:[\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]|\p{EMod})*"
+"""Selectors of a presentation, skin tones, and the letters of flags of regions."""
+_SEQUENCE = rf"{_SYMBOL}{_CHANGED}(?:\u200d{_SYMBOL}{_CHANGED})*"
+_ONE = rf"(?![{_SEEN_BY_MODELS}])(?:\p{{RI}}{{2}}|{_SEQUENCE})|[0-9#*]\ufe0f?\u20e3"
+_SYMBOLS = regex.compile(rf"(?:{_ONE})+")
+_RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u208e"
+_FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}[{_RAISED}]{{1,9}}\p{{L}})"
+                         rf"[\w{_RAISED}]{{1,60}}(?![\w{_RAISED}])")
+
+
+def symbols_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each run of symbols."""
+    return ((match.start(), match.end()) for match in _SYMBOLS.finditer(text)) if not text.isascii() else iter(())
+
+
+def formulas_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each word with raised or lowered digits inside, such as `H\u2082O`."""
+    return ((match.start(), match.end()) for match in _FORMULA.finditer(text)) if not text.isascii() else iter(())
+
+
+class PlainShielded(Shielded):
+    """Protected words that were found in plain text, and are written as plain text."""
 
     __slots__ = ()
 
 
-_PLACES = re.compile("|".join((
-    r"(?:https?|ftp)://[^\s<>\"]+", r"\bwww\.[^\s<>\"]+",                       # addresses of the web
-    r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",             # of mail
-    r"\{\{[^{}\n]{1,100}\}\}", r"[$%#]\{[^{}\n]{1,100}\}", r"\{[\w.:,!\[\]-]{0,60}\}",          # {name}, {0}, ${NAME}
-    r"%\(\w{1,60}\)[-#0+]*\d{0,4}(?:\.\d{1,4})?[a-zA-Z]",                       # %(n)d
-    r"(?<![\w%])%(?:\d{1,2}\$)?[-#0+]*\d{0,4}(?:\.\d{1,4})?(?:hh|h|ll|l|L|z|j|t)?[diouxXeEfFgGcrsap@](?!\w)", r"%%",
-    r"(?<![\w$])\$[A-Za-z_]\w{1,60}",                                           # $NAME
-    r"</?\d{1,3} ?/?>")))                                                       # <0/>
-_SENTENCE_SIGNS = ".,;:!?'*\u201d\u2019\u201c\u00bb\u2026"
-_STAND_INS = re.compile(r"(?<![^\W\d_])[xX]\d+")
-_LIKE_STAND_INS = re.compile(r"[xX](\d+)")
-_BRACKETS = {")": "(", "]": "["}
+class Attached(Mark):
+    """A symbol, or a sign next to a word, that the model does not see; it is treated as a single mark.
 
-
-def with_shields(text: str) -> Iterator[str | Found]:
-    """Plain text, and the addresses and placeholders in it."""
-    place = 0
-    for match in _PLACES.finditer(text):
-        found = _without_sentence_signs(match[0]) if "://" in match[0] or match[0].startswith("www.") else match[0]
-        if match.start() > place:
-            yield text[place:match.start()]
-        yield Found(found, None)
-        place = match.start() + len(found)
-    if place < len(text):
-        yield text[place:]
-
-
-def _without_sentence_signs(address: str) -> str:
-    """An address without what ends the sentence around it: signs, and a bracket that it does not open."""
-    opened = {close: address.find(open) for close, open in _BRACKETS.items()}
-    end = len(address)
-    while end and (address[end - 1] in _SENTENCE_SIGNS
-                   or address[end - 1] in opened and not 0 <= opened[address[end - 1]] < end):
-        end -= 1
-    return address[:end]
-
-
-def stand_ins(number: int, text: str) -> list[str]:
-    """Words that models copy, and that are not in a text: they stand for so many shielded ones.
-
-    They are a capital letter with a digit, as names of variables and vitamins are, which vocabularies can write.
+    Attributes:
+        content: the parts of the segment that form the symbol.
     """
-    used = set(_LIKE_STAND_INS.findall(text))
-    return list(islice((f"X{place}" for place in count(1) if str(place) not in used), number))
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        """The characters that readers see."""
+        return plain_text(self.content)
 
 
-def find_stand_ins(names: Mapping[str, int], text: str) -> list[tuple[int, int, int]]:
-    """Where stand-ins are in a translation: the number of each, and where it begins and ends.
+_STAND_INS = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
+_LIKE_STAND_INS = re.compile(r"[xX](\d+)")
 
-    One that comes twice is found twice.
+
+def with_shields(text: str) -> Iterator[str | PlainShielded | Attached]:
+    """Yield plain text, and the addresses, placeholders and symbols in it."""
+    found = [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in)
+             for start, end in finder(text)]
+    found += [(start, end, True) for start, end in symbols_in(text)]
+    done = 0
+    for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):
+        if start < done:
+            continue
+        if start > done:
+            yield text[done:start]
+        yield Attached("single", -1, (text[start:end],)) if is_symbol else PlainShielded(text[start:end], None)
+        done = end
+    if done < len(text):
+        yield text[done:]
+
+
+def make_placeholders(number: int, text: str) -> list[str]:
+    """Return placeholders for shielded words, which do not occur in a text.
+
+    A placeholder is a capital letter with a number, like the name of a variable or vitamin: vocabularies contain such
+    words, and models copy them.
 
     Args:
-        names: the stand-ins and their numbers.
+        number: number of shielded words.
+        text: text without the shielded words.
+    """
+    used = set(_LIKE_STAND_INS.findall(text))
+    return list(islice((f"X{index}" for index in count(1) if str(index) not in used), number))
+
+
+def find_placeholders(names: Mapping[str, int], text: str) -> list[tuple[int, int, int]]:
+    """Return value, start and end of each placeholder in a translation.
+
+    Args:
+        names: the values of the placeholders, by placeholder.
+        text: the translation.
     """
     found = ((names.get(match[0].upper()), match) for match in (_STAND_INS.finditer(text) if names else ()))
     return [(number, match.start(), match.end()) for number, match in found if number is not None]

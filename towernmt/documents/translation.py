@@ -1,6 +1,7 @@
-"""Segments translated: cut into sentences, translated as plain text, and put together with their marks.
+"""Translate segments: divide them into sentences, translate these as plain text, and insert the marks again.
 
-A model sees plain sentences, with stand-ins for words that must stay. Marks go where the links of words say.
+The model sees plain sentences, with placeholders for protected words. The word alignment of a translation determines
+where marks and symbols go; protected words replace their placeholders.
 """
 
 from __future__ import annotations
@@ -11,141 +12,209 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.documents.alignment import Link, TargetAtom, aligned
-from towernmt.documents.placement import LONGEST_WORD, placed
+from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
+from towernmt.documents.mark_placement import LONGEST_WORD, place_marks
 from towernmt.documents.segments import Part, Segment
-from towernmt.documents.sentences import SourceSentence, SplitSegment, split
-from towernmt.documents.shields import find_stand_ins
-from towernmt.documents.writing import joined, written
+from towernmt.documents.shields import Attached, find_placeholders
+from towernmt.documents.source_sentences import SourceSentence, SplitSegment, split_segment
+from towernmt.documents.writing import to_segment, without_empty_pairs, written_atoms, written_parts
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.words_of_lines import NO_WORD
 
 
 class Translated(Protocol):
-    """A translation of a sentence, such as `towernmt.predict.hypotheses.Hypothesis`."""
+    """A translation of a sentence, such as `towernmt.predict.lines.hypotheses.Hypothesis`."""
 
     @property
     def text(self) -> str:
-        """The translation."""
+        """The translated text."""
         ...
 
     def links(self) -> Sequence[Link] | None:
-        """The links of its words; None: they are not known."""
+        """Return the word alignment; None if it is unknown."""
         ...
 
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
-"""Translates plain sentences."""
+"""A function that translates plain sentences."""
 Forced = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Translated]]
-"""The same, with words that must come in each."""
+"""A function that translates plain sentences with words that each translation must contain."""
 
 
 class SentencesOf:
-    """Segments as sentences, to be translated.
+    """Segments, divided into sentences.
+
+    Args:
+        segments: the segments.
+        language: language of the text; None to treat each segment as one sentence.
 
     Attributes:
-        sentences: of all segments.
+        sentences: the sentences of all segments.
+
+    Raises:
+        SettingsError: the library that splits sentences is not installed.
     """
 
     def __init__(self, segments: Iterable[Segment], language: str | None) -> None:
-        """
-        Args:
-            language: of the text, by which sentences are split; None: each segment is one.
-        Raises:
-            SettingsError: the library that splits is missing.
-        """
-        self._segments: list[SplitSegment] = [split(segment, language) for segment in segments]
+        self._segments: list[SplitSegment] = [split_segment(segment, language) for segment in segments]
         self.sentences: list[SourceSentence] = [one for segment in self._segments for one in segment.sentences]
 
     def segments(self, found: Sequence[Translated]) -> list[Segment]:
-        """The segments with their translations.
-
-        Args:
-            found: of each sentence.
-        """
+        """Return the translated segments, for the translation of each sentence."""
         rest = iter(zip(self.sentences, found, strict=True))
         translated = []
         for segment in self._segments:
             parts: list[Part] = list(segment.between[0])
-            for behind, (sentence, translation) in zip(segment.between[1:], rest, strict=False):
+            for after, (sentence, translation) in zip(segment.between[1:], rest, strict=False):
                 parts += sentence_parts(sentence, translation)
-                parts += behind
-            translated.append(joined(parts))
+                parts += after
+            translated.append(to_segment(without_empty_pairs(segment.source, parts)))
         return translated
 
 
 def translate_segments(segments: Iterable[Segment], translate: Translate, language: str | None,
                        forced: Forced | None = None) -> list[Segment]:
-    """Translate segments.
+    """Translate segments, with their marks and protected words.
 
     Args:
-        translate: gives the translations of plain sentences.
-        language: of the text; see `SentencesOf`.
-        forced: translates sentences in which a stand-in was lost once more. Without it, and where it raises
-            `SettingsError` or `DataError`, the words that it stands for go where their neighbours are.
+        segments: the segments.
+        translate: translates plain sentences.
+        language: language of the text; see `SentencesOf`.
+        forced: translates a sentence again if a placeholder is missing from its translation. Without it, or if it
+            raises `SettingsError` or `DataError`, the protected words are inserted next to their neighbours.
+
     Raises:
-        SettingsError: the library that splits sentences is missing.
+        SettingsError: the library that splits sentences is not installed.
     """
     split_up = SentencesOf(segments, language)
     found = list(translate([sentence.text for sentence in split_up.sentences]))
-    again = [place for place, sentence in enumerate(split_up.sentences) if lost(sentence, found[place].text)]
+    again = [index for index, sentence in enumerate(split_up.sentences) if lost(sentence, found[index].text)]
     if again and forced is not None:
-        sentences = [split_up.sentences[place] for place in again]
+        sentences = [split_up.sentences[index] for index in again]
         second: Sequence[Translated] = ()
-        with suppress(SettingsError, DataError):        # a vocabulary that cannot write the stand-ins
+        with suppress(SettingsError, DataError):        # the vocabulary cannot encode the placeholders
             second = forced([sentence.text for sentence in sentences], [list(sentence.names) for sentence in sentences])
-        for place, sentence, translation in zip(again, sentences, second, strict=False):
-            if len(lost(sentence, translation.text)) < len(lost(sentence, found[place].text)):
-                found[place] = translation
+        for index, sentence, translation in zip(again, sentences, second, strict=False):
+            if len(lost(sentence, translation.text)) < len(lost(sentence, found[index].text)):
+                found[index] = translation
     return split_up.segments(found)
 
 
 def lost(sentence: SourceSentence, text: str) -> list[str]:
-    """The stand-ins that are not in a translation."""
-    there = {number for number, _, _ in find_stand_ins(sentence.names, text)}
-    return [name for name, number in sentence.names.items() if number not in there]
+    """Return the placeholders that are missing from a translation."""
+    present = {number for number, _, _ in find_placeholders(sentence.names, text)}
+    return [name for name, number in sentence.names.items() if number not in present]
 
 
 def sentence_parts(sentence: SourceSentence, translation: Translated) -> list[Part]:
-    """A translated sentence with its marks and its words that stay."""
+    """Return the parts of a translated sentence, with its marks and protected words."""
     if sentence.is_plain:
         return [translation.text]
-    atoms = with_all_shields(sentence, aligned(sentence, translation.text, translation.links()))
-    return written(sentence, atoms, placed(sentence, atoms))
+    atoms = with_all_shields(sentence, align_atoms(sentence, translation.text, translation.links()))
+    return written_parts(sentence, atoms, place_marks(sentence, atoms))
 
 
 def with_all_shields(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[TargetAtom]:
-    """The atoms of a translation, and those that must stay but are not there: each beside what it was beside."""
-    there = {atom.stands_for for atom in atoms}
-    missing = [source for source in sentence.names.values() if source not in there]
+    """Return the atoms of a translation, with missing shielded words inserted next to their neighbours."""
+    present = {atom.stands_for for atom in atoms}
+    missing = [source for source in sentence.names.values() if source not in present]
     if not missing:
         return list(atoms)
     inserted: dict[int, list[int]] = defaultdict(list)
-    linked = {source: place for place, atom in enumerate(atoms) for source in atom.sources}
-    place = 0
+    linked = {source: index for index, atom in enumerate(atoms) for source in atom.sources}
+    index = 0
     for source in missing:
         if source - 1 in linked:
-            place = _word_end(atoms, linked[source - 1] + 1)
+            index = _word_end(atoms, linked[source - 1] + 1)
         elif source + 1 in linked:
-            place = _word_end(atoms, linked[source + 1])
-        elif source - 1 not in there and source - 1 not in missing:
-            place = _word_end(atoms, source * len(atoms) // len(sentence.atoms))
-        inserted[place].append(source)
+            index = _word_end(atoms, linked[source + 1])
+        elif source - 1 not in present and source - 1 not in missing:
+            index = _word_end(atoms, source * len(atoms) // len(sentence.atoms))
+        inserted[index].append(source)
     found: list[TargetAtom] = []
-    for place in range(len(atoms) + 1):
-        for source in inserted.get(place, ()):
+    for index in range(len(atoms) + 1):
+        for source in inserted.get(index, ()):
             found.append(TargetAtom(sentence.atoms[source].text, True, bool(found), source, [source]))
-        if place < len(atoms):
-            atom = atoms[place]
-            joins = place in inserted and atom.is_word or not place and bool(found)
+        if index < len(atoms):
+            atom = atoms[index]
+            joins = index in inserted and atom.is_word or not index and bool(found)
             found.append(replace(atom, space=True) if joins else atom)
     return found
 
 
-def _word_end(atoms: Sequence[TargetAtom], place: int) -> int:
-    """The next place at which something can stand without parting a word; signs behind a word may follow it."""
-    end = place
-    while 0 < end < len(atoms) and not atoms[end].space and end < place + LONGEST_WORD:
+def _word_end(atoms: Sequence[TargetAtom], index: int) -> int:
+    """Return the next index at which an insertion does not divide a word; signs after the word may follow it."""
+    end = index
+    while 0 < end < len(atoms) and not atoms[end].space and end < index + LONGEST_WORD:
         if atoms[end].is_word:
-            place = end + 1
+            index = end + 1
         end += 1
-    return place
+    return index
+
+
+def restored(sentence: SourceSentence, translation: Translation) -> Translation:
+    """Return the translations of a sentence, with shielded words instead of placeholders, and with symbols."""
+    if not sentence.names and not sentence.symbols:
+        return translation
+    found = Translation(_hypothesis(sentence, hypothesis) for hypothesis in translation)
+    found.retried, found.terms = translation.retried, translation.terms
+    return found
+
+
+def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
+    words: list[list[TargetAtom]] = []
+    for atom in _with_symbols(sentence, with_all_shields(sentence, align_atoms(sentence, hypothesis.text,
+                                                                           hypothesis.links()))):
+        if atom.space or not words:
+            words.append([])
+        words[-1].append(atom)
+    texts = ["".join(atom.text if atom.stands_for is None else sentence.atoms[atom.stands_for].text for atom in word)
+             for word in words]
+    details = None if hypothesis.details is None else _details(sentence, hypothesis.details, words, texts)
+    return Hypothesis(" ".join(texts), hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
+
+
+def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:
+    """Return the atoms, with an atom for each symbol."""
+    if not sentence.symbols:
+        return atoms
+    made: list[TargetAtom] = []
+    rest = iter(atoms)
+    space = False
+    for is_atom, part in written_atoms(sentence, atoms, place_marks(sentence, atoms)):
+        if is_atom:
+            atom = next(rest)
+            made.append(replace(atom, space=bool(made) and space))
+            space = False
+        elif isinstance(part, Attached):
+            made.append(TargetAtom(part.text, False, bool(made) and space))
+            space = False
+        else:
+            space = space or isinstance(part, str)
+    return made
+
+
+def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[TargetAtom]],
+             texts: list[str]) -> TokenDetails:
+    """Return the token details of a translation for its new words."""
+    numbers: dict[int, int] = {}
+    for number, word in enumerate(words):
+        for atom in word:
+            if atom.word is not None:
+                numbers.setdefault(atom.word, number)
+    of_tokens = details.words and [numbers.get(word, NO_WORD) for word in details.words]
+    if details.alignment is None or len(details.alignment.source) != len(sentence.words):
+        return details._replace(words=of_tokens, alignment=None)
+    weights = np.zeros([len(words), len(sentence.words)], np.float32)
+    for number, word in enumerate(words):
+        of_word = next((atom for atom in word if atom.word is not None or atom.stands_for is not None), None)
+        if of_word is None:
+            continue
+        if of_word.word is not None:
+            weights[number] = details.alignment.weights[of_word.word]
+        elif of_word.stands_for is not None:
+            weights[number, sum(sentence.spaces[:of_word.stands_for + 1])] = 1.0
+    return details._replace(words=of_tokens, alignment=WordAlignment(sentence.words, texts, weights))

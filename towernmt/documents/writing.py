@@ -1,114 +1,202 @@
-"""A translated sentence as parts of a segment: words, marks, and the white space that the source has beside them."""
+"""Convert a translated sentence to the parts of a segment: words, marks, and white space as in the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from towernmt.documents.alignment import TargetAtom
-from towernmt.documents.segments import Mark, Part, Segment
-from towernmt.documents.sentences import Gap, SourceSentence, Tag
-from towernmt.documents.shields import Found
+from towernmt.documents.atom_alignment import TargetAtom
+from towernmt.documents.protection import ShieldedWithMarks
+from towernmt.documents.segments import Mark, Part, Segment, Tag
+from towernmt.documents.shields import UNSPACED, Attached, PlainShielded
+from towernmt.documents.source_sentences import Gap, SourceSentence
+
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 class _Spaces(NamedTuple):
-    """Whether the source has white space beside a mark.
+    """White space next to a mark in the source.
 
     Attributes:
-        before, behind: right beside it.
-        anywhere: between the atoms that it is between.
+        before, after: whether white space directly precedes or follows the mark.
+        anywhere: whether white space is between the atom before the mark and the atom after it.
     """
 
     before: bool
-    behind: bool
+    after: bool
     anywhere: bool
 
 
-def written(sentence: SourceSentence, atoms: Sequence[TargetAtom], marks: Sequence[Sequence[Mark]]) -> list[Part]:
-    """The parts of a translation.
+def written_parts(sentence: SourceSentence, atoms: Sequence[TargetAtom], marks: Sequence[Sequence[Mark]]) -> list[Part]:
+    """Return the parts of a translation; `marks` are those before each atom, and after the last one."""
+    return [part for _, part in written_atoms(sentence, atoms, marks)]
 
-    Args:
-        marks: before each atom, and behind the last.
-    """
+
+def written_atoms(sentence: SourceSentence, atoms: Sequence[TargetAtom],
+                  marks: Sequence[Sequence[Mark]]) -> Iterator[tuple[bool, Part]]:
+    """Yield whether each part of a translation is an atom, and the part; see `written_parts`."""
     spaces = _spaces_beside(sentence.gaps)
-    parts: list[Part] = []
-    for place, there in enumerate(marks):
-        parts += _between(sentence, atoms, place, there, spaces)
-        if place < len(atoms):
-            atom = atoms[place]
+    words: ShieldedWithMarks | None = None
+    for index, marks_here in enumerate(marks):
+        between = _between(sentence, atoms, index, marks_here, spaces)
+        if words is not None:
+            crossing = words.crossing
+            stays = [*map(id, between[:len(crossing)])] == [*map(id, crossing)]
+            yield True, words if stays else words.without_crossing()
+            between = between[len(crossing):] if stays else between
+            words = None
+        yield from ((False, part) for part in between)
+        if index < len(atoms):
+            atom = atoms[index]
             shield = None if atom.stands_for is None else sentence.atoms[atom.stands_for].shield
-            parts.append(atom.text if shield is None else shield)
-    return parts
+            if isinstance(shield, ShieldedWithMarks):
+                words = shield
+            else:
+                yield True, atom.text if shield is None else shield
 
 
-def joined(parts: Iterable[Part]) -> Segment:
-    """A segment of parts: strings that stand beside each other become one, and so do words that were found in them."""
+def without_empty_pairs(source: Segment, parts: Iterable[Part]) -> list[Part]:
+    """Return the parts of a translation without the pairs that surround nothing, unless they do so in the source."""
+    filled = _pairs_by_content(source)[True]
+    found = [*_expanded(parts)]
+    empty = _pairs_by_content(found)[False] & filled
+    return [part for part in found if not (isinstance(part, Mark) and part.kind != "single" and part.key in empty)]
+
+
+def _pairs_by_content(parts: Sequence[Part]) -> dict[bool, set[int]]:
+    """Return the keys of the pairs with something between their marks (True), and of those with nothing (False)."""
+    amounts: dict[int, int] = {}
+    pairs: dict[bool, set[int]] = {True: set(), False: set()}
+    amount = 0
+    for part in parts:
+        if not isinstance(part, Mark) or part.kind == "single":
+            amount += not isinstance(part, str) or bool(part.strip())
+        elif part.kind == "open":
+            amounts[part.key] = amount
+        elif part.key in amounts:
+            pairs[amount > amounts.pop(part.key)].add(part.key)
+    return pairs
+
+
+def to_segment(parts: Iterable[Part]) -> Segment:
+    """Return a segment of parts, with adjacent strings joined."""
     made: list[Part] = []
     text: list[str] = []
     for part in (*parts, None):
-        if isinstance(part, str | Found):
+        if isinstance(part, str | PlainShielded):
             text.append(part if isinstance(part, str) else part.text)
             continue
-        if whole := "".join(text):
-            made.append(whole)
+        if joined_text := "".join(text):
+            made.append(joined_text)
         text.clear()
         if part is not None:
             made.append(part)
     return tuple(made)
 
 
-def _between(sentence: SourceSentence, atoms: Sequence[TargetAtom], place: int, marks: Sequence[Mark],
+def _expanded(parts: Iterable[Part]) -> Iterable[Part]:
+    """Yield the parts; of joined words and of attached signs, the parts that they are made of."""
+    for part in parts:
+        if isinstance(part, ShieldedWithMarks | Attached):
+            yield from _expanded(part.content)
+        else:
+            yield part
+
+
+def _between(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, marks: Sequence[Mark],
              spaces: dict[int, _Spaces]) -> list[Part]:
-    """What is before an atom of a translation, or behind the last."""
-    is_inside = 0 < place < len(atoms)
-    gap = _same_gap(sentence, atoms, place)
-    if gap is not None and (not is_inside or atoms[place].space == sentence.spaces[gap]):
-        own = _parts(sentence.gaps[gap])
-        if [id(part) for part in own if isinstance(part, Mark)] == [*map(id, marks)]:
-            return own
+    """Return white space and marks before an atom of a translation, or after the last one."""
+    is_inside = 0 < index < len(atoms)
+    gap = _same_gap(sentence, atoms, index)
+    if gap is not None and (not is_inside or atoms[index].space == sentence.spaces[gap]):
+        gap_parts = _parts(sentence.gaps[gap])
+        if [id(part) for part in gap_parts if isinstance(part, Mark)] == [*map(id, marks)]:
+            return gap_parts if gap_parts or not is_inside or not _needs_space(sentence, atoms, index, gap) else [" "]
     if is_inside:
-        space = " " if atoms[place].space else ""
+        space = " " if atoms[index].space and not _is_joined(sentence, atoms, index) else ""
         if any(mark.kind == "single" and not spaces[id(mark)].anywhere for mark in marks):
             space = ""      # as in `one<br>two`
     else:
-        space = "".join(part for part in _parts(sentence.gaps[-1 if place else 0]) if isinstance(part, str))
+        space = "".join(part for part in _parts(sentence.gaps[-1 if index else 0]) if isinstance(part, str))
     best = _best_place(marks, spaces)
-    return [*marks[:best], *([space] if space else []), *marks[best:]]
+    found: list[Part] = [*marks[:best], *([space] if space else []), *marks[best:]]
+    if any(isinstance(mark, Attached) for mark in marks):
+        return _with_spaces_of_symbols(found, spaces, index > 0, index < len(atoms))
+    return found
+
+
+def _with_spaces_of_symbols(parts: Sequence[Part], spaces: dict[int, _Spaces], follows: bool,
+                            precedes: bool) -> list[Part]:
+    """Return the parts between two atoms, with spaces next to symbols as in the source.
+
+    `follows` says whether an atom is before the parts, `precedes` whether an atom is after them.
+    """
+    made: list[Part] = []
+    for index, part in enumerate(parts):
+        is_symbol = isinstance(part, Attached)
+        if is_symbol and spaces[id(part)].before and (made or follows) and not (made and isinstance(made[-1], str)):
+            made.append(" ")
+        made.append(part)
+        rest = parts[index + 1:]
+        if is_symbol and spaces[id(part)].after and (rest or precedes) and not (rest and isinstance(rest[0], str)):
+            made.append(" ")
+    return made
+
+
+def _needs_space(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, gap: int) -> bool:
+    """Return whether shielded words need a space in the translation that they lack in the source.
+
+    The source is in a script without spaces there, and the translation is not: `看https://x.de` becomes `see https://x.de`.
+    """
+    beside = [(sentence.atoms[gap - 1].text[-1:], atoms[index - 1]), (sentence.atoms[gap].text[:1], atoms[index])]
+    return (sentence.spaces[gap] and any(_UNSPACED.match(letter) for letter, _ in beside)
+            and not any(atom.stands_for is None and _UNSPACED.match(atom.text) for _, atom in beside))
+
+
+def _is_joined(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int) -> bool:
+    """Return whether shielded words are next to a script without spaces, as in the source."""
+    before, after = atoms[index - 1], atoms[index]
+    for shield, other, edge in ((before.stands_for, after, 1), (after.stands_for, before, 0)):
+        if (shield is not None and other.stands_for is None and _UNSPACED.match(other.text)
+                and 0 < shield + edge < len(sentence.atoms) and not sentence.gaps[shield + edge]):
+            return True
+    return False
 
 
 def _parts(gap: Gap) -> list[Part]:
     return [thing.mark if isinstance(thing, Tag) else thing for thing in gap]
 
 
-def _same_gap(sentence: SourceSentence, atoms: Sequence[TargetAtom], place: int) -> int | None:
-    """The gap of the source that this one of the translation stands for: the atoms beside it are linked."""
+def _same_gap(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int) -> int | None:
+    """Return the index of the source gap whose neighbours are aligned with those of a gap in the translation."""
     last = len(sentence.atoms) - 1
-    before = atoms[place - 1].sources[-1:] if place else [-1]
-    behind = atoms[place].sources[:1] if place < len(atoms) else [last + 1]
-    return behind[0] if before and behind and before[0] + 1 == behind[0] else None
+    before = atoms[index - 1].sources[-1:] if index else [-1]
+    after = atoms[index].sources[:1] if index < len(atoms) else [last + 1]
+    return after[0] if before and after and before[0] + 1 == after[0] else None
 
 
 def _spaces_beside(gaps: Sequence[Gap]) -> dict[int, _Spaces]:
-    """The white space beside each mark in the source, by the mark's identity."""
+    """Return the white space next to each mark in the source, by the mark's identity."""
     found = {}
     for gap in gaps:
         anywhere = any(isinstance(thing, str) for thing in gap)
         things: list[str | Tag | None] = [None, *gap, None]
-        for before, thing, behind in zip(things, things[1:], things[2:], strict=False):
+        for before, thing, after in zip(things, things[1:], things[2:], strict=False):
             if isinstance(thing, Tag):
-                found[id(thing.mark)] = _Spaces(isinstance(before, str), isinstance(behind, str), anywhere)
+                found[id(thing.mark)] = _Spaces(isinstance(before, str), isinstance(after, str), anywhere)
     return found
 
 
 def _best_place(marks: Sequence[Mark], spaces: dict[int, _Spaces]) -> int:
-    """Behind how many of some marks the space goes: where most had one beside them in the source.
+    """Return the number of marks before the space between two atoms.
 
-    Else it goes behind marks that close, and before those that open.
+    The space goes where most marks have one in the source; otherwise after closing marks and before opening ones.
     """
-    def fits(place: int) -> tuple[int, int]:
-        before = marks[place - 1] if place else None
-        behind = marks[place] if place < len(marks) else None
-        had = (before is not None and spaces[id(before)].behind) + (behind is not None and spaces[id(behind)].before)
-        return had, (before is not None and before.kind == "close") + (behind is not None and behind.kind == "open")
+    def fits(index: int) -> tuple[int, int]:
+        before = marks[index - 1] if index else None
+        after = marks[index] if index < len(marks) else None
+        had = (before is not None and spaces[id(before)].after) + (after is not None and spaces[id(after)].before)
+        return had, (before is not None and before.kind == "close") + (after is not None and after.kind == "open")
 
     return max(range(len(marks) + 1), key=fits)

@@ -1,8 +1,12 @@
-"""From batches to the towers: the queue runner, and the InputSource that uses it."""
+"""From batches to the towers: `InputSource`s whose queue is filled by feeder threads, and their queue runner."""
 
-from towernmt.input_source.input_statistics import InputStatistics
-from towernmt.input_source.queue_input import GeneralQueueInput
-from towernmt.input_source.queue_monitor import QueueMonitor
-from towernmt.input_source.queue_runner import GeneralQueueRunner
+from __future__ import annotations
 
-__all__ = ["GeneralQueueInput", "GeneralQueueRunner", "InputStatistics", "QueueMonitor"]
+from towernmt.core.startup import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    "fed_input": ["FedInput"],
+    "feeding": ["InputStatistics"],
+    "queue_input": ["GeneralQueueInput", "QueueMonitor"],
+    "queue_runner": ["GeneralQueueRunner"],
+})

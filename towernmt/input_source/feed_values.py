@@ -1,11 +1,13 @@
-"""What a feed function returned, checked against the tensors that it feeds.
+"""Check and convert the values that a feed function returns for the tensors that it feeds.
 
-`Session.run` converts what is fed with `np.asarray(value, dtype)`, which cuts 1.5 to 1 and wraps 2**40
-to 0 in silence; here a value that does not fit is an error.
+`Session.run` converts fed values with `np.asarray(value, dtype)`, which silently truncates 1.5 to 1 and wraps 2**40
+to 0. Here a value is converted only if at most floating-point precision is lost; any other value is an error.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,70 +17,135 @@ from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 
 
-def feed_dict(tensors: Tensor | list[Tensor], values: Any) -> dict[Tensor, np.ndarray]:
-    """Pair a feed function's values with its feed tensors.
+def feed_dict(tensors: Tensor | list[Tensor], values: Any, names: Sequence[str] | None = None
+              ) -> dict[Tensor, np.ndarray]:
+    """Return the feeds for `Session.run` from a feed function's values.
 
     Args:
         tensors: one tensor, or a list of tensors.
-        values: one value for a single tensor; a list or tuple of as many values for a list of tensors.
+        values: for one tensor, its value; for a list of tensors, a list, tuple or dict with one value each. The keys of
+            a dict are `names`, tensors, or tensor names with or without `:0`.
+        names: a name for each tensor, for errors and for the keys of a dict; None: the names of the tensors.
 
     Returns:
-        The `feed_dict` for `Session.run`: arrays of the tensors' dtypes, of shapes that their static
-        shapes (with None for what varies) allow.
+        the `feed_dict`: arrays with the tensors' dtypes, and shapes that are compatible with their static shapes.
 
     Raises:
-        FeederError: wrong number of values, a dtype that would lose something, or a wrong shape.
+        FeederError: a value is missing or unexpected, cannot be converted (see `_converted`), or has a wrong shape.
     """
-    if not isinstance(tensors, list):
-        return {tensors: _fitting(tensors, values)}
+    wanted = tensors if isinstance(tensors, list) else [tensors]
+    names = names or [tensor.op.name for tensor in wanted]
+    if not isinstance(tensors, list) and not isinstance(values, Mapping):
+        values = [values]
+    return {tensor: _fitting(tensor, name, value)
+            for tensor, name, value in zip(wanted, names, in_order(values, names, wanted), strict=True)}
+
+
+def in_order(values: Any, names: Sequence[str], tensors: Sequence[Tensor] = ()) -> list[Any]:
+    """Return the values of a datapoint, one for each name.
+
+    Args:
+        values: a list or tuple in the order of the names, or a dict.
+        names: names of the values, and keys of a dict.
+        tensors: tensors whose names are also accepted as keys.
+
+    Raises:
+        FeederError: a value is missing or unexpected.
+    """
+    if isinstance(values, Mapping):
+        return _dict_values(values, names, tensors)
     if not isinstance(values, (list, tuple)):
-        raise FeederError(f"The feed function returned a {type(values).__name__} where a list of "
-                          f"{len(tensors)} values ({_names(tensors)}) was expected.")
-    if len(values) != len(tensors):
-        raise FeederError(f"The feed function returned {len(values)} values where {len(tensors)} "
-                          f"({_names(tensors)}) were expected.")
-    return {tensor: _fitting(tensor, value) for tensor, value in zip(tensors, values, strict=True)}
+        what = f"one array of shape {list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise FeederError(f"Expected a list or a dict with a value for each of {', '.join(names)}; got {what}.")
+    if len(values) != len(names):
+        raise FeederError(f"Expected {len(names)} values ({', '.join(names)}); got {len(values)}.")
+    return list(values)
 
 
-def _names(tensors: list[Tensor]) -> str:
-    return ", ".join(tensor.op.name for tensor in tensors)
+def _dict_values(values: Mapping[Any, Any], names: Sequence[str], tensors: Sequence[Tensor]) -> list[Any]:
+    keys = {_operation_name(key): key for key in values}
+    accepted = zip(names, [_operation_name(tensor) for tensor in tensors] or names, strict=True)
+    matches = [keys.get(_operation_name(name), keys.get(other)) for name, other in accepted]
+    missing = [name for name, key in zip(names, matches, strict=True) if key is None]
+    unexpected = [str(key) for key in values if not any(key is other for other in matches)]
+    if missing or unexpected:
+        raise FeederError(f"Expected a dict with the keys {', '.join(names)}; got one "
+                          + " and ".join(["without " + ", ".join(missing)] * bool(missing)
+                                         + ["with the unexpected " + ", ".join(unexpected)] * bool(unexpected)) + ".")
+    return [values[key] for key in matches]
 
 
-def _fitting(tensor: Tensor, value: Any) -> np.ndarray:
-    array = _of_dtype(tensor, value)
+def _operation_name(key: Any) -> Any:
+    """Return the name of the operation of a key, which is a tensor or its name."""
+    name = key if isinstance(key, str) else getattr(key, "name", key)
+    return name.removesuffix(":0") if isinstance(name, str) else name
+
+
+def _fitting(tensor: Tensor, name: str, value: Any) -> np.ndarray:
+    try:
+        if inspect.isgenerator(value):
+            raise ValueError("it is a generator; pass the generator or its function itself as the feed function")
+        # A NumPy string would lose the zeros at the end of bytes.
+        wanted = tensor.dtype.base_dtype
+        array = np.asarray(value, object if wanted == tf.string and not isinstance(value, np.ndarray) else None)
+    except ValueError as error:  # ragged nested lists
+        raise FeederError(f"The value for '{name}' is not an array: {error}") from error
+    array = _converted(array, wanted, name)
     if not tensor.shape.is_compatible_with(array.shape):
-        raise FeederError(f"The value for '{tensor.op.name}' has the shape {list(array.shape)} where "
-                          f"{tensor.shape.as_list()} was expected.")
+        raise FeederError(f"The value for '{name}' has the shape {list(array.shape)}; expected "
+                          f"{tensor.shape.as_list()}.")
     return array
 
 
-def _of_dtype(tensor: Tensor, value: Any) -> np.ndarray:
-    wanted = tensor.dtype.base_dtype
-    try:
-        array = np.asarray(value)
-    except ValueError as error:  # ragged nested lists
-        raise FeederError(f"The value for '{tensor.op.name}' is no array: {error}") from error
+def _converted(array: np.ndarray, wanted: tf.DType, name: str) -> np.ndarray:
+    """Convert an array to a dtype, if no value changes except by rounding between floating-point types.
+
+    float64 becomes float32 or bfloat16, and int64 becomes int32, if the values are in range. Floating-point numbers
+    become integers only if they are whole, and integers become floating-point numbers only if these represent them
+    exactly.
+
+    Raises:
+        FeederError: a value would change.
+    """
     if wanted == tf.string:
-        if array.size and array.dtype.kind not in "SUO":
-            raise _wrong_dtype(tensor, array)
-        return np.asarray(value, dtype=object)
+        if not all(isinstance(item, (str, bytes)) for item in array.flat):
+            raise _wrong_dtype(array, wanted, name)
+        return array.astype(object)
     target = np.dtype(wanted.as_numpy_dtype)
     if array.dtype == target:
         return array
-    if isinstance(value, (np.ndarray, np.generic)):  # the feeder chose its dtype: only a widening will do
-        if not np.can_cast(array.dtype, target, "safe"):
-            raise _wrong_dtype(tensor, array)
+    if not array.size:  # the dtype of an empty list means nothing
         return array.astype(target)
-    if not array.size:  # an empty list has no dtype of its own
-        return array.astype(target)
-    if not np.can_cast(array.dtype, target, "same_kind"):
-        raise _wrong_dtype(tensor, array)
-    cast = array.astype(target)
-    if array.dtype.kind in "iu" and not np.array_equal(cast, array):
-        raise FeederError(f"The value for '{tensor.op.name}' holds numbers too large for {wanted.name}.")
-    return cast
+    if array.dtype.kind == "O" and all(isinstance(item, (int, np.integer)) for item in array.flat):
+        raise _out_of_range(array, wanted, name)    # Python integers beyond 64 bits
+    if not (wanted.is_bool or wanted.is_integer or wanted.is_floating or wanted.is_complex) or not _is_number(array):
+        raise _wrong_dtype(array, wanted, name)
+    if array.dtype.kind == "c" and not wanted.is_complex:
+        raise _wrong_dtype(array, wanted, name)
+    with np.errstate(all="ignore"):
+        cast = array.astype(target)
+        rounds = (wanted.is_floating or wanted.is_complex) and array.dtype.kind not in "biu"
+        same = np.isfinite(cast) | ~np.isfinite(array) if rounds else cast.astype(array.dtype) == array
+        if not rounds and array.dtype.kind in "biu" and (wanted.is_integer or wanted.is_bool):
+            same &= (cast < 0) == (array < 0)   # between signed and unsigned integers of one size
+    if np.all(same):
+        return cast
+    wrong = array[~same].flat[0]
+    if not wanted.is_floating and array.dtype.kind not in "biu" and np.isfinite(wrong) and wrong != np.floor(wrong):
+        raise FeederError(f"The value for '{name}' has the dtype {array.dtype} and holds {wrong!s}, which is not a "
+                          f"whole number; expected {wanted.name}. Round it in the feed function.")
+    raise _out_of_range(wrong, wanted, name)
 
 
-def _wrong_dtype(tensor: Tensor, array: np.ndarray) -> FeederError:
-    return FeederError(f"The value for '{tensor.op.name}' has the dtype {array.dtype} where "
-                       f"{tensor.dtype.base_dtype.name} was expected.")
+def _is_number(array: np.ndarray) -> bool:
+    # The kind of bfloat16 is V, like that of a structured array.
+    return array.dtype.kind in "biufc" or (array.dtype.kind == "V" and array.dtype.names is None
+                                           and array.dtype.name.startswith(("bfloat", "float", "int", "uint")))
+
+
+def _wrong_dtype(array: np.ndarray, wanted: tf.DType, name: str) -> FeederError:
+    return FeederError(f"The value for '{name}' has the dtype {array.dtype}; expected {wanted.name}.")
+
+
+def _out_of_range(value: Any, wanted: tf.DType, name: str) -> FeederError:
+    return FeederError(f"The value for '{name}' holds {np.asarray(value).flat[0]}, which {wanted.name} cannot hold.")

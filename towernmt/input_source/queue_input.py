@@ -1,42 +1,41 @@
-"""`GeneralQueueInput`: from batches to the towers, by way of a queue that feeder threads fill.
-
-One element of the queue is one global batch with the position after it. It is dequeued once per
-training step, and each tower gets its share of the rows. The position comes out with the step that
-trains on the batch, so that a checkpoint never points past what was trained on.
-"""
+"""`GeneralQueueInput`, the `InputSource` whose queue is filled by feeder threads, with its callback and monitor."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from tensorpack.dataflow import DataFlow
-from tensorpack.input_source import FeedfreeInput
+from tensorpack.callbacks import Callback
+from tensorpack.input_source import FeedfreeInput, InputSource, StagingInput
+from tensorpack.tfutils.dependency import dependency_of_fetches
 from tensorpack.tfutils.tower import get_current_tower_context
+from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.shared_batch import TOKENS, share_batch
+from towernmt.core.graph_state import TOKENS, share_batch
+from towernmt.core.runs import Run
 from towernmt.core.tensors import Operation, Session, Tensor, TensorSpec
-from towernmt.core.terminal.terminal_log import DETAIL
+from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
-from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints
-from towernmt.input_source.feeding import FeederRun
-from towernmt.input_source.input_callback import InputCallback
-from towernmt.input_source.input_statistics import InputStatistics
+from towernmt.dataflow.batches.batch import Position
+from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints, DatapointSource
+from towernmt.input_source.feed_values import in_order
+from towernmt.input_source.feeding import FeederRun, InputStatistics
 from towernmt.input_source.queue_runner import GeneralQueueRunner
-from towernmt.input_source.staging import Staging
+from towernmt.input_source.staging import Known, Staging
 
 
 class ReadableBatches(Protocol):
-    """Batches in a fixed order; reader i of N gets every N-th one, beginning with the i-th."""
+    """Batches in a fixed order; reader i of N gets every N-th batch, from the i-th."""
 
     def read(self, position: Any = None, start: int = 0, step: int = 1) -> Iterator[tuple[Any, Any]]:
         """Yield (position after the batch, batch).
 
-        A position has `to_json()`, and a batch `arrays()`: one for each input of the tower, in the order of its
-        signature.
+        A position has `to_json()`. A batch has `arrays()`: a list with one array per input of the tower, in the order
+        of its signature, or a dict by the names of the inputs.
         """
         ...
 
@@ -46,53 +45,52 @@ class ReadableBatches(Protocol):
 class GeneralQueueInput(FeedfreeInput):
     """A tensorpack `InputSource` for any trainer, with any number of towers.
 
-    * Tower i of N gets the rows `[i*B//N, (i+1)*B//N)` of every tensor that has a batch dimension, that is
-      of every one that is not a scalar in the signature; scalars go to all towers whole. Padding columns
-      stay. With fewer rows than towers some shares have no row.
-    * The end of the batches ends training normally (`StopTraining`). A feeder's error stops training: the
-      step that would have used what could not be read raises it, after all steps before it (see
-      `InputCallback`).
-    * Each training step must evaluate what the input feeds in one `hooked_sess.run`.
-    * Under tensorpack's `StagingInput` the position keeps step with what is trained on; when the batches
-      end, those still staged (one, by default) are not trained on, nor does `last_position` pass them.
+    * Tower i of N gets the rows `[i*B//N, (i+1)*B//N)` of every tensor with a batch dimension, that is, every tensor
+      that is not a scalar in the signature. All towers get the scalars. Padding columns stay. With fewer rows than
+      towers, some shares are empty.
+    * The end of the batches ends training normally (`StopTraining`). A feeder's error is raised by the step that needs
+      the missing batch, after all steps before it (see `InputCallback`).
+    * Each training step must evaluate the input in one `hooked_sess.run`.
+    * With tensorpack's `StagingInput`, the position is that of the batch trained on. At the end of the batches, those
+      still staged (one, by default) are not trained on, and `last_position` stays before them.
 
     Args:
-        batches: see `ReadableBatches`, for example `towernmt.dataflow.Batches`; or a tensorpack DataFlow, each
-            datapoint of which is a global batch (see `DataFlowBatches`).
-        feeders: feeder threads, one or more. Their number does not change the order. A DataFlow has one.
-        capacity: elements (global batches) that the queue holds at most.
-        position: where to begin; a position, or its JSON. None: at the beginning.
-        parse_position: makes a position from its JSON; None: as `towernmt.dataflow`, or a DataFlow, has it.
-        name: of the source, in errors and logs.
-        patience: seconds that training waits for a batch until the log says for whom; it goes on waiting.
+        batches: `ReadableBatches` such as `towernmt.dataflow.Batches`; or a tensorpack DataFlow, an iterable, a
+            generator or a generator function, whose datapoints are global batches (see `DataFlowBatches`).
+        feeders: number of feeder threads, which does not change the order. A DataFlow has one.
+        capacity: maximum number of elements (global batches) in the queue.
+        position: the position to start at, or its JSON. None: the beginning.
+        parse_position: makes a position from its JSON; None: the positions of `towernmt.dataflow` or of a DataFlow.
+        name: name of the source in errors and logs.
+        patience: seconds that training waits for a batch until the log names the feeder that it waits for.
 
     Attributes:
-        last_position: JSON of the position after the last batch that a training step consumed; before the
-            first one, the position to begin at (None for the beginning).
+        last_position: JSON of the position after the last batch that a training step consumed; before the first step,
+            the position to start at (None for the beginning).
         runner: the `GeneralQueueRunner`; None before `setup`.
-        staging: where the next batch waits on the towers' devices; None where it does not.
+        staging: the areas of the next batch on the towers' devices; None without staging.
 
     Raises:
-        SettingsError: a number is too small, or `batches` cannot be read.
+        SettingsError: `feeders` or `capacity` is below 1, or `batches` has another type.
     """
 
-    def __init__(self, batches: ReadableBatches | DataFlow, feeders: int = 2, capacity: int = 32,
+    _global: list[Tensor]
+    position_tensor: Tensor
+
+    def __init__(self, batches: ReadableBatches | DatapointSource, feeders: int = 2, capacity: int = 32,
                  position: Any = None, parse_position: Callable[[str], Any] | None = None,
                  name: str = "the training data", patience: float = 60.0) -> None:
         if feeders < 1 or capacity < 1:
-            raise SettingsError("An input queue needs at least one feeder and room for one batch; given were "
-                                f"{feeders} feeders and a capacity of {capacity}.")
-        if isinstance(batches, DataFlow):
-            batches, feeders, parse_position = DataFlowBatches(batches), 1, parse_position or DataPoints.from_json
+            raise SettingsError(f"GeneralQueueInput(feeders={feeders}, capacity={capacity}): both must be at least 1.")
         if not callable(getattr(batches, "read", None)):
-            raise SettingsError(f"GeneralQueueInput({batches!r}): give it batches that can be read from a position, "
-                                "such as towernmt.dataflow.Batches, or a tensorpack DataFlow.")
-        self.batches = batches
+            batches = DataFlowBatches(cast(DatapointSource, batches))
+            feeders, parse_position = 1, parse_position or DataPoints.from_json
+        self.batches = cast(ReadableBatches, batches)
         self.feeders = feeders
         self.capacity = capacity
         self.name, self.patience = name, patience
         self.runner: GeneralQueueRunner | None = None
-        self.last_position: str | None = None
+        self._last_position: str | None = None
         self.staging: Staging | None = None
         self._parse_position = parse_position or Position.from_json
         self._position: Any = None
@@ -103,32 +101,35 @@ class GeneralQueueInput(FeedfreeInput):
             self.start_from(position if isinstance(position, str) else position.to_json())
 
     def start_from(self, position: str) -> None:
-        """Begin at this position (JSON, as `last_position`); to be called before training starts.
+        """Start at this position (JSON, as `last_position`); call it before training starts.
 
-        That nothing is left after it is then a normal end of the data, not an empty source.
+        If no batch comes after the position, that is a normal end of the data, not an empty source.
         """
         if self._started:
-            raise SettingsError("The input's feeders are running already: "
-                                "set its position before training starts.")
+            raise SettingsError("The input's feeders are already running: set the position before training starts.")
         self._position = self._parse_position(position)
         self.last_position = position
 
-    def stage(self) -> None:
-        """Copy each batch to the towers' devices while the one before is trained on (see `Staging`).
+    @property
+    def position_settings(self) -> dict[str, Any]:
+        """The settings that a position depends on, by name; empty if the batches do not declare them."""
+        return dict(getattr(self.batches, "position_settings", {}))
 
-        To be called before the towers are built, by the trainer.
+    def stage(self) -> None:
+        """Copy each batch to the towers' devices during the step before (see `Staging`).
+
+        The trainer calls it before the towers are built.
         """
         self.staging = Staging()
 
     def start(self, sess: Session) -> None:
-        """Start the feeders in a session (the input's callback does it before training)."""
+        """Start the feeders in a session; the input's callback calls it before training."""
         if self.runner is None:
-            raise SettingsError("The input was not set up: give it to a trainer, or call setup(signature).")
+            raise SettingsError("The input was not set up: pass it to a trainer, or call setup(signature).")
         logger.info("Feeding %s with %d thread(s) from %s.", self.name, self.feeders,
                     self.last_position or "the beginning", extra=DETAIL)
         self._started, self._session = True, sess
-        self._readers = [self.batches.read(self._position, index, self.feeders)
-                         for index in range(self.feeders)]
+        self._readers = [self.batches.read(self._position, index, self.feeders) for index in range(self.feeders)]
         self.runner.allow_empty = self._position is not None
         self.runner.create_threads(sess, daemon=True, start=True)
 
@@ -136,57 +137,71 @@ class GeneralQueueInput(FeedfreeInput):
         """Stop the feeders; see `GeneralQueueRunner.stop`.
 
         Args:
-            sess: the session; None for that of `start`.
+            sess: the session; None: the session of `start`.
         """
         sess = sess or self._session
         if self.runner is not None and sess is not None:
             self.runner.stop(sess)
 
     def raise_feeder_error(self) -> None:
-        """Raise the feeders' error if there is one that training has come to: what a trainer's `run_step`
-        calls at an `OutOfRangeError`, so that a broken source is no normal end."""
+        """Raise the feeders' error if training has reached it.
+
+        A trainer's `run_step` calls it at an `OutOfRangeError`, to distinguish a broken source from a normal end.
+        """
         self._callback.raise_feeder_error()
 
     @property
+    def last_position(self) -> str | None:
+        """See the class. It contains weights of a mixture that were set later (`Mixture.set_weights`)."""
+        saved = getattr(self.batches, "saved_position", None)
+        return self._last_position if saved is None or self._last_position is None else saved(self._last_position)
+
+    @last_position.setter
+    def last_position(self, position: str | None) -> None:
+        self._last_position = position
+
+    @property
     def exhausted(self) -> bool:
-        """Whether training has come to the true end of the batches, and not to where the feeders were stopped."""
+        """Whether training has reached the end of the batches, not only the point where the feeders were stopped."""
         run = self.run
         return run is not None and run.finished and not run.stopping and self._callback.counts.batches >= run.enqueued
 
     def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
-        """Run `op`, which consumes one batch, outside a training step's hooks (update cycles do).
+        """Run an operation that consumes one batch outside the hooks of a training step, for update cycles.
 
-        `last_position` stays: what was consumed counts only once an update was made from it.
+        `last_position` does not change: a batch counts only after an update from it.
 
         Args:
             sess: the session.
-            op: what to run.
-            feed_dict: what else the run is fed; None for nothing.
+            op: the operation to run.
+            feed_dict: further feeds of the run, or None.
+
         Returns:
             the position after that batch, as JSON.
+
         Raises:
             FeederError, StopTraining: as before a training step.
         """
         return self._callback.run_with_batch(sess, op, feed_dict)
 
     def count_lost_batch(self) -> None:
-        """A run that took a batch failed and is not made again: `last_position` passes that batch with the next one."""
+        """Count the batch of a failed run that is not repeated; `last_position` passes it with the next batch."""
         self._callback.count_lost_batch()
 
     def statistics(self) -> InputStatistics:
-        """What went through so far, a snapshot (see `InputStatistics`)."""
+        """Return the current statistics."""
         return self._callback.counts.snapshot(self.run)
 
     @property
     def run(self) -> FeederRun | None:
-        """The state of the feeders; None before they started."""
+        """The state of the feeders; None before their start."""
         return self.runner.run if self.runner else None
 
     def estimated_size(self) -> int:
-        """How many batches an epoch has, about: without reading the corpus, where `batches` can tell.
+        """Return the estimated number of batches in an epoch, if possible without reading the corpus.
 
         Raises:
-            NotImplementedError: it is not known, as of a stream.
+            NotImplementedError: the number is not known, as of a stream.
         """
         estimate = getattr(self.batches, "estimated_batches_per_epoch", self._size)
         return int(estimate())
@@ -202,7 +217,8 @@ class GeneralQueueInput(FeedfreeInput):
             placeholders.append(tf1.placeholder(tf.string, [], name="feed_position"))
             self.queue = tf1.FIFOQueue(self.capacity, [p.dtype for p in placeholders], name="queue")
             enqueue = self.queue.enqueue(placeholders, name="enqueue")
-            *self._global, self.position_tensor = self.queue.dequeue(name="dequeue")
+            tensors = self.queue.dequeue(name="dequeue")
+            self._global, self.position_tensor = tensors[:-1], tensors[-1]
             for tensor, placeholder in zip(self._global, placeholders, strict=False):
                 tensor.set_shape(placeholder.shape)
             self.position_tensor.set_shape([])
@@ -210,14 +226,17 @@ class GeneralQueueInput(FeedfreeInput):
                                        if spec.name == TOKENS), None)
             each = range(self.feeders)
             self.runner = GeneralQueueRunner(
-                self.queue, [enqueue for _ in each], [self._feed_fn(index) for index in each],
-                [placeholders for _ in each], in_order=True,
+                self.queue, [enqueue for _ in each], feed_fns=[self._feed_fn(index) for index in each],
+                feed_tensors=[placeholders for _ in each], in_order=True,
+                feed_names=[*(spec.name for spec in signature), "position"],
                 names=[f"{self.name} (feeder {index + 1} of {self.feeders})" for index in each])
 
     def _feed_fn(self, index: int) -> Callable[[], list[Any]]:
+        names = [spec.name for spec in self._signature]
+
         def feed() -> list[Any]:
             position, batch = next(self._readers[index])
-            return [*batch.arrays(), position.to_json()]
+            return [*in_order(batch.arrays(), names), position.to_json()]
 
         return feed
 
@@ -229,14 +248,14 @@ class GeneralQueueInput(FeedfreeInput):
         trains = context is not None and context.is_training
         index, total = (context.index, context.total) if trains else (0, 1)
         share_batch()
-        # in the name scope of the queue: what is fed is no part of a tower
+        # The feeds are in the name scope of the queue, because they are not part of a tower.
         with tf1.name_scope(None), self.cached_name_scope(), tf1.name_scope(f"share_{index}"):
             with tf.device("/cpu:0"):
                 share = self._share(index, total)
             return self.staging.through(share) if self.staging is not None and trains else share
 
     def _share(self, index: int, total: int) -> list[Tensor]:
-        """The tensors of tower `index` of `total`: `[batch, ...]` -> `[share, ...]`, scalars as they are."""
+        """Return the tensors of tower `index` of `total`: `[batch, ...]` -> `[share, ...]`, scalars unchanged."""
         shares = []
         for tensor, spec in zip(self._global, self._signature, strict=True):
             share = tensor
@@ -249,10 +268,211 @@ class GeneralQueueInput(FeedfreeInput):
         return shares
 
 
+def innermost(data: Any) -> Any:
+    """Return the `InputSource` inside the wrappers of tensorpack (`StagingInput`, `remap_input_source`), or `data`."""
+    while isinstance(data, InputSource) and isinstance(getattr(data, "_input", None), InputSource):
+        data = data._input
+    return data
+
+
 def global_shape(spec: TensorSpec) -> Any:
-    """The signature's shape with the batch dimension open: `[batch, ...]` of the global batch."""
+    """Return the shape of an input in the global batch: that of the signature, with any batch size."""
     shape = tf.TensorShape(spec.shape)
     if shape.rank is None:
-        raise SettingsError(f"The input '{spec.name}' needs a shape of known rank, "
-                            "with None for what varies.")
+        raise SettingsError(f"The input '{spec.name}' has no shape: set one of known rank, with None for dimensions "
+                            "that vary.")
     return tf.TensorShape([None, *shape.as_list()[1:]]) if shape.rank else shape
+
+
+class InputCallback(Callback):
+    """Starts and stops the feeders, and acts before and after each `hooked_sess.run` that trains on the input.
+
+    Before the run, it waits for a batch and measures the time; if no batch will come, it raises the feeders' error, or
+    `StopTraining` at the end of the data. After the run, it keeps the position of the batch. With `Staging`, the run
+    gets a batch that a separate run has dequeued; the batch counts when it is trained on.
+
+    Attributes:
+        data: the input that the callback belongs to.
+        counts: statistics so far.
+    """
+
+    _chief_only = False
+    # Which of these runs take a batch is found by their fetches. Accumulation uses `run_with_batch`.
+    belongs_to = (Run.TRAIN_STEP, Run.SAMPLING, Run.VALIDATION, Run.DATA)
+    serves_input = True
+
+    def __init__(self, queue_input: GeneralQueueInput) -> None:
+        self._input = self.data = queue_input
+        self._tensorpack_staging: Any = None
+        self._staged: deque[str] = deque()  # positions of the batches in StagingInput's areas
+        self._taken: Known | None = None    # of the batch of the current run, with `Staging`
+        self._dequeued = 0                  # batches dequeued by the thread of `Staging`
+        self._last_fetches: tuple[Any, bool] = (None, False)
+        self._raised = False
+        self.counts = InputStatistics()
+
+    def raise_feeder_error(self) -> None:
+        """Raise the feeders' error, once, if all batches before it were dequeued."""
+        run = self._input.run
+        if run and run.error and not self._raised and self.counts.batches >= run.enqueued:
+            self._raised = True
+            raise run.error
+
+    def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
+        """Run an operation that consumes one batch outside the hooks, and return the position after the batch."""
+        if self._input.staging is not None:
+            known = self._take_staged(self._input.staging)
+            sess.run([self._input.staging.gets, op], feed_dict)
+        else:
+            self._await_batch()
+            known, _ = sess.run([self._fetches(), op], feed_dict)
+        return self._count(known)
+
+    def count_lost_batch(self) -> None:
+        """Count a batch that a failed run has dequeued, without a position."""
+        if self._input.staging is not None:
+            self._input.staging.drop_taken(self._session)
+        self.counts = self.counts.consumed(None if self.counts.target_tokens is None else 0.0)
+
+    def _setup_graph(self) -> None:
+        callbacks = getattr(getattr(self, "trainer", None), "_callbacks", None)
+        for callback in getattr(callbacks, "cbs", []):
+            if isinstance(callback, StagingInput.StagingCallback) and callback._input._input is self._input:
+                self._tensorpack_staging = callback
+
+    def _before_train(self) -> None:
+        self.counts = InputStatistics(begin=time.perf_counter())
+        self._session = tf1.get_default_session()
+        self._input.start(self._session)
+        if self._input.staging is not None:
+            self._input.staging.start(self._stage)
+
+    def _before_run(self, context: Any) -> Any:
+        self._taken = None
+        if not self._trains_on_input(context.original_args.fetches):
+            return None
+        if self._input.staging is not None:
+            self._taken = self._take_staged(self._input.staging)
+            return tf1.train.SessionRunArgs(self._input.staging.gets)
+        if self._tensorpack_staging is not None and not self._tensorpack_staging._initialized:
+            self._fill_staging(context.session)
+        self._await_batch()
+        return tf1.train.SessionRunArgs(self._fetches())
+
+    def _after_run(self, context: Any, values: Any) -> None:
+        if values.results is None:
+            return
+        self._staged.append(self._count(self._taken or values.results))
+        self._input.last_position = self._staged.popleft()
+
+    def _after_train(self) -> None:
+        self._input.stop(self._session)
+        if self._input.staging is not None:
+            self._input.staging.stop()
+        run = self._input.run
+        if run and run.error and not self._raised:
+            logger.warning("Training ended before it reached an error of the feeders: %s", run.error)
+
+    def _trains_on_input(self, fetches: Any) -> bool:
+        if self._last_fetches[0] is not fetches:
+            ops = [self._input.position_tensor.op]
+            if self._input.staging is not None:
+                ops = self._input.staging.gets
+            elif self._tensorpack_staging is not None:
+                ops = [self._tensorpack_staging._input._get_unstage_ops()[0].op]
+            self._last_fetches = fetches, any(dependency_of_fetches(fetches, op) for op in ops)
+        return self._last_fetches[1]
+
+    def _fill_staging(self, sess: Session) -> None:
+        """Fill the areas as StagingInput's callback does before the first step, and keep the positions."""
+        for _ in range(self._tensorpack_staging.nr_stage):
+            self._await_batch()
+            results, _ = sess.run([self._fetches(), self._tensorpack_staging.stage_op])
+            self._staged.append(self._count(results))
+        self._tensorpack_staging._initialized = True
+
+    def _stage(self) -> Known | None:
+        """Copy the next batch to the towers' devices, in the thread of `Staging`; None: the data has ended."""
+        run, staging = self._input.run, self._input.staging
+        if run is None or staging is None or not run.wait_for_item(
+                self._dequeued, self._input.patience, self._report_wait):
+            return None
+        self._dequeued += 1     # even if the copy to a device fails, the batch has left the queue
+        known, _ = self._session.run([self._fetches(), staging.puts])
+        return known
+
+    def _take_staged(self, staging: Staging) -> Known:
+        begin = time.perf_counter()
+        known = staging.take()
+        self.counts = self.counts.waited(time.perf_counter() - begin)
+        if known is None:
+            self.raise_feeder_error()
+            raise self._end()
+        return known
+
+    def _await_batch(self) -> None:
+        run = self._input.run
+        if run is None:
+            return
+        begin = time.perf_counter()
+        more = run.wait_for_item(self.counts.batches, self._input.patience, self._report_wait)
+        self.counts = self.counts.waited(time.perf_counter() - begin)
+        if more:
+            return
+        self.raise_feeder_error()
+        if run.finished:
+            raise self._end()
+
+    def _report_wait(self, seconds: float) -> None:
+        run = self._input.run
+        cause = run.awaited() if run else self._input.name
+        logger.warning(f"Training has waited {seconds:.0f} s for a batch: {cause}. It keeps waiting; Ctrl-C ends it "
+                       "with a checkpoint.")
+
+    def _end(self) -> StopTraining:
+        return StopTraining(f"{self._input.name} ended after {self.counts.batches} batches")
+
+    def _fetches(self) -> list[Tensor]:
+        tokens = self._input.tokens_tensor
+        return [self._input.position_tensor] + ([] if tokens is None else [tokens])
+
+    def _count(self, results: list[Any]) -> str:
+        """Count a dequeued batch, and return its position."""
+        self.counts = self.counts.consumed(float(results[1]) if results[1:] else None)
+        return results[0].decode()
+
+
+class QueueMonitor(Callback):
+    """Records scalars of the input every `every_steps` updates.
+
+    The scalars are `input/queue_depth` (global batches in the queue), and, since the last record, `input/wait_share`
+    (share of the time that training waited for data, 0 to 1) and `input/target_tokens_per_second` (if the towers have
+    an input `target_tokens`). Register it with the trainer, which never triggers the callbacks of an `InputSource`.
+
+    Args:
+        queue_input: the input of the trainer.
+        every_steps: interval in updates; 0: at each trigger, by default the end of each epoch.
+    """
+
+    def __init__(self, queue_input: GeneralQueueInput, every_steps: int = 0) -> None:
+        self._input, self._every_steps = queue_input, every_steps
+
+    def _before_train(self) -> None:
+        self._earlier = self._input.statistics()
+
+    def _trigger_step(self) -> None:
+        if self._every_steps and self.global_step % self._every_steps == 0:
+            self._put()
+
+    def _trigger(self) -> None:
+        if not self._every_steps:
+            self._put()
+
+    def _put(self) -> None:
+        now = self._input.statistics()
+        since, self._earlier = now - self._earlier, now
+        monitors = self.trainer.monitors
+        monitors.put_scalar("input/queue_depth", now.queue_depth)
+        monitors.put_scalar("input/wait_share", since.wait_share)
+        if since.target_tokens_per_second is not None:
+            monitors.put_scalar("input/target_tokens_per_second", since.target_tokens_per_second)

@@ -1,8 +1,8 @@
-"""Staging of batches on the towers' devices: while one batch is trained on, the next is copied there.
+"""Copy the next batch to the devices of the towers while the current batch is trained on.
 
-tensorpack's `StagingInput` copies the next batch in the run that trains on the present one: such a run waits for data
-that it does not need, leaves an unknown state if it fails, and is not made for the last batch. Here a
-thread copies, in runs of its own.
+tensorpack's `StagingInput` copies the next batch in the run that trains on the current one. Such a run waits for data
+that it does not need, leaves an unknown state if it fails, and does not train on the last batch. Here a thread copies
+the batches in separate runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Known = list[Any]
 
 
 class Staging:
-    """A staging area of TensorFlow's on each tower's device, with the batch that is next and at times the one after.
+    """A TensorFlow staging area on each tower's device, which holds the next one or two batches.
 
-    Such an area waits inside a thread of the session's pool, where it may hold up what it waits for. These areas have
-    no limit, and none is asked for what it does not have: nothing ever waits in them.
+    An area that waits occupies a thread of the session's pool, and may so block the operation that it waits for. These
+    areas never wait: they have no limit, and elements are taken only if they are present.
 
     Attributes:
-        puts: operations that put the next batch's shares into the areas; one run makes all of them.
-        gets: operations that take the towers' shares out; a run that makes one must make all of them.
+        puts: operations that put the next batch's shares into the areas; one run executes all of them.
+        gets: operations that take the towers' shares out; a run that executes one must execute all of them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Staging:
         self._next: Future[Known | None] | None = None
 
     def through(self, share: list[Tensor]) -> list[Tensor]:
-        """A tower's tensors, by way of an area on the present device; shapes and dtypes stay."""
+        """Return a tower's tensors as taken from an area on the current device, with unchanged shapes and dtypes."""
         name, dtypes = tf1.get_default_graph().unique_name("staging"), [tensor.dtype for tensor in share]
         self.puts.append(tf.raw_ops.Stage(values=share, shared_name=name, name="put"))
         staged = tf.raw_ops.Unstage(dtypes=dtypes, shared_name=name, name="get")
@@ -46,19 +46,19 @@ class Staging:
         return list(staged)
 
     def start(self, stage: Callable[[], Known | None]) -> None:
-        """Begin; to be called before the first batch.
+        """Start the thread; call it before the first batch.
 
         Args:
-            stage: called in the thread; makes `puts` and returns what is to be known of that batch. None: there will
-                be no more.
+            stage: called in the thread; runs `puts`, and returns the position (and tokens) of that batch, or None at
+                the end of the data.
         """
         self._stage, self._thread = stage, ThreadPoolExecutor(1, "staging")
 
     def take(self) -> Known | None:
-        """What `stage` returned of the batch that the next run gets. From here on, the batch after it is being copied.
+        """Return the result of `stage` for the batch of the next run, and start to copy the batch after it.
 
         Raises:
-            Exception: what `stage` raised.
+            Exception: the exception of `stage`.
         """
         staged, self._next = self._next or self._thread.submit(self._stage), None
         known = staged.result()
@@ -67,7 +67,7 @@ class Staging:
         return known
 
     def drop_taken(self, sess: Session) -> None:
-        """After a run that failed, whichever of its operations were made: only the next batch stays in the areas."""
+        """Remove the batch of a failed run from the areas, whichever of its operations were executed."""
         ahead = 0
         if self._next is not None:
             wait([self._next])
@@ -77,5 +77,5 @@ class Staging:
                 sess.run(get)
 
     def stop(self) -> None:
-        """End; to be called after the last batch, when `stage` no longer waits for data."""
+        """End the thread; call it after the last batch, when `stage` no longer waits for data."""
         self._thread.shutdown()

@@ -1,47 +1,78 @@
-"""The one interface of every architecture: an `NMTModel` is a tower function with an encoder and a decoder.
+"""`NMTModel`: the interface of every architecture, a tower function with an encoder and a stepwise decoder.
 
-Training, validation, search and scoring are written once against `encode`, `decode` and
-`decode_step`; they build the same variables again under reuse.
+`ConfiguredModel` adds what the built-in architectures share, such as settings and vocabulary sizes.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.core.default_optimizer import default_optimizer
 from towernmt.core.errors import SettingsError
-from towernmt.core.shared_batch import towers_of_batch
+from towernmt.core.graph_state import towers_of_batch
+from towernmt.core.startup import default_optimizer
 from towernmt.core.tensors import Nest, Optimizer, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
-from towernmt.models.layers.dropout import drop_words
-from towernmt.models.layers.projections import Projection
-from towernmt.models.layers.randomness import start_clock
-from towernmt.models.losses.cross_entropy import smoothed_cross_entropy
-from towernmt.models.losses.guided_alignment import guided_alignment_loss
-from towernmt.models.losses.r_drop import r_drop_cross_entropy
+from towernmt.models.kernels import to_float32
+from towernmt.models.layers.projections import Projection, lhuc
+from towernmt.models.layers.randomness import drop_words, start_clock
+from towernmt.models.losses import guided_alignment_loss, r_drop_cross_entropy, smoothed_cross_entropy
+
+
+def limited_to(model: NMTModel, tokens: Tensor) -> NMTModel:
+    """A copy of a model whose `decode_step` gives the logits of some tokens only, float32 `[rows, n]`.
+
+    Its `output_projection` has their rows alone. They are gathered when that is asked for first, which must be outside
+    of a loop. From a `decode_step` that does not ask for it, the columns are taken of what it gives.
+
+    Args:
+        tokens: int32 `[n]`.
+    """
+    limited = copy.copy(model)
+    few: list[Projection] = []
+    asked: list[bool] = []
+
+    def output_projection() -> Projection:
+        asked.append(True)
+        if not few:
+            whole = model.output_projection()
+            few.append(Projection(*(tf.gather(tf.convert_to_tensor(weight), tokens) for weight in whole)))
+        return few[0]
+
+    decode_step = limited.decode_step
+
+    def limited_step(token: Tensor, state: DecoderState, **options: bool) -> tuple[Any, ...]:
+        asked.clear()
+        logits, *rest = decode_step(token, state, **options)
+        return logits if asked else tf.gather(logits, tokens, axis=1), *rest
+
+    limited.__dict__.update(output_projection=output_projection, decode_step=limited_step)
+    return limited
+
 
 ALIGNMENT = "alignment"
 """The name of the input that only training towers with guided alignment read."""
 
 
 class DecoderState(NamedTuple):
-    """What stepwise decoding carries from one target position to the next.
+    """State of stepwise decoding between two target positions.
 
     Attributes:
-        memory: nest of tensors, first dimension batch; the same for every hypothesis of a sentence
-            and at every step (for the Transformer: keys and values of the source).
-        cache: nest of tensors, first dimension batch x beam; search gathers the rows of the surviving
-            hypotheses in it. A tensor's second dimension may grow by one a step.
-        step: int32 scalar, the number of tokens decoded so far.
-        blocks: `StepBlocks`, for what steps write and search need not move; a tuple of those of several models, or ()
-            without. Search makes room in them.
+        memory: nest of tensors whose first dimension is batch; the same for every hypothesis of a sentence and at every
+            step (for the Transformer: keys and values of the source).
+        cache: nest of tensors whose first dimension is batch x beam. Search gathers the rows of the surviving
+            hypotheses. The second dimension of a tensor may grow by one in each step.
+        step: int32 scalar, number of decoded tokens.
+        blocks: `StepBlocks` of values that search does not move, a tuple of those of several models, or (). Search
+            increases their capacity.
     """
 
     memory: Nest
@@ -69,102 +100,92 @@ class NMTModel(ModelDesc):
     derived from another only to be trained in another way takes the other's name, so that its runs are searched as the
     other's; see `towernmt.models.name_of_model`."""
     make_optimizer: Callable[[], Optimizer] | None = None
-    """Makes the `tf1.train.Optimizer`; handed to the model by whoever assembles a run."""
-    optimizer_settings: Any = None
-    """`OptimizerSettings`, which make the optimizer of a model without `make_optimizer`."""
-    clip_norm: float = 0.0
-    """With `optimizer_settings`: clip gradients to this global norm; 0 for no clipping."""
+    """Makes the `tf1.train.Optimizer`, unless a class overrides `optimizer`. A run sets it from its settings; None is
+    Adam with the default settings."""
     recomputes: ClassVar[bool] = True
     """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
     source_vocab_size: int
     target_vocab_size: int
 
     def optimizer(self) -> Optimizer:
-        """The optimizer that the model was given; without one, the default of the package."""
-        if self.make_optimizer is not None:
-            return self.make_optimizer()
-        if self.optimizer_settings is not None:
-            return self.optimizer_settings.make(self.clip_norm)
-        return default_optimizer()
+        """Return a new optimizer (tensorpack's `ModelDesc.optimizer`)."""
+        return (self.make_optimizer or default_optimizer)()
 
     def inputs(self) -> list[TensorSpec]:
         return batch_signature(self.source_factor_count, self.guided_alignment_weight > 0.0)
 
     def encoder_inputs(self) -> list[TensorSpec]:
-        """What `encode` takes, in its order: a `tf.TensorSpec` with a name each.
+        """Return the inputs of `encode` in their order, as `tf.TensorSpec` with names.
 
-        A model that reads more of a sentence to be translated declares that behind these two.
+        A model that needs further inputs for translation appends them.
         """
         return batch_signature(self.source_factor_count)[:2]
 
     @abstractmethod
     def encode(self, source: Tensor, source_length: Tensor) -> Nest:
-        """Encode sentences.
+        """Return the memory of source sentences: a nest of tensors whose first dimension is batch.
 
         Args:
             source: int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`.
             source_length: int32 `[batch]`.
-        Returns:
-            The memory: a nest of tensors whose first dimension is batch.
         """
 
     @abstractmethod
     def decode_hidden(self, memory: Nest, target_in: Tensor) -> Tensor:
-        """Teacher-forced decoding up to the last hidden layer.
+        """Return the last hidden layer of teacher-forced decoding, float32 `[batch, target length, depth]`.
 
         Args:
-            memory: what `encode` returned.
-            target_in: int32 `[batch, target length]`, the target shifted right behind BOS.
-        Returns:
-            float32 `[batch, target length, depth]`.
+            memory: result of `encode`.
+            target_in: int32 `[batch, target length]`, BOS followed by the target without its last column.
         """
 
     @abstractmethod
     def output_projection(self) -> Projection:
-        """The map from the last hidden layer to the logits."""
+        """Return the map from the last hidden layer to the logits."""
 
     @abstractmethod
     def start_state(self, memory: Nest, beam: int) -> DecoderState:
-        """The state before the first token, for `beam` hypotheses a sentence."""
+        """Return the state before the first token, for `beam` hypotheses of each sentence."""
 
     @abstractmethod
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
-        """One step of decoding.
+        """Decode one target position of each hypothesis.
 
         Args:
-            token: int32 `[batch * beam]`, the previous token (BOS at first).
-            state: from `start_state` or the previous step.
-            attention: give the attention of this step, too. Only a model that `gives_step_attention` is asked for it;
-                a model of one's own may leave this argument out.
+            token: int32 `[batch * beam]`, the previous token (first BOS).
+            state: state from `start_state` or the previous step.
+            attention: whether to return the attention of this step. Only passed if `gives_step_attention`; a custom
+                model may omit this argument.
+
         Returns:
-            logits float32 `[batch * beam, target vocabulary]`, the new state and, if asked for, what
-            `decode_with_attention` gives for this position: float32 `[batch * beam, source length]`.
+            Logits float32 `[batch * beam, target vocabulary]`, the new state and, if requested, the attention of
+            `decode_with_attention` at this position, float32 `[batch * beam, source length]`.
         """
 
     def decode_with_attention(self, memory: Nest, target_in: Tensor) -> tuple[Tensor, Tensor]:
-        """`decode_hidden`, with one attention distribution over the source for each target position.
+        """Return `decode_hidden` and an attention distribution over the source for each target position.
 
-        Built only for guided alignment, so that nothing is spent on it elsewhere.
+        Called only for guided alignment and alignments, so that other towers do not compute it.
 
         Returns:
-            float32 `[batch, target length, depth]`, and float32 `[batch, target length, source length]`: rows sum
-            to 1, and are 0 at padding of the source.
+            float32 `[batch, target length, depth]`, and float32 `[batch, target length, source length]`, whose rows sum
+            to 1 and are 0 at padding of the source.
         """
         raise SettingsError(f"{type(self).__name__} has guided_alignment_weight={self.guided_alignment_weight} but no "
                             "decode_with_attention: write that method, or set the weight to 0.")
 
     @property
     def gives_attention(self) -> bool:
-        """Whether `decode_with_attention` can be called."""
+        """Whether the model implements `decode_with_attention`."""
         return type(self).decode_with_attention is not NMTModel.decode_with_attention
 
     @property
     def gives_step_attention(self) -> bool:
-        """Whether `decode_step` can be asked for attention."""
+        """Whether `decode_step` can return attention."""
         return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
     def decode(self, memory: Nest, target_in: Tensor) -> Tensor:
-        """Teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
+        """Return teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 
     @property
@@ -174,22 +195,22 @@ class NMTModel(ModelDesc):
 
     @property
     def word_dropout(self) -> float:
-        """The share of the words that a training tower reads as the unknown word; see `drop_words`."""
+        """Share of the words that a training tower reads as the unknown word; see `drop_words`."""
         return 0.0
 
     @property
     def dropout_divergence(self) -> float:
-        """The weight of the divergence between two passes with different dropout (R-Drop); 0 for one pass."""
+        """Weight of the divergence between two passes with different dropout (R-Drop); 0 for one pass."""
         return 0.0
 
     @property
     def source_factor_count(self) -> int:
-        """How many factors each source word has."""
+        """Number of factors of each source word."""
         return 0
 
     @property
     def guided_alignment_weight(self) -> float:
-        """The weight of the loss of an attention head against given alignments; 0 for none."""
+        """Weight of the guided alignment loss; 0 for no guided alignment."""
         return 0.0
 
     def build_graph(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor,
@@ -238,16 +259,16 @@ class NMTModel(ModelDesc):
 
 
 def shift_right(target: Tensor) -> Tensor:
-    """The decoder's input: `target` int32 `[batch, target length]` behind BOS, without its last column."""
+    """Return the input of the decoder: BOS, and `target` int32 `[batch, target length]` without its last column."""
     return tf1.pad(target, [[0, 0], [1, 0]], constant_values=BOS)[:, :-1]
 
 
 def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[TensorSpec]:
-    """The tensors of a batch, as `tf.TensorSpec`: those that `NMTModel` describes.
+    """Return the tensors of a batch as `tf.TensorSpec`; `NMTModel` describes them.
 
     Args:
-        source_factors: how many each source word has.
-        alignments: whether links between the words come with the sentences.
+        source_factors: number of factors of each source word.
+        alignments: whether the batch contains word alignments.
     """
     source = [None, None, 1 + source_factors] if source_factors else [None, None]
     return [
@@ -258,3 +279,70 @@ def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[T
         tf.TensorSpec([], tf.float32, "target_tokens"),
         *([tf.TensorSpec([None, None, None], tf.uint8, ALIGNMENT)] if alignments else []),
     ]
+
+
+def token_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:
+    """log p(token | source, tokens before it), by teacher forcing; a gradient flows through.
+
+    Args:
+        model: builds or finds its variables in the present variable scope.
+        memory: what `model.encode` returned.
+        target: int32 `[batch, target length]`, ending with EOS (or cut), padded with PAD.
+        target_length: int32 `[batch]`.
+    Returns:
+        float32 `[batch, target length]`, in nats; 0 behind a sentence's end.
+    """
+    places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))     # [tokens, 2]
+    hidden = tf.gather_nd(model.decode_hidden(memory, shift_right(target)), places)     # [tokens, depth]
+    labels = tf.gather_nd(target, places)                                       # [tokens]
+    logits = to_float32(model.output_projection().flat_logits(hidden))          # [tokens, vocabulary]
+    right = tf.gather(logits, labels, batch_dims=1)
+    return tf.scatter_nd(places, right - tf.reduce_logsumexp(logits, axis=1), tf.shape(target, tf.int64))
+
+
+def sentence_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:
+    """Return log p(target | source), float32 `[batch]`, in nats; see `token_log_probabilities` for the arguments."""
+    return tf.reduce_sum(token_log_probabilities(model, memory, target, target_length), axis=1)
+
+
+@dataclass
+class ConfiguredModel(NMTModel):
+    """An `NMTModel` made from a dataclass of settings.
+
+    Args:
+        settings: settings including both vocabulary sizes. Missing `CommonSettings` are 0.
+    """
+
+    settings: Any
+
+    def __post_init__(self) -> None:
+        self.source_vocab_size = self.settings.source_vocab_size
+        self.target_vocab_size = self.settings.target_vocab_size
+
+    @property
+    def source_factor_count(self) -> int:
+        return len(getattr(self.settings, "source_factor_vocab_sizes", []))
+
+    @property
+    def label_smoothing(self) -> float:
+        return self._rate("label_smoothing")
+
+    @property
+    def word_dropout(self) -> float:
+        return self._rate("word_dropout")
+
+    @property
+    def dropout_divergence(self) -> float:
+        return self._rate("r_drop_alpha")
+
+    @property
+    def guided_alignment_weight(self) -> float:
+        return self._rate("guided_alignment_weight")
+
+    def _rate(self, name: str) -> float:
+        """Return one of the `CommonSettings`, or 0 if a custom model does not have it."""
+        return float(getattr(self.settings, name, 0.0))
+
+    def adapted(self, x: Tensor, name: str) -> Tensor:
+        """Return `x` `[..., depth]`, scaled by `lhuc` in the variable scope `name` if the settings request it."""
+        return lhuc(x, name) if getattr(self.settings, "lhuc", False) else x

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from towernmt.core.lazy_exports import lazy_exports
+from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "gradient_health": ["allow_skipped_update", "watch_gradients"],
+    "gradients": ["allow_skipped_update", "watch_gradients"],
     "optimizer": ["make_optimizer"],
-    "settings": ["OptimizerSettings"],
+    "optimizer_settings": ["OptimizerSettings"],
 })

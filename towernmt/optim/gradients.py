@@ -1,4 +1,8 @@
-"""Gradients of several towers, processes and batches, as one."""
+"""Gradients: their reduction over towers, processes and batches, and their health.
+
+Gradient health means which gradients are watched, which steps may skip their update, and whether values are finite.
+Optimizers set it, and callbacks such as `NaNGuard` read it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tensors import Operation, Tensor, Variable
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Graph, Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import World
 
@@ -16,40 +21,43 @@ GradsAndVars: TypeAlias = list[tuple[Tensor, Variable]]
 
 
 class GradientReducer(ABC):
-    """How the gradients of all towers of the world become the gradients of one update.
+    """Reduction of the gradients of all towers in the world to the gradients of one update.
 
-    A trainer calls it while it builds its graph, with its world. The cost of each tower is divided by the number of
-    towers in the world, so that the sum is the gradient of the mean.
+    A trainer calls it while it builds its graph. The cost of each tower is divided by the number of towers in the
+    world, so the sum of the gradients is the gradient of the mean cost.
     """
 
     @abstractmethod
     def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
-        """The sum of each variable's gradients over all towers of all processes: computed once an update.
+        """Return the sum of each variable's gradients over all towers of all processes, once per update.
 
         Args:
-            towers: for each tower of this process its gradients and the shared variables, in the same order. With an
-                update cycle they are summed over towers and averaged over batches already, and stand here as one tower.
-            world: how many processes there are, and which one this is.
+            towers: gradients of each tower of this process, with the shared variables in the same order. With an update
+                cycle, it is one tower, whose gradients are summed over towers and averaged over batches.
+            world: the processes that train together.
+
         Returns:
-            the same in every process.
+            Gradients that are the same in every process.
         """
 
     @abstractmethod
     def total(self, number: Tensor, world: World) -> Tensor:
-        """The sum of a number that each process has for itself: its target tokens, by which an update cycle weights.
+        """Return the sum over processes of a number, such as the target tokens that weight an update cycle.
 
         Args:
             number: float32 `[]`, of this process's towers.
+            world: the processes that train together.
+
         Returns:
             float32 `[]`, the same in every process.
         """
 
 
 class SumOverTowers(GradientReducer):
-    """The sum over the towers of one process.
+    """Reducer that sums over the towers of one process.
 
     Raises:
-        SettingsError: there are several processes, which would train models that differ.
+        SettingsError: there are several processes, whose models would diverge.
     """
 
     def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
@@ -68,10 +76,10 @@ def _refuse_several(world: World) -> None:
 
 
 def sum_over_towers(towers: Sequence[GradsAndVars]) -> GradsAndVars:
-    """The sum of each variable's gradients over the towers; sparse gradients stay sparse.
+    """Return the sum of each variable's gradients over the towers; sparse gradients stay sparse.
 
     Args:
-        towers: for each tower its gradients and the shared variables, in the same order.
+        towers: gradients of each tower, with the shared variables in the same order.
     """
     if len(towers) == 1:
         return towers[0]
@@ -87,7 +95,7 @@ def _sum(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def scaled(gradient: Tensor, factor: float | Tensor) -> Tensor:
-    """A gradient times a number; a sparse one stays sparse."""
+    """Return a gradient times a number; a sparse gradient stays sparse."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
@@ -96,11 +104,11 @@ def scaled(gradient: Tensor, factor: float | Tensor) -> Tensor:
 class Accumulator:
     """Sums of weighted gradients over the batches of an update cycle (THUMT's `update_cycle`).
 
-    The sums are not saved: checkpoints are written between updates, where they hold nothing.
+    The sums are not saved, because checkpoints are written between updates, when the sums are empty.
 
     Args:
-        gradients: of the present batch, averaged over its tokens.
-        weight: float32 `[]`, the tokens of the present batch.
+        gradients: gradients of the current batch, averaged over its tokens.
+        weight: float32 `[]`, number of tokens of the current batch.
     """
 
     def __init__(self, gradients: GradsAndVars, weight: Tensor) -> None:
@@ -117,12 +125,12 @@ class Accumulator:
             """Add the present batch to the sums."""
 
     def with_current(self) -> GradsAndVars:
-        """The gradients averaged over the tokens of the sums and of the present batch."""
+        """Return the gradients averaged over the tokens of the sums and of the current batch."""
         with tf1.name_scope("update_cycle_mean"):
             return self._mean([s + w for s, w in zip(self._sums, self._weighted, strict=True)])
 
     def without_current(self) -> GradsAndVars:
-        """The gradients averaged over the tokens of the sums alone."""
+        """Return the gradients averaged over the tokens of the sums without the current batch."""
         with tf1.name_scope("update_cycle_rest"):
             return self._mean([s.read_value() for s in self._sums])
 
@@ -135,3 +143,58 @@ class Accumulator:
 def _sum_variable(name: str, shape: Sequence[int]) -> Variable:
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer(), trainable=False,
                             use_resource=True, collections=[tf1.GraphKeys.LOCAL_VARIABLES])
+
+
+def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None:
+    """Let `NaNGuard` check these gradients. Call it before they are clipped.
+
+    Clipping by the global norm spreads a value that is not finite over all gradients. Without watched gradients, the
+    guard checks the inputs of the optimizer's operations.
+
+    Args:
+        gradients: (gradient, variable) pairs; variables that are already watched are ignored.
+    """
+    watched = graph_state().watched_gradients
+    known = {variable.name for _, variable in watched}
+    for gradient, variable in gradients:
+        if gradient is not None and variable.name not in known:
+            watched.append((gradient, variable))
+
+
+def allow_skipped_update(skipped: Tensor) -> None:
+    """Declare which steps skip their update, so that `NaNGuard` accepts values that are not finite in them.
+
+    Only the first call in a graph, which belongs to the train step, has an effect.
+
+    Args:
+        skipped: bool `[]`, computed with each step: whether its update is skipped.
+    """
+    state = graph_state()
+    if state.update_skipped is None:
+        state.update_skipped = skipped
+
+
+def named_gradients(graph: Graph) -> list[tuple[str, Tensor]]:
+    """Return (variable name, gradient) of the watched gradients, or of the inputs of the optimizer's operations."""
+    watched = [(variable.op.name, gradient) for gradient, variable in graph_state(graph).watched_gradients]
+    return watched or _optimizer_inputs(graph)
+
+
+def _optimizer_inputs(graph: Graph) -> list[tuple[str, Tensor]]:
+    """Return (variable name, gradient) of all operations with an input `var` and an input `grad` or `delta`."""
+    found: dict[str, Tensor] = {}
+    for operation in graph.get_operations():
+        names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
+        gradient = next((name for name in ("grad", "delta") if name in names), None)
+        if "var" in names and gradient and len(names) == len(operation.inputs):
+            variable = operation.inputs[names.index("var")].op.name
+            found.setdefault(variable, operation.inputs[names.index(gradient)])
+    return list(found.items())
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Bool `[tensors]`: whether each tensor holds finite values only."""
+    with tf1.name_scope("finite"):
+        values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]
+        # One pass and no copy; a sum of squares that overflows would poison a global norm in the same way.
+        return tf.math.is_finite(tf.stack([tf.cast(tf.nn.l2_loss(value), tf.float32) for value in values]))

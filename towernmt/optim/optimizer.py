@@ -1,25 +1,40 @@
-"""Optimizers by name, with clipping by the global norm of the gradients.
+"""Make the optimizer of a run, with gradient clipping, dynamic loss scaling and a moving average of the weights.
+
+Gradients are clipped by their global norm. Patterns on the names of variables decide which variables an update
+changes; the others are frozen.
+
+Dynamic loss scaling is for float16, whose range is too narrow for many gradients (Micikevicius et al. 2018). The loss
+is multiplied by a scale, so that small gradients do not vanish in float16, and the float32 gradients of the
+parameters are divided by it. If the scale is too large, gradients overflow: that update is skipped completely and the
+scale is halved. After several consecutive updates without an overflow it is doubled (like TensorFlow's
+LossScaleOptimizer and NVIDIA's Apex).
+
+`optimizer.ema_decay` turns on an exponential moving average of the weights, which is saved with them and used in
+their place. The averages are variables named `VARIABLE/ExponentialMovingAverage`, as TensorFlow names them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from tensorpack.tfutils.gradproc import GradientProcessor
-from tensorpack.tfutils.optimizer import apply_grad_processors
+from tensorpack.tfutils.optimizer import ProxyOptimizer, apply_grad_processors
+from tensorpack.utils import logger
 
+from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import LARGEST_LOSS_SCALE, LossScaleOfStep, graph_state
 from towernmt.core.settings import check_ranges
-from towernmt.core.tensors import Optimizer, Tensor, Variable
+from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import compute_dtype
-from towernmt.optim.ema import AveragingOptimizer
-from towernmt.optim.gradient_health import watch_gradients
-from towernmt.optim.gradients import GradsAndVars, scaled
-from towernmt.optim.loss_scale import LossScaleOptimizer
-from towernmt.optim.optimizers.adafactor import Adafactor
-from towernmt.optim.optimizers.adam import AdamW, LazyAdam
-from towernmt.optim.optimizers.lamb import Lamb
-from towernmt.optim.settings import OptimizerSettings
+from towernmt.models.kernels import compute_dtype
+from towernmt.optim.gradients import GradsAndVars, allow_skipped_update, scaled, watch_gradients
+from towernmt.optim.optimizer_settings import OptimizerSettings
+from towernmt.optim.optimizers import Adafactor, AdamW, Lamb, LazyAdam
 
 MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
     "adam": lambda s, rate: tf1.train.AdamOptimizer(rate, s.beta1, s.beta2, s.epsilon),
@@ -33,15 +48,17 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
 
 
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optimizer:
-    """A `tf1.train.Optimizer` whose rate is the graph's variable `learning_rate`.
+    """Return a `tf1.train.Optimizer` whose rate is the variable `learning_rate` of the graph.
 
-    The tensor `learning_rate:0` is what its updates read: a hook that feeds it sets the rate of that very step.
+    Its updates read the tensor `learning_rate:0`, so a hook can feed the rate of a step. Adam (Kingma & Ba 2015) is
+    TensorFlow's fused kernel. If the precision of the graph is float16, the loss is scaled (`LossScaleOptimizer`).
 
-    Gradients are clipped to the global norm `clip_norm`, 0 for no clipping. Adam is Kingma & Ba (2015) in
-    TensorFlow's fused kernel. Where the graph's precision is float16, the loss is scaled (`loss_scale`).
+    Args:
+        settings: the optimizer and its parameters.
+        clip_norm: maximum global norm of the gradients; 0 for no clipping.
 
     Raises:
-        SettingsError: a value that cannot work.
+        SettingsError: a setting is not valid.
     """
     check_ranges(settings, "optimizer.")
     rate = tf1.get_variable("learning_rate", [], initializer=tf1.constant_initializer(settings.learning_rate),
@@ -58,7 +75,7 @@ class GlobalNorm(GradientProcessor):
     """Measure the global norm of the gradients (tensor `gradient_norm`) and clip by it (Pascanu et al. 2013).
 
     Args:
-        clip_norm: the largest norm that is let through; 0 for no clipping.
+        clip_norm: maximum norm; 0 for no clipping.
     """
 
     def __init__(self, clip_norm: float) -> None:
@@ -81,3 +98,179 @@ def _with_distinct_rows(gradient: Tensor) -> Tensor:
     rows, place = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, place, tf.shape(rows)[0])
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+@dataclass(frozen=True)
+class TrainedVariables:
+    """Selection of the variables to train. Frozen variables need no gradient and no slots of the optimizer.
+
+    Args:
+        only: regular expressions; train only variables whose name contains a match. Empty for all variables.
+        freeze: regular expressions; do not train variables whose name contains a match.
+
+    Raises:
+        SettingsError: a pattern is not a regular expression.
+    """
+
+    only: Sequence[str] = ()
+    freeze: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for key, pattern in self._patterns():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise SettingsError(f"train.{key}={pattern}: not a regular expression ({error}); for example "
+                                    "/encoder/ for all whose name holds that.") from error
+
+    def choose(self, gradients: GradsAndVars) -> GradsAndVars:
+        """Return the (gradient, variable) pairs to train.
+
+        Raises:
+            SettingsError: a pattern matches no variable, or all variables are frozen.
+        """
+        if not self.only and not self.freeze:
+            return gradients
+        names = [variable.op.name for _, variable in gradients]
+        for key, pattern in self._patterns():
+            if not any(re.search(pattern, name) for name in names):
+                raise SettingsError(f"train.{key}={pattern} matches no trainable variable: they are named like "
+                                    f"{', '.join(names[:: max(1, len(names) // 3)][:4])}.")
+        chosen = [pair for pair, name in zip(gradients, names, strict=True) if self._trains(name)]
+        if not chosen:
+            raise SettingsError(f"train.only={','.join(self.only)} and train.freeze={','.join(self.freeze)} leave no "
+                                "variable to train: freeze fewer.")
+        logger.info(f"Training {_parameters(chosen):,} of {_parameters(gradients):,} parameters, {len(chosen)} of "
+                    f"{len(gradients)} variables; the others are frozen.")
+        return chosen
+
+    def _trains(self, name: str) -> bool:
+        wanted = not self.only or any(re.search(pattern, name) for pattern in self.only)
+        return wanted and not any(re.search(pattern, name) for pattern in self.freeze)
+
+    def _patterns(self) -> list[tuple[str, str]]:
+        return [("only", pattern) for pattern in self.only] + [("freeze", pattern) for pattern in self.freeze]
+
+
+def _parameters(gradients: GradsAndVars) -> int:
+    return sum(math.prod(variable.shape.as_list()) for _, variable in gradients)
+
+
+SCOPE = "loss_scale"
+"""Variable scope of the state, which is saved with the model."""
+
+
+class LossScaleOptimizer(ProxyOptimizer):
+    """An optimizer that scales losses, and skips updates whose gradients are not finite.
+
+    A skipped update changes no variable, no slot, no average and no count of the optimizer within. Variables (global,
+    so that they are saved): `loss_scale/scale` float32 `[]`; `loss_scale/good_updates` int64 `[]`, in a row since the
+    scale was last changed; `loss_scale/skipped_updates` int64 `[]`, ever.
+
+    Args:
+        optimizer: makes the updates; whatever else it does, such as moving averages, is skipped with them.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer, "LossScaleOptimizer")
+        self._scaling = graph_state().settings.loss_scaling
+        with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.variable_scope(SCOPE):
+            self._scale = _state("scale", tf.float32, self._scaling.initial)
+            self._good = _state("good_updates", tf.int64, 0)
+            self._skipped = _state("skipped_updates", tf.int64, 0)
+            # Read once: the step's gradients, and with them the change of the scale, wait for this.
+            self._now = tf.identity(self._scale.read_value(), name="loss_scale_now")
+
+    def compute_gradients(self, loss: Tensor, *arguments: Any, **options: Any) -> list[tuple[Tensor | None, Variable]]:
+        """Return the float32 gradients of `loss`, computed from the scaled loss."""
+        pairs = self._opt.compute_gradients(loss * self._now, *arguments, **options)
+        with tf1.name_scope("without_loss_scale"):
+            share = 1.0 / self._now
+            return [(None if g is None else scaled(g, share), v) for g, v in pairs]
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
+                        global_step: Variable | None = None, name: str | None = None) -> Operation:
+        """The update, or nothing where a gradient is not finite; then the scale's change."""
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        with tf1.name_scope("is_finite"):
+            finite = tf.math.is_finite(tf.linalg.global_norm([g for g, _ in pairs]))
+
+        def update() -> Tensor:
+            with tf1.control_dependencies([self._opt.apply_gradients(pairs, global_step)]):
+                return tf.constant(True)
+
+        made = tf.cond(finite, update, lambda: tf.constant(False))
+        allow_skipped_update(tf.logical_not(finite) & (self._now > self._scaling.least))
+        return tf.group(made, self._moved(finite), name=name)
+
+    def _moved(self, finite: Tensor) -> Operation:
+        """The operation that changes the state after an update that was made or skipped."""
+        skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
+        grown = good >= self._scaling.growth_updates
+        scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, LARGEST_LOSS_SCALE), self._now),
+                         tf.maximum(self._now * 0.5, self._scaling.least))
+        state = graph_state()
+        if state.loss_scale is None:        # of the train step, and not of an update at the end of the data
+            state.loss_scale = LossScaleOfStep(finite, self._now, skipped, scale)
+        with tf1.control_dependencies([skipped]):
+            count = self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64), read_value=False)
+        return tf.group(count, self._scale.assign(scale, read_value=False),
+                        self._good.assign(tf.where(grown, tf.zeros_like(good), good), read_value=False))
+
+
+def _state(name: str, dtype: DType, value: float) -> Variable:
+    return tf1.get_variable(name, [], dtype, initializer=tf1.constant_initializer(value, dtype), trainable=False,
+                            use_resource=True)
+
+
+SUFFIX = "/ExponentialMovingAverage"
+
+
+class AveragingOptimizer(ProxyOptimizer):
+    """An optimizer that updates averages after each update: `average = d * average + (1 - d) * weight`.
+
+    d is the minimum of `decay` and (1 + t) / (10 + t), so that the initial weights soon have no influence. t is the
+    global step, if the graph has one; in towernmt's trainer it includes the current update.
+
+    Args:
+        optimizer: inner optimizer.
+        decay: decay of the averages, below 1; 0.9999 averages about the last 10,000 updates.
+
+    Raises:
+        SettingsError: the decay is not between 0 and 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, decay: float) -> None:
+        if not 0.0 < decay < 1.0:
+            raise SettingsError(f"optimizer.ema_decay={decay} must be 0 (no average) or between 0 and 1.")
+        self._average = tf1.train.ExponentialMovingAverage(decay, num_updates=tf1.train.get_global_step())
+        super().__init__(optimizer)
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor, Variable]], global_step: Variable | None = None,
+                        name: str | None = None) -> Operation:
+        """Return the operation that updates the variables and then the averages."""
+        grads_and_vars = list(grads_and_vars)
+        update = self._opt.apply_gradients(grads_and_vars, global_step)
+        count = graph_state().count_step
+        # The step is counted in the same run. Read it after that, or their order would depend on the threads.
+        with tf1.control_dependencies([update] if count is None else [update, count]):
+            moved = self._average.apply([variable for _, variable in grads_and_vars])
+        return tf.group(update, moved, name=name)
+
+
+def averages() -> dict[str, Variable]:
+    """Return the averages in the default graph, by the name of their weight."""
+    return {v.op.name.removesuffix(SUFFIX): v for v in tf1.global_variables() if v.op.name.endswith(SUFFIX)}
+
+
+@contextmanager
+def averaged_weights() -> Iterator[None]:
+    """Towers that are built inside read the averages in place of the weights; both must be there already."""
+    found = averages()
+
+    def get(getter: Callable[..., Variable], name: str, *arguments: Any, **options: Any) -> Variable:
+        variable = getter(name, *arguments, **options)
+        return found.get(name, variable)
+
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True, custom_getter=get):
+        yield

@@ -1,27 +1,23 @@
-"""A trained tower to translations: search, the translator, streams of lines, scores."""
+"""Translate with trained models: search, translators, streams of lines, scores."""
 
 from __future__ import annotations
 
-from towernmt.core.lazy_exports import lazy_exports
+from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "alignment.aligner": ["Aligner"],
-    "alignment.word_alignment": ["WordAlignment"],
-    "evaluate": ["Scores", "corpus_scores"],
-    "decoding.search": ["SearchPredictor", "SearchResult", "beam_search", "build_predictor",
-                        "build_search_predictor", "search_signature", "search_tower"],
-    "decoding.inputs": ["decoding_signature"],
-    "decoding.loop": ["Decoding", "decode"],
-    "decoding.processors.processor": ["NEVER", "LogitsProcessor", "TokenFilter"],
-    "decoding.settings": ["SearchSettings", "StreamSettings"],
-    "decoding.step": ["History", "StepContext"],
-    "decoding.strategies.strategy": ["Choice", "Decoded", "Strategy"],
-    "ensemble.ensemble_model": ["EnsembleModel"],
-    "ensemble.settings": ["EnsembleSettings"],
-    "reranking.by_models": ["Judge", "ModelReranker"],
-    "reranking.minimum_bayes_risk": ["MinimumBayesRisk"],
-    "reranking.reranker": ["Reranker"],
-    "hypotheses": ["Hypothesis", "Translation"],
-    "lines.options": ["LineOptions"],
+    "aligner": ["Aligner"],
+    "ensemble": ["EnsembleModel"],
+    "lines.hypotheses": ["Hypothesis", "Translation", "WordAlignment"],
+    "lines.line_options": ["LineOptions"],
+    "minimum_bayes_risk": ["MinimumBayesRisk"],
+    "model_reranker": ["Judge", "ModelReranker"],
+    "reranking": ["Reranker"],
+    "search.decoding_interfaces": [
+        "Choice", "Decoded", "History", "LogitsProcessor", "NEVER", "StepContext", "Strategy", "TokenFilter"],
+    "search.decoding_loop": ["Decoding", "decode"],
+    "search.decoding_tower": [
+        "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_search_predictor",
+        "decoding_signature", "search_signature", "search_tower"],
+    "search.search_settings": ["EnsembleSettings", "SearchSettings", "StreamSettings"],
     "translator": ["Translator"],
 })

@@ -1,4 +1,4 @@
-"""Lines to translations by any search: by the towers of a `Translator`, or by another engine."""
+"""`LineTranslator`: translate lines with a search."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import numpy as np
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.predict.alignment.unknown_words import UnknownWords
-from towernmt.predict.batch_inputs import LineInputs
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.hypotheses import Found, Translation
+from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
-from towernmt.predict.lines.options import PLAIN, LineOptions
+from towernmt.predict.lines.hypotheses import Found, Translation
+from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.requests import Requests
-from towernmt.predict.reranking.reranker import WINDOW, Reranker, reranked
+from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.lines.unknown_words import UnknownWords
+from towernmt.predict.reranking import WINDOW, Reranker, reranked
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_stream
-from towernmt.predict.text_io import clean_lines
 
 
 class Search(Protocol):
-    """A predictor of `predict.stream`, with which others are made by other settings."""
+    """A predictor of `predict.stream` that can return predictors with other search settings."""
 
     def __call__(self, **inputs: np.ndarray) -> Found:
-        """Translate a batch, by the inputs' names."""
+        """Translate a batch of inputs by name."""
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        """The same, with some settings of the search changed."""
+        """Return a predictor with these search settings changed."""
 
 
 class LineTranslator:
-    """Translates lines of text by a search.
+    """Translator of lines of text.
 
     Attributes:
-        checkpoint: of the model.
-        search: the settings of the search.
-        stream: how lines become batches.
+        checkpoint: checkpoint of the model.
+        search: settings of the search.
+        stream: settings of the batches.
         source_vocabulary, target_vocabulary: the model's.
-        faults: what counts the faults of all streams; None: each stream says its own at its end.
+        faults: counts of faults of all streams; None: each stream logs its own at its end.
     """
 
     faults: FaultCounts | None = None
@@ -51,17 +51,27 @@ class LineTranslator:
                  reranker: Reranker | None = None, unknown: UnknownWords | None = None) -> None:
         """
         Args:
-            finds: what searches.
-            options: what all lines ask for.
-            retry: search again for translations that look wrong.
-            reranker: puts the translations of each line into another order.
-            unknown: puts words in place of unknown tokens.
+            finds: the search.
+            options: options of all lines.
+            retry: whether to search again for translations that look wrong.
+            reranker: reorders the translations of each line.
+            unknown: replaces unknown tokens by words.
         """
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown
         self._retry = retry_settings(search) if retry else None
         self._requests = Requests(search, target_vocabulary, options)
+        self._checks = Requests(search, target_vocabulary)      # other threads call `check`
+
+    def check(self, options: LineOptions) -> None:
+        """Check whether a line can have these options. Threads can call it during a translation.
+
+        Raises:
+            SettingsError: the vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
+            DataError: the vocabulary cannot write a term of the terminology.
+        """
+        self._checks.asked(options)
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]
@@ -72,12 +82,12 @@ class LineTranslator:
                   options: Iterable[LineOptions] | None = None) -> list[str]: ...
 
     def translate(self, lines: str | Iterable[str], inputs: Any = None, options: Any = None) -> str | list[str]:
-        """The best translation of each line, or of one sentence; a blank line gives an empty one.
+        """Return the best translation of each line, or of one sentence; that of a blank line is empty.
 
         Args:
-            inputs: for each line (of one sentence: for that one), by name what the model or the processors declare
-                beyond `source` and `source_length`.
-            options: for each line (of one sentence: for that one), what it asks for.
+            inputs: inputs of each line, or of the sentence, by name, that the model or the processors declare in
+                addition to `source` and `source_length`.
+            options: options of each line, or of the sentence.
         """
         if isinstance(lines, str):
             return self.translate_nbest(lines, inputs, options)[0].text
@@ -93,7 +103,7 @@ class LineTranslator:
 
     def translate_nbest(self, lines: str | Iterable[str], inputs: Any = None,
                         options: Any = None) -> Translation | list[Translation]:
-        """Up to n_best translations of each line, or of one sentence, with their scores, best first.
+        """Return up to n_best translations with scores, best first, of each line or of one sentence.
 
         Args:
             inputs, options: as for `translate`.
@@ -106,20 +116,19 @@ class LineTranslator:
     def translate_stream(self, lines: Iterable[str | bytes], name: str = "input",
                          inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
                          first: int = 1) -> Iterator[Translation]:
-        """As `translate_nbest`, for any number of lines: at most `stream.window` of them are read ahead.
+        """Yield what `translate_nbest` returns, and read at most `stream.window` lines ahead.
 
         Args:
-            lines: text, or bytes to be read as UTF-8 (what is broken becomes U+FFFD, with a warning).
-            name: where the lines come from, for the warnings.
+            lines: text, or bytes in UTF-8 (invalid bytes become U+FFFD, with a warning).
+            name: name of the input, for warnings.
             inputs: for each line, by name what the model or the processors declare beyond `source` and
                 `source_length`: arrays without the batch's dimension. Those of a batch are padded with 0.
-            options: for each line, what it asks for. Lines may ask for different things: what shares a batch asks for
-                the same ones.
-            first: the number of the first line, for the warnings.
+            options: options of each line. Only lines with the same kinds of options share a batch.
+            first: number of the first line, for warnings.
         Raises:
-            DataError: there are not as many inputs or options as lines, or a line asks for what cannot be.
-            SettingsError: an input is missing or not known; inputs and options both; a text in place of lines; or the
-                process was forked from that of the translator.
+            DataError: the number of inputs or options differs from that of lines, or an option of a line is not valid.
+            SettingsError: an input is missing or unknown, both inputs and options are specified, `lines` is one text,
+                or the process was forked from that of the translator.
         """
         if isinstance(lines, (str, bytes)):
             raise SettingsError("translate_stream takes lines, not one text: pass [text], or use translate(text).")
@@ -127,31 +136,31 @@ class LineTranslator:
             if options is not None:
                 raise SettingsError("Give inputs or options, not both: LineOptions(inputs=...) has both.")
             options = (LineOptions(inputs=given) for given in inputs)
-        if self._reranker is None:
-            return counted(self._found(lines, name, options, first), name, first, self.faults)
-        if options is not None:     # all that the search finds is judged, however many a line asks for
-            options = (dataclasses.replace(given, n_best=None) for given in options)
-        sources, again = tee(clean_lines(lines, name, first))
-        return counted(reranked(self._found(again, name, options, first), self._reranker, sources,
-                                min(WINDOW, self.stream.window), name), name, first, self.faults)
-
-    def _found(self, lines: Iterable[str | bytes], name: str, options: Iterable[LineOptions] | None,
-               first: int) -> Iterator[Translation]:
-        """What the search finds for each line."""
-        lines, asked = self._requests.of_lines(lines, options, name, first)
-        found = translate_stream(self._search, self.source_vocabulary, self.target_vocabulary, lines, self.stream,
-                                 name, asked, Searches(self._search.with_settings, True, self._retry), first)
-        return found if self._unknown is None else map(self._unknown.replace, found)
+        sources: Iterable[str] = ()
+        if self._reranker is not None:
+            if options is not None:     # the reranker judges all hypotheses, not only as many as a line requests
+                options = (dataclasses.replace(line, n_best=None) for line in options)
+            sources, lines = tee(clean_lines(lines, name, first))
+        requests = self._requests.of_lines(options, name, first)
+        translations = translate_stream(
+            self._search, self.source_vocabulary, self.target_vocabulary, lines, self.stream, name, requests,
+            Searches(self._search.with_settings, True, self._retry), first)
+        if self._unknown is not None:
+            translations = map(self._unknown.replace, translations)
+        if self._reranker is not None:
+            translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
+        return counted(translations, name, first, self.faults)
 
 
 def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,
                      others: dict[str, Any]) -> SearchSettings:
-    """What a run, or runs, have for their search, with what was asked for in its place.
+    """Return the search settings of a run, with the specified fields replaced.
 
     Args:
-        saved: the run's.
-        beam_size, n_best: None for the run's beam, but at least n_best, and for one translation.
-        others: further fields.
+        saved: settings of the run.
+        beam_size: None for the beam size of the run, or n_best if that is larger.
+        n_best: number of translations; None for 1.
+        others: other fields.
     """
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)

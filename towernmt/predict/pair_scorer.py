@@ -1,4 +1,4 @@
-"""Sentence pairs to scores by any model: what a score is, and how pairs are read, encoded and batched."""
+"""Score sentence pairs by any model."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
-from towernmt.dataflow.vocabulary.factored import FactorError
+from towernmt.dataflow.vocabulary.source_factors import FactorError
 
 WINDOW = 10_000
 """Pairs that are read ahead and sorted by length."""
 
 
 class PairScore(NamedTuple):
-    """How probable a translation is.
+    """Probability of a translation.
 
     Attributes:
         log_prob: log p(target | source), in nats, EOS included.
-        tokens: target tokens, EOS counted.
-        characters: of the target, its end counted as one.
-        pieces: the target tokens, EOS last; None where they were not asked for.
-        log_probs: of each of `pieces`: log p(token | source, tokens before it), in nats; None where they were not
-            asked for.
+        tokens: number of target tokens, EOS included.
+        characters: number of target characters plus one for the end.
+        pieces: target subwords, EOS last; None if not requested.
+        log_probs: of each of `pieces`: log p(token | source, tokens before it), in nats; None if not
+            requested.
     """
 
     log_prob: float
@@ -43,17 +43,17 @@ class PairScore(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """Of a token: e to the power of `-mean`."""
+        """Perplexity per token: exp(-`mean`)."""
         return perplexity(self.log_prob, self.tokens)
 
     @property
     def bits_per_character(self) -> float:
-        """What a character of the target takes to be told, in bits; comparable between vocabularies."""
+        """Bits per target character, which can be compared between vocabularies."""
         return bits_per_character(self.log_prob, self.characters)
 
 
 def perplexity(log_prob: float, tokens: int) -> float:
-    """Of a token, from the log-probability of all, in nats."""
+    """Return the perplexity per token from the total log-probability in nats."""
     return math.exp(min(700.0, -log_prob / tokens))
 
 
@@ -63,14 +63,14 @@ def bits_per_character(log_prob: float, characters: int) -> float:
 
 
 class PairScorer(ABC):
-    """Scores sentence pairs.
+    """Scorer of sentence pairs.
 
     Args:
-        source_vocabulary, target_vocabulary: the model's.
-        checkpoint: of the model.
-        batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
+        source_vocabulary, target_vocabulary: vocabularies of the model.
+        checkpoint: name of the model's checkpoint.
+        batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
     Raises:
-        SettingsError: a value that cannot work.
+        SettingsError: an invalid value.
     """
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, checkpoint: str,
@@ -82,7 +82,7 @@ class PairScorer(ABC):
 
     @abstractmethod
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        """Of each pair, the log-probability of the target, and of its tokens: float32 `[tokens, EOS counted]`.
+        """Return the log-probability of each target and of its tokens (float32 `[tokens]`, EOS included).
 
         Args:
             sources, targets: ids without EOS.
@@ -141,7 +141,7 @@ class PairScorer(ABC):
 def _check_pairs(pairs: Sequence[Any]) -> None:
     for pair in pairs:
         if isinstance(pair, str) or len(pair) != 2:
-            raise SettingsError(f"{pair!r} is no pair: score takes pairs (source, target).")
+            raise SettingsError(f"{pair!r} is not a pair: score takes pairs (source, target).")
 
 
 def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

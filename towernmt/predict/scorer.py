@@ -1,4 +1,4 @@
-"""The probability that a trained run gives to translations: `Scorer("runs/de-en").score([("Hallo!", "Hello!")])`."""
+"""`Scorer`: the probability that a trained run gives to translations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.checkpoint.packaged.packaged_run import open_run
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.dataflow.order.padding import pad_sentences
-from towernmt.models.choices import PRECISIONS
-from towernmt.models.interface import NMTModel
-from towernmt.models.losses.likelihood import token_log_probabilities
-from towernmt.predict.ensemble.settings import EnsembleSettings, several
-from towernmt.predict.ensemble.trained_ensemble import open_trained
+from towernmt.dataflow.batches.batch import pad_sentences
+from towernmt.models.interface import NMTModel, token_log_probabilities
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.ensemble import open_trained
 from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, perplexity, token_batches
+from towernmt.predict.search.search_settings import EnsembleSettings, several
 
 __all__ = ["PairScore", "Scorer", "bits_per_character", "perplexity"]
 
@@ -39,19 +38,19 @@ class Scorer(PairScorer):
                  trust_code: bool = False) -> None:
         """
         Args:
-            run_dir: the training run's directory (its --logdir), or a package; several are an ensemble.
+            run_dir: directory of a training run (its --logdir) or a package; several form an ensemble.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
                 validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
                 one run as an ensemble.
-            device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
-            averaged: with the moving average of the weights, where the run keeps one.
-            batch_tokens: tokens of the longer side in a batch, padding included, at most (one pair at least).
-            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
-            ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
+            device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+            averaged: whether to use the moving average of the weights, if the run has one.
+            batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
+            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+            ensemble: how to combine the members; by default the mean of their probabilities.
             precision, trust_code: see `Translator`.
         Raises:
-            CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
-            SettingsError: a value that cannot work, no run, or a GPU that is not there.
+            CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+            SettingsError: an invalid value, not a run, or a missing GPU.
         """
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         with open_trained(runs, several(checkpoint), several(model), ensemble=ensemble, device=device,

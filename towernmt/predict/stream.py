@@ -1,9 +1,4 @@
-"""Lines -> batches -> lines: what `Translator` and the validation callback share.
-
-A predictor is any function of the inputs of a batch by name (`predictor(source=..., source_length=...)`,
-see `batch_inputs`) that gives `Found`; nothing here knows of TensorFlow. Lines are read a window at a time, their
-sentences sorted by length, batched, translated (the same sentence once), and given back in the order they came in.
-"""
+"""Translate streams of lines in batches, for `Translator` and for validation."""
 
 from __future__ import annotations
 
@@ -17,16 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError
-from towernmt.dataflow.text.cleaning import one_line
+from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.factored import FactorError
-from towernmt.predict.alignment.of_lines import align, with_words
-from towernmt.predict.batch_inputs import Asked, Piece, asked_of_lines, batch_inputs, piece_of
-from towernmt.predict.decoding.settings import StreamSettings
-from towernmt.predict.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
+from towernmt.dataflow.vocabulary.source_factors import FactorError
+from towernmt.predict.lines.batch_inputs import NOTHING, Piece, SearchRequest, asked_of_lines, batch_inputs, piece_of
 from towernmt.predict.lines.faults import fault_of, worse
-from towernmt.predict.pieces import cut_line
-from towernmt.predict.text_io import clean_lines
+from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, align, joined, with_words
+from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.search.search_settings import StreamSettings
 
 __all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "plan_batches",
            "translate_lines", "translate_stream"]
@@ -37,20 +31,20 @@ S = TypeVar("S", bound=Sized)
 A = TypeVar("A")
 B = TypeVar("B")
 LEAST_SHARE = 8
-"""Fewer sentences are not divided among threads: a batch of half of them takes nearly as long."""
+"""Minimum number of sentences to divide among threads: a batch of half as many takes nearly as long."""
 Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
-"""From the inputs of a batch by name to `Found`, or to its first two arrays."""
+"""Returns `Found`, or its first two arrays, for the inputs of a batch by name."""
 Deal = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-"""Who does what: a function and the batches that it is to be called with, to its results in their order."""
+"""Calls a function with each of several batches and returns the results in the order of the batches."""
 
 
 class Searches(NamedTuple):
-    """What else than the plain search a stream may do, and what it watches.
+    """Additional searches and checks of a stream.
 
     Attributes:
-        with_settings: gives the predictor with some settings of the search changed.
-        watched: whether it is noted what is seen to be wrong with translations.
-        retry: settings with which what is wrong is searched for again; None: it is not.
+        with_settings: returns a predictor with some search settings changed.
+        watched: whether translations are checked for faults.
+        retry: settings of a second search for faulty translations; None for no second search.
     """
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
@@ -62,13 +56,13 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
                     lines: Iterable[str | bytes], batch_tokens: int = StreamSettings.batch_tokens,
                     batch_sentences: int = StreamSettings.batch_sentences,
                     max_source_length: int = StreamSettings.max_source_length, deal: Deal | None = None) -> list[str]:
-    """The best translation of every line, all lines sorted by length together.
+    """Return the best translation of each line; all lines are sorted by length together.
 
     Args:
         batch_tokens: source tokens in a batch, padding included, at most (one line at least).
         batch_sentences: sentences in a batch, at most.
         max_source_length: longer lines (tokens) are translated in pieces.
-        deal: who translates which batch; None: this process, one after the other.
+        deal: runs the batches; None: this process translates them one after another.
     Raises:
         DivergenceError: the model's output is not a number.
     """
@@ -81,24 +75,25 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                      lines: Iterable[str | bytes], settings: StreamSettings, name: str = "input",
-                     asked: Iterable[Asked] | None = None, searches: Searches = Searches(),  # noqa: B008 -- immutable
+                     asked: Iterable[SearchRequest] | SearchRequest = NOTHING,
+                     searches: Searches = Searches(),  # noqa: B008 -- immutable
                      first: int = 1, deal: Deal | None = None) -> Iterator[Translation]:
-    """The translations of every line, best first, in the order of the lines.
+    """Yield the translations of each line, best first, in the order of the lines.
 
     At most `settings.window` lines are read ahead. A line has one translation or more (up to the
-    search's n_best); a blank line has one, the empty text with score 0. Where the source has factors, the words of a
-    line have them behind them (`word|factor`). Lines before one that cannot be read are translated before the error
+    search's n_best); a blank line has one, the empty text with score 0. If the source has factors, each word is
+    followed by them (`word|factor`). Lines before one that cannot be read are translated before the error
     is raised.
 
     Args:
-        name: where the lines come from, for warnings and errors.
-        asked: for each line, what the predictor reads beyond `source` and `source_length`, and what else it asks for.
-            All pieces of a long line have what the line has.
-        searches: what else than the plain search may be done.
-        first: the number of the first line.
-        deal: who translates which batch; None: this process, by so many threads as the settings say.
+        name: name of the input, for warnings and errors.
+        asked: request of each line, or one of all lines. The pieces of a long line have that of the line unless
+            `of_piece` is set.
+        searches: additional searches and checks.
+        first: number of the first line.
+        deal: runs the batches; None means that this process translates them in `settings.threads` threads.
     Raises:
-        DataError: a word lacks its factors, or there is not as much asked as there are lines.
+        DataError: a word lacks its factors, or the number of requests differs from that of lines.
         DivergenceError: the model's output is not a number.
     """
     rest = asked_of_lines(enumerate(clean_lines(lines, name, first), start=first), asked, name)
@@ -131,9 +126,9 @@ def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -
 
 
 def side_by_side(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
-    """The results in the order of the arguments; so many calls at a time, each in a thread of its own.
+    """Yield the results in the order of the arguments, with up to `threads` calls at a time, each in its own thread.
 
-    An error is raised where its result would come, and what was not begun by then is left undone.
+    An error is raised in place of its result; calls that have not started by then are cancelled.
     """
     threads = min(threads, len(arguments))
     if threads <= 1:
@@ -144,7 +139,7 @@ def side_by_side(function: Callable[[A], B], arguments: Sequence[A], threads: in
 
 
 class _BatchTranslator(NamedTuple):
-    """Translates pieces, those of one kind and of similar lengths together."""
+    """Translator of pieces in batches of one kind and similar lengths."""
 
     predictor: Predictor
     source_vocabulary: Vocabulary
@@ -154,7 +149,7 @@ class _BatchTranslator(NamedTuple):
     deal: Deal
 
     def translate(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
-        """The translation of each piece; of one that comes out wrong, the better of two where that is asked for."""
+        """Return the translation of each piece; for a faulty one, the better of two if `searches.retry` is set."""
         found = self._once(pieces)
         if self.searches.retry is not None:
             again = {piece: piece.searched(self.searches.retry) for piece, translation in found.items()
@@ -174,11 +169,11 @@ class _BatchTranslator(NamedTuple):
         return translated
 
     def _batches(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
-        """For threads those that take longest first, and of few pieces so many that each thread has one."""
+        """Return the batches of pieces: with threads, the longest first, and enough for every thread."""
         sentences, shares = self.settings.batch_sentences, self.settings.shares or self.settings.threads
         if shares > 1:
             sentences = min(sentences, max(LEAST_SHARE, -(-len(pieces) // shares)))
-        kinds = groupby(sorted(pieces, key=lambda piece: piece.place), lambda piece: piece.kind)
+        kinds = groupby(sorted(pieces, key=lambda piece: piece.sort_key), lambda piece: piece.kind)
         batches = [batch for _, kind in kinds for batch in plan_batches(kind, self.settings.batch_tokens, sentences)]
         return batches[::-1] if self.settings.threads > 1 else batches
 
@@ -190,7 +185,7 @@ class _BatchTranslator(NamedTuple):
         if not np.isfinite(found.scores[:, 0]).all():
             why = "training has diverged. Take an earlier checkpoint."
             if np.isneginf(found.scores[:, 0]).any():
-                why += " Or a logits processor of your own forbids every token."
+                why += " Or a custom logits processor forbids every token."
             raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
         return [self._translation(found, row, piece) for row, piece in enumerate(batch)]
 
@@ -210,10 +205,10 @@ class _BatchTranslator(NamedTuple):
                           len(ids) + ended)
 
 
-def _read(lines: Iterator[tuple[int, str, Asked]],
-          size: int) -> tuple[list[tuple[int, str, Asked]], DataError | None]:
-    """The next lines, and the error behind them if there is one."""
-    window: list[tuple[int, str, Asked]] = []
+def _read(lines: Iterator[tuple[int, str, SearchRequest]],
+          size: int) -> tuple[list[tuple[int, str, SearchRequest]], DataError | None]:
+    """Return the next lines, and the error that follows them, if any."""
+    window: list[tuple[int, str, SearchRequest]] = []
     try:
         for line in islice(lines, size):
             window.append(line)
@@ -222,12 +217,12 @@ def _read(lines: Iterator[tuple[int, str, Asked]],
     return window, None
 
 
-def _encode(window: list[tuple[int, str, Asked]], name: str, vocabulary: Vocabulary, limit: int,
+def _encode(window: list[tuple[int, str, SearchRequest]], name: str, vocabulary: Vocabulary, limit: int,
             error: DataError | None) -> tuple[list[list[Piece]], DataError | None]:
-    """The pieces of each (line number, text, what is asked); a blank line has none, most lines have one.
+    """Return the pieces of each (line number, text, request); a blank line has none, most lines have one.
 
     Returns:
-        the pieces of the lines before one that lacks a factor; and the error: that of this line, or the given one.
+        The pieces of the lines before one without its factors, and the error: that of this line, or the passed one.
     """
     try:
         encoded = vocabulary.encode_batch([text for _, text, _ in window])
@@ -244,6 +239,6 @@ def _encode(window: list[tuple[int, str, Asked]], name: str, vocabulary: Vocabul
             result.append([piece_of(piece, asked) for piece in pieces])
         else:
             texts = [text] if len(pieces) == 1 else map(vocabulary.decode, pieces)
-            result.append([piece_of(piece, asked.of_piece(part, place))
+            result.append([piece_of(piece, asked.of_piece(part, place, place == len(pieces) - 1))
                            for place, (piece, part) in enumerate(zip(pieces, texts, strict=False))])
     return result, error

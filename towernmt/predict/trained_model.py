@@ -1,6 +1,4 @@
-"""A trained model: a run's architecture, with the values of one of its checkpoints.
-
-`Translator` and `Scorer` build their predictors with it; an export takes its weights, settings and vocabularies.
+"""A trained model: the architecture of a run with the weights of a checkpoint, and predictors for it.
 """
 
 from __future__ import annotations
@@ -14,27 +12,100 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tensorflow.python.grappler import tf_optimizer
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
+from tensorpack.utils import logger
 
-from towernmt.checkpoint.held import HeldCheckpoint
-from towernmt.checkpoint.packaged.packaged_run import open_run
-from towernmt.checkpoint.provenance import check_vocabulary_of
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.packaged_run import open_run
+from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import BUILDING
-from towernmt.core.machine.forked import refuse_forked
-from towernmt.core.machine.gpus import why_missing
-from towernmt.core.session import SessionCreator
+from towernmt.core.machine import refuse_forked
+from towernmt.core.session import SessionCreator, session_config, why_missing
+from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor, TensorSpec
-from towernmt.core.terminal.stderr_noise import without_noise
-from towernmt.core.terminal.terminal_log import mend_terminal
+from towernmt.core.terminal_log import DETAIL, configure_terminal_log
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.choices import PRECISIONS
 from towernmt.models.interface import NMTModel
-from towernmt.models.kernels.precision import set_precision
+from towernmt.models.kernels import set_precision
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.cached_graph import GraphNames, KeptGraph, write_graph
+
+_HIDDEN_STATE = ("PyFunc", "HashTable", "LookupTable", "VariableV2", "Iterator", "Barrier")
+"""Parts of the types of operations that the graph alone does not make anew."""
+_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def keep_graph(file: Path, predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
+               outputs: Sequence[str], threads: int = 1) -> None:
+    """Keep the graph of a predictor; where that cannot be, a detail of the log says why.
+
+    Args:
+        file: where.
+        predictor: its graph is added to.
+        trained: the model and its checkpoint, still open.
+        inputs, outputs: the names of the predictor's.
+        threads: how many threads run it at the same time.
+    """
+    try:
+        with BUILDING, without_noise():
+            kept = _kept(predictor, trained, inputs, outputs, threads)
+        write_graph(file, kept)
+    except (OSError, _NotKept, tf.errors.OpError) as error:
+        logger.info(f"{file}: the graph is not kept for the next start: {error}", extra=DETAIL)
+
+
+class _NotKept(Exception):
+    """The graph needs more than itself and a checkpoint."""
+
+
+def _kept(predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
+          outputs: Sequence[str], threads: int) -> KeptGraph:
+    values = trained.initial_values()
+    with predictor.graph.as_default():
+        values._setup_graph()
+    names = GraphNames(
+        {name: tensor.name for name, tensor in zip(inputs, predictor.input_tensors, strict=True)},
+        {name: tensor.dtype.name for name, tensor in zip(inputs, predictor.input_tensors, strict=True)},
+        {name: tensor.name for name, tensor in zip(outputs, predictor.output_tensors, strict=True)},
+        values.saver_def.filename_tensor_name, values.saver_def.restore_op_name)
+    definition = predictor.graph.as_graph_def()
+    _refuse_hidden_state(tf1.graph_util.extract_sub_graph(definition, [_node(n) for n in names.outputs.values()]),
+                         set(values.saver_variables()))
+    config = session_config(threads, runs_in_caller=True)
+    graph = _optimised(definition, names, config)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return KeptGraph(names, config.SerializeToString(), graph.SerializeToString(deterministic=True))
+
+
+def _refuse_hidden_state(graph: Any, restored: set[str]) -> None:
+    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
+    for node in (node for nodes in bodies for node in nodes):
+        if any(part in node.op for part in _HIDDEN_STATE) or node.op == "VarHandleOp" and node.name not in restored:
+            raise _NotKept(f"it has {node.name} ({node.op})")
+
+
+def _optimised(definition: Any, names: GraphNames, config: Any) -> Any:
+    """What Grappler makes of the part that is run. It joins operations only where it knows their device."""
+    ends = [*(_node(name) for name in names.outputs.values()), names.restore]
+    part = tf1.graph_util.extract_sub_graph(definition, ends)
+    for node in part.node:
+        node.device = _DEVICE
+    with tf.Graph().as_default() as graph:
+        tf1.import_graph_def(part, name="")
+        exported = tf1.train.export_meta_graph(graph=graph)
+    asked = [*ends, *(_node(name) for name in names.inputs.values()), _node(names.prefix)]
+    exported.collection_def["train_op"].node_list.value.extend(asked)
+    return tf_optimizer.OptimizeGraph(config, exported)
+
+
+def _node(tensor: str) -> str:
+    return tensor.rpartition(":")[0]
 
 
 class TrainedModel:
@@ -57,17 +128,17 @@ class TrainedModel:
                  precision: str = PRECISIONS[0], trust_code: bool = False) -> None:
         """
         Args:
-            run: the training run, its directory (its --logdir), or a package.
+            run: a run, its directory (its --logdir) or a package.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-                BLEU, or the last of a run without validation. One that is held already is closed with this.
-            device: "cpu", "gpu" or "gpu:N", where predictors compute; by default a GPU if there is one.
-            averaged: with the moving averages of the weights, where the run keeps them.
-            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
-            precision: of predictors' matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
+                BLEU, or the last of a run without validation. An open checkpoint is closed with this object.
+            device: "cpu", "gpu" or "gpu:N", the device of predictors; by default a GPU if available.
+            averaged: whether to use the moving averages of the weights, if the run has them.
+            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+            precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
             trust_code: whether the code of a model in a package may be executed.
         Raises:
-            CheckpointError: there is no such checkpoint.
-            SettingsError: no run, a vocabulary that is not the run's, a GPU or a precision that is not there.
+            CheckpointError: the checkpoint does not exist.
+            SettingsError: not a run, a different vocabulary, or a missing GPU or precision.
         """
         if precision not in PRECISIONS:
             raise SettingsError(f"precision={precision}: the graph here has {', '.join(PRECISIONS)}.")
@@ -84,15 +155,15 @@ class TrainedModel:
 
     def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
                   outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
-        """A function from arrays to arrays: a tower with the checkpoint's values, in a session of its own.
+        """Return a function from arrays to arrays: a tower with the checkpoint's weights in a separate session.
 
         Args:
-            tower: builds its variables by `model`, from a tensor for each input.
-            signature: the inputs.
-            outputs: names of tensors that the tower makes.
-            threads: how many threads call it at the same time: they share the processors.
+            tower: tower function, called with one tensor per input; builds its variables by `model`.
+            signature: specifications of the inputs.
+            outputs: names of output tensors of the tower.
+            threads: number of threads that call it concurrently and share the processors.
         Raises:
-            CheckpointError: the checkpoint is damaged, or does not fit the model.
+            CheckpointError: the checkpoint is damaged, or does not match the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
         return placed_predictor(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
@@ -103,15 +174,16 @@ class TrainedModel:
         Args:
             scope: the variable scope under which the model was built; other variables are let alone. "" for none.
         """
-        return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope)
+        return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope, model=self.model)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The value of every variable that predicting needs, by name; its moving average, where `averaged` says so.
+        """Return the value of every variable that predicting uses, by name; its moving average if `averaged` is true.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or lacks one of them.
         """
-        return {name: read_weight(self._held, name, self.averaged) for name in weights_of_model(self.model)}
+        names = weights_of_model(self.model, self._held.shapes())
+        return {name: read_weight(self._held, name, self.averaged) for name in names}
 
     def close(self) -> None:
         """Let the checkpoint's files go."""
@@ -130,10 +202,10 @@ def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec],
     """See `TrainedModel.predictor`.
 
     Args:
-        values: gives the tower's variables their values.
-        device: TensorFlow's name; None leaves it to TensorFlow.
-        threads: see there.
-        precision: of matrix products.
+        values: initialises the tower's variables.
+        device: TensorFlow's device name; None lets TensorFlow choose.
+        threads: number of concurrent callers.
+        precision: dtype of matrix products.
     """
     def placed(*inputs: Tensor) -> Any:
         set_precision(precision)
@@ -163,7 +235,7 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
 
     One thread at a time builds one, since tensorpack has one tower context a process.
     """
-    mend_terminal()
+    configure_terminal_log()
     with BUILDING, without_noise(), _uncollected():
         return _Predictor(config)
 
@@ -181,10 +253,10 @@ def _uncollected() -> Iterator[None]:
 
 
 def device_name(device: str | None) -> str | None:
-    """TensorFlow's name of a device.
+    """Return TensorFlow's name of a device.
 
     Raises:
-        SettingsError: not a device's name, or there is no such GPU.
+        SettingsError: not a device name, or a missing GPU.
     """
     if device is None:
         return None

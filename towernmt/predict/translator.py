@@ -1,4 +1,4 @@
-"""A trained run as a translator: `Translator("runs/de-en").translate(["Guten Morgen!"])`."""
+"""`Translator`: translate with a trained run."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.checkpoint.packaged.packaged_run import open_run
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.machine.processor import processors
-from towernmt.models.choices import PRECISIONS
-from towernmt.predict.alignment.unknown_words import UnknownWords
-from towernmt.predict.asked_search import AskedSearch
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.ensemble.settings import EnsembleSettings, several
-from towernmt.predict.kept.towers import has_gpu_driver, open_towers
-from towernmt.predict.lexical.lexicon import Lexicon
+from towernmt.core.machine import processors
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.cached_search import has_gpu_driver, open_towers
 from towernmt.predict.line_translator import LineTranslator, search_settings
-from towernmt.predict.lines.options import PLAIN, LineOptions
-from towernmt.predict.lines.requests import Requests
-from towernmt.predict.reranking.reranker import Reranker
+from towernmt.predict.lines.line_options import PLAIN, LineOptions
+from towernmt.predict.lines.requests import Requests, SearchArguments
+from towernmt.predict.lines.unknown_words import UnknownWords
+from towernmt.predict.reranking import Reranker
+from towernmt.predict.search.lexical_table import Lexicon
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings, several
 
 if TYPE_CHECKING:
     from tensorpack.predict import OfflinePredictor
 
-    from towernmt.predict.decoding.processors.processor import LogitsProcessor
+    from towernmt.predict.search.decoding_interfaces import LogitsProcessor
+
+MOST_HYPOTHESES = 1 << 14
+"""Hypotheses of a batch, over all its sentences: wide beams and many samples get batches of fewer sentences."""
 
 
 class Translator(LineTranslator):
@@ -49,45 +50,46 @@ class Translator(LineTranslator):
                  **search: Any) -> None:
         """
         Args:
-            run_dir: the training run's directory (its --logdir), or a package, or either opened already; several are an
-                ensemble, which searches as the first run's settings say.
-            beam_size: hypotheses kept for each sentence; 1 is greedy search. By default as the run's
-                settings have it, but at least n_best.
-            n_best: translations that `translate_nbest` and `translate_stream` give, at most beam_size.
+            run_dir: directory of a training run (its --logdir), a package, or an open run; several form an ensemble
+                with the search settings of the first one.
+            beam_size: hypotheses per sentence; 1 means greedy search. By default the beam size of the run's settings,
+                but at least n_best.
+            n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size.
             checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
                 validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
                 one run as an ensemble.
-            device: "cpu", "gpu" or "gpu:N"; by default a GPU if there is one.
-            batch_tokens: source tokens in a batch, padding included, at most.
-            batch_sentences: sentences in a batch, at most.
-            stream: all settings of the batching, in place of `batch_tokens` and `batch_sentences`.
-            model: the `NMTModel` of the run, or its class, where the run does not hold its code.
-            processors: what else the search asks of a translation, by logits processors of one's own.
-            log_probs, attention: give these with each hypothesis, as its `details`.
-            options: what all lines ask for; see `LineOptions.over` for lines that ask for more.
-            retry: search again, by other settings, for translations that are empty, in a loop or cut at the length
-                limit, and keep the better one.
-            ensemble: how the members of an ensemble are joined; by default the plain mean of their probabilities.
-            reranker: puts the n_best translations of each line into another order; all of them are given.
-            replace_unknown: put the source word that the model looked at in place of an unknown token, or its
-                translation by a table, source word to target word; see `UnknownWords`.
-            keep_graph: keep the optimised graph of the search in the run's directory `graphs/`, and start with it the
-                next time, which is much faster; not for ensembles, models and processors that are given here,
-                shortlists and GPUs.
-            precision: of matrix products: float32, bfloat16 (for processors that have it, and GPUs) or float16 (GPUs).
+            device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+            batch_tokens: maximum source tokens in a batch, with padding.
+            batch_sentences: maximum sentences in a batch.
+            stream: all batching settings, instead of `batch_tokens` and `batch_sentences`.
+            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+            processors: custom logits processors for the search.
+            log_probs, attention: return these as `details` of each hypothesis.
+            options: options of all lines; see `LineOptions.over` for options of single lines.
+            retry: repeat the search with different settings for translations that are empty, repetitive or cut at the
+                length limit, and keep the better one.
+            ensemble: how to combine the members; by default the mean of their probabilities.
+            reranker: reorders the n_best translations of each line; all of them are returned.
+            replace_unknown: replace an unknown token by the source word with the most attention, or by its translation
+                from a table (source word to target word); see `UnknownWords`.
+            keep_graph: cache the optimised graph of the search in the run's directory `graphs/`, so that the next start
+                is much faster; not for ensembles, custom models and processors, shortlists and GPUs.
+            precision: dtype of matrix products: float32, bfloat16 (processors with support, and GPUs) or float16
+                (GPUs).
             trust_code: whether the code of a model in a package may be executed.
-            search: other fields of `SearchSettings`, such as `length_penalty`; those that are not given
-                are as the run's settings have them.
+            search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
         Raises:
-            CheckpointError: there is no such checkpoint, or it does not fit the run's settings.
-            SettingsError: a value that cannot work, no run, or a GPU that is not there.
+            CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+            SettingsError: an invalid value, not a run, or a missing GPU.
         """
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
         stream = _with_threads(stream, device)
+        stream = dataclasses.replace(stream, batch_sentences=max(1, min(
+            stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
         _check_texts(runs[0], settings, options)
-        self._searches = open_towers(AskedSearch(
+        self._searches = open_towers(SearchArguments(
             runs, several(checkpoint), several(model), ensemble, device, settings, processors, log_probs,
             attention or replace_unknown is not False, stream.threads, precision), keep_graph)
         vocabularies = self._searches.source_vocabulary, self._searches.target_vocabulary
@@ -102,8 +104,8 @@ class Translator(LineTranslator):
         """tensorpack's: (source int32 `[batch, source length]`, source_length int32 `[batch]`) to tokens int32
         `[batch, n_best, length]` and scores float32 `[batch, n_best]`.
 
-        What the model or the processors declare beyond these two comes behind them, and so do log-probabilities and
-        attention in what it gives.
+        Further inputs of the model or the processors follow these two, and log-probabilities and attention follow the
+        outputs.
         """
         return self._searches.predictor
 

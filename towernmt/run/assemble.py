@@ -1,31 +1,270 @@
-"""From settings to tensorpack's configuration of a run: graph, model, input, callbacks, monitors."""
+"""Build tensorpack's configuration of a run from its settings: graph, model, input, callbacks, monitors.
+
+`Components` are a custom model, trainer, input and callbacks, which replace those of the settings. The introduction
+is the first message of a run: its data, its directory, how to watch it and how to stop it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+from tensorpack.callbacks import Callback
+from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.utils import logger
 
-from towernmt.callbacks.stopping.stop_signal import StopOnSignal
-from towernmt.checkpoint.files import latest_checkpoint
+from towernmt.callbacks.attention_pictures import AttentionPictures
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
+from towernmt.callbacks.bleu_validator import BleuValidator
+from towernmt.callbacks.learning_rate import make_schedule
+from towernmt.callbacks.progress import Progress
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinutes, StopAtStep, StopOnSignal
+from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
+from towernmt.callbacks.validation_metrics import mode_of
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
+from towernmt.checkpoint.records import check_vocabulary_of, fingerprints
+from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import GraphSettings, LossScaling
 from towernmt.core.settings import flatten
-from towernmt.core.terminal.terminal_log import DETAIL
-from towernmt.dataflow.order.streamed_corpus import StreamedCorpus
-from towernmt.dataflow.order.training_data import TrainingData, make_batches
-from towernmt.dataflow.vocabulary.factored import factors_of
+from towernmt.core.terminal_log import DETAIL
+from towernmt.core.tf_compat import tf1
+from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
+from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
-from towernmt.models.interface import ALIGNMENT, NMTModel
-from towernmt.run.assemble_callbacks import make_callbacks
-from towernmt.run.components import Components
-from towernmt.run.directory import RunDirectory
-from towernmt.run.initial_values import initial_values
-from towernmt.run.settings import Settings, TrainSettings, model_with_sizes
+from towernmt.input_source import GeneralQueueInput, QueueMonitor
+from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
+from towernmt.run.run_settings import InitSettings, Settings, TrainSettings, model_with_sizes
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
+from towernmt.train.trainer import SyncMultiGPUTrainer
+
+
+@dataclass(frozen=True)
+class Components:
+    """Functions that make a run's model, trainer, input and callbacks; `towernmt.run.train` has their arguments."""
+
+    model: Callable[[Settings], Any] = model_from_settings
+    trainer: Callable[..., SyncMultiGPUTrainer] = SyncMultiGPUTrainer
+    source: Callable[..., GeneralQueueInput] = GeneralQueueInput
+    callbacks_before: Callable[[], list[Any]] = list
+    callbacks_after: Callable[[], list[Any]] = list
+
+
+def initial_values(settings: InitSettings, data: TrainingData) -> ChainInit | None:
+    """Return what sets the parameters of a new run when training begins; None for random values.
+
+    Raises:
+        SettingsError: the initial run is missing, or its vocabulary differs from that of `data`.
+    """
+    files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
+    files = {side: file for side, file in files.items() if file}
+    inits: list[SessionInit] = []
+    if settings.checkpoint:
+        inits.append(_start_from(settings, data))
+    if files:
+        vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
+        inits.append(PretrainedEmbeddings(files, vocabularies))
+    return ChainInit(inits) if inits else None
+
+
+def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
+    def opened() -> tuple[SavedRun, HeldCheckpoint]:
+        run, prefix = initial_checkpoint(settings.checkpoint)
+        return run, HeldCheckpoint(prefix)
+
+    run, held = again_if_gone(opened)
+    run.check_vocabulary()
+    check_vocabulary_of(held, run.vocabulary)
+    other = differing_vocabulary(run.vocabulary, data)
+    if other:
+        raise SettingsError(f"init.checkpoint={settings.checkpoint}: that run has another vocabulary than "
+                            f"{data.directory} ({other} differs): prepare the data with the files in "
+                            f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
+    return StartFrom(held, settings.new, settings.left_out)
+
+
+class Introduction(Callback):
+    """Logs one paragraph about the run when training begins or resumes."""
+
+    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
+        """Take the subjects of the paragraph.
+
+        Args:
+            settings: of the run.
+            data: the training data.
+            run: directory of the run.
+            validated: whether a validator is among the callbacks.
+        """
+        self._settings, self._data, self._run, self._validated = settings, data, run, validated
+
+    def _setup_graph(self) -> None:
+        # Before the callbacks behind this one build graphs of their own.
+        self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf1.trainable_variables())
+
+    def _before_train(self) -> None:
+        logger.info(self._text())
+
+    def _text(self) -> str:
+        s, run = self._settings.train, self._run.path
+        begin = "Training" if not self.global_step else f"Going on behind step {self.global_step} with"
+        sentences = [
+            f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
+            f"Data: {self._data.directory}{self._amount()}.",
+            self._validation(),
+            f"Until {_limits(s)}." if _limits(s) else "Without a limit: until Ctrl-C.",
+            f"The run is in {run}, its whole log in {self._run.log / 'log.log'}.",
+            f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
+            "To stop it: Ctrl-C, which saves a checkpoint; the same command goes on from there."]
+        return " ".join(sentence for sentence in sentences if sentence)
+
+    def _amount(self) -> str:
+        pairs = getattr(self._data, "pairs", None)
+        if not isinstance(pairs, int):
+            return ", as it is read"
+        s = self._settings.data
+        return f", {pairs:,} pairs, in batches of {s.batch_tokens:,} {s.batch_type} tokens"
+
+    def _validation(self) -> str:
+        s = self._settings.validation
+        if self._validated:
+            sets = [validation.first(s.sentences) for validation in self._data.validation_sets]
+            count = sum(len(validation.source) for validation in sets)
+            every = [f"{s.steps:,} updates" if s.steps else "",
+                     f"{s.minutes:g} minutes" if s.minutes else ""]
+            return f"Validation: {count:,} sentences every {' or '.join(text for text in every if text)}."
+        why = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
+        return f"{why}: there will be no BLEU and no best checkpoint."
+
+
+def _towers(trainer: Any) -> str:
+    devices = list(getattr(trainer, "tower_devices", []))
+    kind = "CPU" if all("cpu" in device.lower() for device in devices) else "GPU"
+    return f"{len(devices)} {kind} tower{'s' if len(devices) > 1 else ''}"
+
+
+def _limits(train: Any) -> str:
+    limits = [f"update {train.steps:,}" if train.steps else "",
+              f"the end of epoch {train.epochs:,}" if train.epochs else "",
+              f"{train.minutes:g} minutes have passed" if train.minutes else "",
+              f"{train.stop_patience} validations have found nothing better" if train.stop_patience else ""]
+    return " or ".join(limit for limit in limits if limit)
+
+
+def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any, source: GeneralQueueInput,
+                   components: Components) -> list[Callback]:
+    """Return the callbacks of a run, in the order in which they act after a step.
+
+    Custom callbacks come first, or after those that evaluate the model. Then come those that save and show results, and
+    then those that end the run. So a checkpoint contains the state of every callback at its step.
+    """
+    s, log, kept = settings.train, settings.log, settings.checkpoint
+    metric: str | None = None       # the scalar that the best checkpoints and early stopping go by
+    scores: list[str] = []
+    callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
+    if s.precision == "float16":
+        callbacks.append(LossScaleMonitor())
+    if data.validation_sets and (settings.validation.steps or settings.validation.minutes):
+        validator = make_validator(settings, data, model)
+        callbacks.append(validator)
+        metric, scores = validator.metric, validator.scalars
+        if log.attention_pictures:
+            callbacks.append(AttentionPictures(
+                model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
+                log.attention_pictures, settings.search.averaged))
+    check_plateau(settings, scores)
+    limit = StopAfterMinutes(s.minutes) if s.minutes else None
+    end = last_update(s, source)
+    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
+                                   getattr(settings.model, "hidden_size", 512), end, limit))
+    if metric and s.stop_patience:
+        callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
+    if metric and kept.keep_best:
+        callbacks.append(BestCheckpoints(run.best, kept.keep_best, metric, mode_of(metric)))
+    saver = CheckpointSaver(run.checkpoints, kept.steps, kept.minutes, kept.keep, source, fingerprints(data))
+    if log.histograms:
+        callbacks.append(Histograms(log.histograms))
+    callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
+                  Progress(log.steps, expected_end=end), QueueMonitor(source, log.steps)]
+    if s.steps:
+        callbacks.append(StopAtStep(s.steps))
+    if limit is not None:
+        callbacks.append(limit)
+    return callbacks
+
+
+def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
+    """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0: neither does.
+
+    The end of the epochs is an estimate if the corpus has several blocks, and 0 if the size of an epoch is unknown, as
+    in a stream.
+    """
+    ends = [train.steps] if train.steps else []
+    if train.epochs:
+        with contextlib.suppress(NotImplementedError):
+            ends.append(max(1, train.epochs * source.estimated_size() // train.update_cycle))
+    return min(ends, default=0)
+
+
+def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:
+    """Return the callback that validates on the data's validation sets.
+
+    Raises:
+        SettingsError: `validation.metric` cannot be computed.
+    """
+    s = settings.validation
+    first, *others = [validation.first(s.sentences) for validation in data.validation_sets]
+    return BleuValidator(
+        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.steps,
+        settings.search, loss=_takes_batches(model), every_minutes=s.minutes,
+        more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set,
+        seed=settings.data.seed, name=first.name)
+
+
+MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
+
+
+def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
+    """Refuse a plateau schedule that watches a missing validation score, or a mean of training.
+
+    A mean of training depends on where a run was stopped, and so would the learning rate.
+
+    Args:
+        settings: of the run.
+        scores: the names of the run's validation scores.
+
+    Raises:
+        SettingsError: `schedule.metric` is not one of them.
+    """
+    metric = settings.schedule.metric
+    if settings.schedule.name != "plateau":
+        return
+    if metric in MEANS_OF_TRAINING:
+        raise SettingsError(f"schedule.metric={metric} is a mean over some updates of training, which a stop would "
+                            "cut: take a score of validation, such as validation_loss.")
+    if metric.startswith("validation") and metric not in scores:
+        raise SettingsError(f"schedule.metric={metric} is no score of this run's validation, and the learning rate "
+                            f"would never fall: take {', '.join(scores)}." if scores else
+                            f"schedule.name=plateau watches {metric}, but there is no validation in this run: give "
+                            "validation text (and validation.steps), or take another schedule.")
+
+
+def _takes_batches(model: Any) -> bool:
+    """Return whether the inputs of the tower are exactly the fields of a `Batch`."""
+    names = [spec.name for spec in model.inputs() if spec.name != ALIGNMENT]
+    return names == [spec.name for spec in batch_signature()]
 
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
@@ -44,23 +283,23 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     config = TrainConfig(
         model=model, data=source, update_cycle=settings.train.update_cycle,
         callbacks=[*make_callbacks(settings, data, run, model, source, components), stop],
-        monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)],
+        monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)], summary_steps=settings.log.steps,
         **({"session_init": first} if first else {}))
     return config, stop
 
 
 def graph_settings(settings: Settings) -> GraphSettings:
-    """How the towers and the optimizer of a run are built."""
+    """Return the settings by which the towers and the optimizer of a run are built."""
     s = settings.train
     return GraphSettings(settings.data.seed, s.precision, s.gradient_checkpointing, LossScaling(s.loss_scale),
                          s.deterministic)
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
-    """The settings with the sizes of the data's vocabularies in the model's group.
+    """Return the settings with the sizes of the data's vocabularies in the model's group.
 
     Raises:
-        SettingsError: the data have source factors, of which a model of one's own knows nothing.
+        SettingsError: the data have source factors, which the custom model does not support.
     """
     if settings.model is None:
         return settings         # of a model that is not made from settings
@@ -80,17 +319,16 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
 
 
 def hand_optimizer(model: Any, settings: Settings) -> None:
-    """Give the model the run's optimizer, if it was made without one and does not define `optimizer()` itself."""
-    takes_one = isinstance(model, NMTModel) and type(model).optimizer is NMTModel.optimizer
-    if takes_one and model.make_optimizer is None and model.optimizer_settings is None:
-        model.make_optimizer = partial(settings.optimizer.make, settings.train.clip_norm)
+    """Give the model the optimizer of the settings, unless it defines `optimizer` or has `make_optimizer` already."""
+    if isinstance(model, NMTModel) and type(model).optimizer is NMTModel.optimizer and model.make_optimizer is None:
+        model.make_optimizer = partial(make_optimizer, settings.optimizer, settings.train.clip_norm)
 
 
 def check_gradient_checkpointing(model: Any, settings: TrainSettings) -> None:
     """Refuse `train.gradient_checkpointing` for a model on which it has no effect.
 
     Raises:
-        SettingsError: the model has no layers that could be computed again.
+        SettingsError: the model has no layers that can be recomputed.
     """
     if settings.gradient_checkpointing and not getattr(model, "recomputes", True):
         raise SettingsError(f"train.gradient_checkpointing=true would do nothing here: {type(model).__name__} has no "
@@ -98,10 +336,10 @@ def check_gradient_checkpointing(model: Any, settings: TrainSettings) -> None:
 
 
 def _wants_alignments(model: Any, settings: Settings) -> bool:
-    """Whether the towers read them.
+    """Return whether the towers read word alignments.
 
     Raises:
-        SettingsError: they do not, but the settings ask for guided alignment.
+        SettingsError: they do not, but the settings request guided alignment.
     """
     wants = any(spec.name == ALIGNMENT for spec in model.inputs())
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)

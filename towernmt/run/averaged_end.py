@@ -1,6 +1,8 @@
-"""The end of a training: the mean of the last checkpoints, or the last alone, kept in `averaged/` if it is the best.
+"""The end of a training.
 
-Training never reads `averaged/`, so a run that is given a higher limit goes on as if there were none.
+Save the average of the last checkpoints, or the last one, in `averaged/` if it is the best.
+
+Training never reads `averaged/`, so a run that resumes with a higher limit ignores it.
 """
 
 from __future__ import annotations
@@ -13,27 +15,32 @@ from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.callbacks.validation.metrics import METRICS, OF_LOSS, Outcome
-from towernmt.checkpoint.average import average_checkpoints
-from towernmt.checkpoint.best_record import RECORD, AverageRecord, KeptAverage, read_average_record
-from towernmt.checkpoint.files import checkpoint_path, checkpoint_steps, latest_checkpoint, set_aside
-from towernmt.checkpoint.state import read_state
+from towernmt.callbacks.validation_metrics import METRICS, OF_LOSS, ValidationOutcome
+from towernmt.checkpoint.averaging import average_checkpoints
+from towernmt.checkpoint.checkpoint_files import (
+    checkpoint_path,
+    checkpoint_steps,
+    latest_checkpoint,
+    read_state,
+    set_aside,
+)
+from towernmt.checkpoint.records import RECORD, AverageRecord, KeptAverage, read_average_record
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files.atomic_files import flush_to_disk, write_text
+from towernmt.core.files import flush_to_disk, write_text
 from towernmt.core.world import World, in_world
-from towernmt.dataflow.order.training_data import TrainingData
+from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.dataflow.text.validation_set import ValidationSet
-from towernmt.predict.asked_search import AskedSearch
-from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.predict.evaluate import corpus_scores
+from towernmt.evaluate.metrics import corpus_scores
+from towernmt.predict.lines.requests import SearchArguments
 from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search_towers import build_towers
 from towernmt.predict.stream import translate_lines
-from towernmt.predict.towers import build_towers
-from towernmt.run.components import Components
+from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import finished
 from towernmt.run.run_log import begin_log
-from towernmt.run.settings import Settings
+from towernmt.run.run_settings import Settings
 
 DECIDING = 1000
 """Sentences, where there are so many, that are translated to decide. A few hundred mislead: of a run on 5,000 pairs of
@@ -62,7 +69,7 @@ def check_average(settings: Settings, data: TrainingData) -> None:
 
 
 def set_later_average_aside(run: RunDirectory) -> None:
-    """Set aside what was averaged of another past than that from which the run goes on: another run, or later steps."""
+    """Rename `averaged/` if it was made from another run or from later steps than the last checkpoint."""
     record = read_average_record(run.averaged)
     last = latest_checkpoint(run.checkpoints)
     if record is not None and (last is None or read_state(last).step < record.compared_step):
@@ -72,16 +79,20 @@ def set_later_average_aside(run: RunDirectory) -> None:
 
 def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, components: Components,
                    gpus: Sequence[int] | None) -> None:
-    """Compare the mean of the last checkpoints with what the run is translated with so far, and keep it if better.
+    """Average the last checkpoints, and keep the average if it is better than the checkpoint that translates so far.
 
-    Nothing happens where the run has not reached its limit, or its last checkpoint was compared already. Killed
-    meanwhile, it is still due when the run is started again.
+    Nothing happens before the run has reached its limit, or if its last checkpoint was already compared. If the
+    process is killed, the next start of the run averages.
 
     Args:
-        settings: of the run; `checkpoint.average` says how many checkpoints.
-        gpus: as those of the training: it is validated on the first, or on the CPU.
+        settings: of the run; `checkpoint.average` is the number of checkpoints.
+        data: its validation sets decide.
+        run: the run that ended.
+        components: its model.
+        gpus: those of the training; the first one validates. None for the CPU.
+
     Raises:
-        CheckpointError: a checkpoint is damaged, or the mean cannot be written.
+        CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
     wanted, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
     if not wanted or last is None or not finished(run, settings.train):
@@ -96,7 +107,7 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
 
 
 class _End:
-    """A run that has ended, and how it is validated."""
+    """A run that has ended, and its validation."""
 
     def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, components: Components,
                  gpus: Sequence[int] | None) -> None:
@@ -146,17 +157,17 @@ class _End:
         return average_checkpoints(self._run, [checkpoint_path(self._run.checkpoints, step) for step in steps], place,
                                    self._components.model(self._settings))
 
-    def _best_of(self, found: Mapping[str, Outcome]) -> str:
+    def _best_of(self, found: Mapping[str, ValidationOutcome]) -> str:
         """The name of the best outcome; of equal ones the first."""
         sign = 1 if self._metric.mode == "max" else -1
         return max(found, key=lambda name: sign * self._score(found[name]))
 
-    def _outcome(self, checkpoint: str) -> Outcome:
-        """The validation of a checkpoint, as training makes it: by the run's search, in training's precision."""
+    def _outcome(self, checkpoint: str) -> ValidationOutcome:
+        """Validate a checkpoint as training does: with the run's search, in the precision of training."""
         source, references = self._validation.source, self._validation.references
         search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
         model = self._components.model(self._settings)
-        towers = build_towers(AskedSearch([self._run], [checkpoint], [model], None, self._device, search, (), False,
+        towers = build_towers(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (), False,
                                           False, precision=precision))
         translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source)
         nll = None
@@ -165,18 +176,18 @@ class _End:
                             precision=precision)
             scored = scorer.score(zip(source, references[0], strict=True))
             nll = -sum(score.log_prob for score in scored) / sum(score.tokens for score in scored)
-        return Outcome(translations, corpus_scores(translations, *references), nll)
+        return ValidationOutcome(translations, corpus_scores(translations, *references), nll)
 
-    def _score(self, outcome: Outcome) -> float:
+    def _score(self, outcome: ValidationOutcome) -> float:
         return self._scores(outcome)[self._metric.scalar(self._tag)]
 
-    def _scores(self, outcome: Outcome) -> dict[str, float]:
-        """The figures of an outcome, by the names that they have in training."""
+    def _scores(self, outcome: ValidationOutcome) -> dict[str, float]:
+        """Return the scores of an outcome by their names in training."""
         values = {metric.scalar(self._tag): metric.value(outcome) for metric in METRICS.values()}
         return {name: value for name, value in values.items() if value is not None}
 
     def _add_to_statistics(self, step: int, scores: dict[str, float]) -> None:
-        """Add the figures of what is kept to those of the last step, under names of their own: of more sentences."""
+        """Write the new scores to the statistics, under other names because they are of more sentences."""
         row = {**{f"averaged_{name}": score for name, score in scores.items()}, "global_step": step}
         try:
             with (self._run.log / "stats.jsonl").open("a", encoding="utf-8") as file:

@@ -1,30 +1,108 @@
-"""Writing a run: its directory is begun, kept from other writers, and given its settings."""
+"""Write the directory of a run: start it, lock it, save its settings and the code of its model."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.checkpoint.files import checkpoint_steps, latest_checkpoint
-from towernmt.checkpoint.provenance import fingerprints, provenance, validation_fingerprint, without_provenance
-from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.checkpoint.state import read_state
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
+from towernmt.checkpoint.records import fingerprints, provenance, validation_fingerprint, without_provenance
+from towernmt.checkpoint.saved_run import DEFINE_IN_FILE, IMPORTED, UNFINISHED_RUN, SavedRun, check_run_output
+from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
-from towernmt.core.files.directory_lock import DirectoryLock
+from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.core.world import present_world
-from towernmt.dataflow.prepared.manifest import MANIFEST
-from towernmt.models import ARCHITECTURES
-from towernmt.models.registry.model_class import default_values
-from towernmt.run.run_model import recorded_name, refuse_other_model
-from towernmt.run.settings import Settings, default_settings, settings_of_model
+from towernmt.dataflow.preparation.manifest import MANIFEST
+from towernmt.models import architectures
+from towernmt.models.architectures import architecture, default_values, make_model, name_of_model
+from towernmt.models.model_location import changed_files, find_place, is_findable, keep_code
+from towernmt.run.run_settings import Settings, default_settings, settings_of_model
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.order.training_data import TrainingData
+    from towernmt.dataflow.batches.training_data import TrainingData
+    from towernmt.models.interface import NMTModel
+
+
+def recorded_name(name: str, code: Path) -> str:
+    """The name that `settings.yaml` gets for an architecture, of which a copy is made in `code` if it is one's own."""
+    if not is_findable(name):
+        return name
+    place = find_place(name)
+    keep_code(place, code)
+    return place.name
+
+
+def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
+    """Refuse to go on with a run by another model than its own, or by one whose code has changed.
+
+    Args:
+        recorded: what the run's settings say.
+        name: of the model to go on with.
+    Raises:
+        SettingsError: it is another, or another state of it.
+    """
+    place = find_place(name) if is_findable(name) else None
+    now = place.name if place else name
+    if now != recorded:
+        raise SettingsError(f"{run} holds a run of the model {recorded}, not of {now}: leave out --model to go on with "
+                            "it, or pass another --logdir to begin another.")
+    if place is None or not code.is_dir():
+        return
+    changed = changed_files(place, code)
+    if changed:
+        raise SettingsError(f"{place.root / changed[0]} has changed since {run} began: leave out --model to go on with "
+                            f"the run's copy of it, or remove that (rm -r {shlex.quote(str(code))}) to go on with the "
+                            "changed model, or pass another --logdir to begin another run.")
+
+
+def model_from_settings(settings: Settings, kind: Any = None) -> NMTModel:
+    """Return the untrained model that the settings of a run describe.
+
+    Args:
+        settings: of the run.
+        kind: its class, or a function that makes it; None to find it by its name.
+
+    Raises:
+        SettingsError: the model is unknown, or it cannot be made from settings.
+    """
+    if kind is None:
+        return make_model(settings.architecture, settings.model)
+    return architectures.make(kind, settings.architecture, settings.model)
+
+
+def settings_as_made(settings: Settings, model: Any) -> Settings:
+    """Return the settings to record for a run of a custom model that was made from `settings`."""
+    own = getattr(model, "settings", None)
+    return dataclasses.replace(settings, architecture=name_of_model(model),
+                               model=own if dataclasses.is_dataclass(own) else settings.model)
+
+
+def why_lost(settings: Settings) -> str:
+    """Return why a run with these settings cannot find its model for translation, or ""."""
+    name = settings.architecture
+    reason = ""
+    if is_findable(name):
+        try:
+            kind = architecture(name)
+        except SettingsError as error:
+            reason = str(error)
+        else:
+            if kind.settings is None or not _names(settings.model) <= _names(kind.settings):
+                reason = f"{name} cannot be made from the run's settings: annotate its `settings` with its dataclass."
+    elif " of " in name:
+        reason = f"The model {name} cannot be found again: {DEFINE_IN_FILE}."
+    return f"{reason} Or translate in Python, with Translator(..., model=MODEL)." if reason else ""
+
+
+def _names(settings: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(settings)} if settings is not None else {""}
 
 
 class RunDirectory(SavedRun):
@@ -54,14 +132,15 @@ class RunDirectory(SavedRun):
 
     @contextmanager
     def writing(self, activity: str) -> Iterator[None]:
-        """Keep other writers out of the directory, which is made; what holds nothing at the end is removed again.
+        """Create and lock the directory; remove it again if it is empty at the end.
 
-        A process that is not the chief of its world does not write, and keeps nobody out.
+        A process that is not the chief of its world does not write, and does not lock.
 
         Args:
-            activity: what is done, for whoever comes second.
+            activity: what this process does, for the error message of a second writer.
+
         Raises:
-            DirectoryInUseError: another process writes there, or another thread of this one.
+            DirectoryInUseError: another process or another thread writes there.
         """
         if not present_world().is_chief:
             yield
@@ -74,11 +153,43 @@ class RunDirectory(SavedRun):
             if new and self.path.is_dir() and not any(self.path.iterdir()):
                 self.path.rmdir()
 
+    @contextmanager
+    def making(self, activity: str) -> Iterator[None]:
+        """Make a whole run in the block, which writes the settings last.
+
+        A file marks the directory while the block runs. If a process was killed there, the next one removes its parts.
+
+        Args:
+            activity: what is done, for whoever comes second.
+        Raises:
+            SettingsError: there is a run already, or files that its parts would replace.
+            DirectoryInUseError: another process writes there, or another thread of this one.
+        """
+        check_run_output(self.path)
+        with self.writing(activity):
+            check_run_output(self.path)     # nobody came first meanwhile
+            marker = self.path / UNFINISHED_RUN
+            if marker.exists():
+                self._remove_parts()
+            write_text(marker, activity)
+            try:
+                yield
+            except BaseException:
+                self._remove_parts()
+                raise
+            finally:
+                marker.unlink(missing_ok=True)
+
+    def _remove_parts(self) -> None:
+        self.settings_file.unlink(missing_ok=True)
+        for place in (self.checkpoints, self.vocabulary, self.path / IMPORTED):
+            shutil.rmtree(place, ignore_errors=True)
+
     def check_place(self) -> None:
-        """Refuse a directory that holds something else than a run.
+        """Refuse a directory of prepared data, whose vocabulary a run would replace.
 
         Raises:
-            SettingsError: prepared data, whose vocabulary a run would replace.
+            SettingsError: the directory contains prepared data.
         """
         if (self.path / MANIFEST).exists():
             raise SettingsError(f"{self.path} holds prepared data, which a run would spoil: pass another directory "
@@ -92,14 +203,14 @@ class RunDirectory(SavedRun):
                                     "differs), which a run would replace: pass another --logdir.")
 
     def save_settings(self, settings: Settings, made: dict[str, dict[str, str]] | None = None) -> None:
-        """Write `settings.yaml`, and a copy of the code of a model of one's own.
+        """Write `settings.yaml`, and a copy of the code of a custom model.
 
         Args:
             settings: of the run.
-            made: what stands beside them in the file (`checkpoint.provenance`).
+            made: the provenance (`checkpoint.records.provenance`), which the file contains, too.
 
         Raises:
-            SettingsError: the run has checkpoints of another model, or of that before its code changed.
+            SettingsError: the run has checkpoints of another model, or of the model with other code.
         """
         if self.exists() and checkpoint_steps(self.checkpoints):
             self.check_model(settings.architecture)
@@ -108,12 +219,13 @@ class RunDirectory(SavedRun):
         save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, made)
 
     def settings(self, model: Any = None) -> Settings:
-        """The settings of the run.
+        """Return the settings of the run.
 
         Args:
-            model: the model that the run is of, its class, or its name; None to find it by what the run holds.
+            model: the model of the run, its class, or its name; None to find it by the run's files.
+
         Raises:
-            SettingsError: there is no run here, or its settings are not understood, or its model is not found.
+            SettingsError: the run is missing, its settings are invalid, or its model is not found.
         """
         name = self.architecture()
         if isinstance(model, str):
@@ -128,24 +240,19 @@ class RunDirectory(SavedRun):
         return self._with_saved(defaults)
 
     def settings_like(self, settings: Settings) -> Settings:
-        """The settings of the run, where those of its model are of the same class as these; its model is not needed."""
+        """Return the settings of the run without its model, whose settings are of the same class as these."""
         return self._with_saved(Settings(settings.architecture, _at_defaults(settings.model)))
 
     def check_model(self, name: str) -> None:
-        """Refuse to go on with the run by another model, or by one whose code has changed.
+        """Refuse to resume the run with another model, or with a model whose code has changed.
 
         Raises:
-            SettingsError: the model of that name is not as the run has it.
+            SettingsError: the name or the code of the model differs.
         """
-        recorded = self.architecture()
-        last = latest_checkpoint(self.checkpoints)
-        if last is not None and name not in ARCHITECTURES and recorded in ARCHITECTURES:
-            if read_state(last).weights is None:
-                return      # begun when runs did not record models of one's own; restoring tells if it is another
-        refuse_other_model(self.path, self.code, recorded, name)
+        refuse_other_model(self.path, self.code, self.architecture(), name)
 
     def _with_saved(self, defaults: Settings) -> Settings:
-        """`defaults` with what is saved, but the model's name, and its settings where it is not made from any."""
+        """Return `defaults` with the saved values, except the model's name, and its settings if it has none."""
         saved = {key: value for key, value in without_provenance(self.saved_settings()).items()
                  if key not in ("architecture", "model")
                  and not (defaults.model is None and key.startswith("model."))}
@@ -153,7 +260,7 @@ class RunDirectory(SavedRun):
 
 
 def _at_defaults(model: Any) -> Any:
-    """The settings of a model with the defaults of all that have one."""
+    """Return the settings of a model at their defaults; those without a default keep their values."""
     if model is None:
         return None
     fields = dataclasses.fields(model)

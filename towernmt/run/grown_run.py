@@ -1,24 +1,22 @@
-"""A run with another vocabulary, made from a trained one: see `checkpoint.grow`."""
+"""Create a run with another vocabulary from a trained run."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.grow import common_rows, grow_checkpoint
-from towernmt.checkpoint.held import HeldCheckpoint, again_if_gone
-from towernmt.checkpoint.output_place import check_run_output
-from towernmt.checkpoint.provenance import check_vocabulary_of, provenance, vocabulary_fingerprint
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.embedding_rows import common_rows, grow_checkpoint
+from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
+from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.factored import factors_of
+from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
-from towernmt.run.directory import RunDirectory
-from towernmt.run.run_model import model_from_settings
-from towernmt.run.settings import model_with_sizes
+from towernmt.run.directory import RunDirectory, model_from_settings
+from towernmt.run.run_settings import model_with_sizes
 
 
 def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,
@@ -41,7 +39,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
         CheckpointError: the checkpoint is not there or damaged.
     """
     grown = RunDirectory(output)
-    check_run_output(grown.path)
+    check_run_output(grown.path)        # before the checkpoint is read
     source, target, shared = load_vocabularies(vocabulary)
     settings = run.settings()
     if getattr(settings.model, "tie_embeddings", "none") == "all" and not shared:
@@ -61,22 +59,16 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
         logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
     held = again_if_gone(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
     check_vocabulary_of(held, run.vocabulary)
-    with grown.writing("towernmt grow"):
-        check_run_output(grown.path)        # nobody came first meanwhile
-        try:
-            save_vocabularies(source, target, grown.vocabulary)
-            made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
-            written = grow_checkpoint(held, model_from_settings(settings), rows, grown.checkpoints,
-                                      settings.data.seed, made_from)
-            grown.save_settings(settings, provenance(made_from))     # last: only now it is a run
-        except BaseException:
-            for place in (grown.checkpoints, grown.vocabulary):
-                shutil.rmtree(place, ignore_errors=True)
-            raise
+    with grown.making("towernmt grow"):
+        save_vocabularies(source, target, grown.vocabulary)
+        made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
+        written = grow_checkpoint(held, model_from_settings(settings), rows, grown.checkpoints, settings.data.seed,
+                                  made_from)
+        grown.save_settings(settings, provenance(made_from))
     return written
 
 
 def _by_name(source: Vocabulary, target: Vocabulary) -> dict[str, Vocabulary]:
-    """Both vocabularies, and those of the source factors."""
+    """Return both vocabularies and those of the source factors by name."""
     factors = {f"source_factor_{number}": factor for number, factor in enumerate(factors_of(source), 1)}
     return {"source": source, "target": target, **factors}

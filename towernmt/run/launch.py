@@ -1,74 +1,178 @@
-"""From settings to a finished run: what `towernmt train` and the examples call."""
+"""`train`: from settings to a finished run, as `towernmt train` and the examples call it.
+
+After a divergence it returns to the last good checkpoint, and trains from there with a lower learning rate.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.files import latest_checkpoint
-from towernmt.checkpoint.provenance import fingerprints, versions
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+from towernmt.checkpoint.records import fingerprints, versions
 from towernmt.cluster.all_reduce import AllReduce
-from towernmt.cluster.code import code_fingerprint
-from towernmt.cluster.joined import joined_world, refuse_differences
-from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.cluster.joining import code_fingerprint, joined_world, refuse_differences
+from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
+from towernmt.core.files import write_text
 from towernmt.core.graph_state import configure_graph
 from towernmt.core.settings import check_ranges, flatten
-from towernmt.core.terminal.terminal_log import DETAIL
+from towernmt.core.structured_files import Between, Natural, read_json
+from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
 from towernmt.core.world import present_world
-from towernmt.dataflow.order.training_data import TrainingData
+from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
-from towernmt.models.kernels.precision import is_slow_on_cpu
-from towernmt.optim.freeze import TrainedVariables
-from towernmt.run.assemble import graph_settings, make_config, with_vocabulary_sizes
+from towernmt.models.kernels import is_slow_on_cpu
+from towernmt.optim.optimizer import TrainedVariables
+from towernmt.run.assemble import Components, graph_settings, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
-from towernmt.run.components import Components
-from towernmt.run.directory import RunDirectory
-from towernmt.run.memory.fit import wants_search, with_fitting_batch, with_found_batch
-from towernmt.run.resume import check_data, check_resumable, check_vocabularies, finished
-from towernmt.run.rollback import recorded_rollbacks, with_rollbacks
+from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_lost
+from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
+from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_vocabularies, finished
 from towernmt.run.run_log import hold_log
-from towernmt.run.run_model import model_from_settings, settings_as_made, why_lost
-from towernmt.run.settings import Settings, TrainSettings
+from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
+
+RECORD = "rollbacks.json"
+
+
+@dataclass(frozen=True)
+class Rollbacks:
+    """Contents of `rollbacks.json`: the rollbacks of a run in all processes that trained it.
+
+    Attributes:
+        factor: every learning rate of the settings is multiplied by it.
+        rollbacks: number of rollbacks.
+    """
+
+    factor: Annotated[float, Between(0, 1)] = 1.0
+    rollbacks: Natural = 0
+
+
+def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Settings], int]) -> int:
+    """Train, and where `recovery.on_divergence=rollback` says so, again from the last checkpoint after a divergence.
+
+    Nothing that diverged is ever saved, so the last checkpoint is a good one, and going on from it is what a resumed
+    run does. What the rates are lowered by is recorded beside the run's settings, which keep the rates that the user
+    gives: whoever goes on with the run, with whatever rates, goes on with lower ones.
+
+    Args:
+        attempt: trains with the settings that it is given, from the last checkpoint if there is one.
+    Returns:
+        what `attempt` returns; 128 + the number of a signal that came in the step that diverged.
+    Raises:
+        DivergenceError: once more after `recovery.rollbacks` rollbacks, or before there was a checkpoint.
+        SettingsError: `recovery.rollback_rate` is not between 0 and 1.
+        CheckpointError: the record of former rollbacks is damaged.
+    """
+    if not 0.0 < settings.recovery.rollback_rate < 1.0:
+        raise SettingsError(f"recovery.rollback_rate={settings.recovery.rollback_rate} must be between 0 and 1.")
+    made = recorded_rollbacks(run)
+    if latest_checkpoint(run.checkpoints) is None and present_world().is_chief:
+        _place(run).unlink(missing_ok=True)     # of another run, which was here before
+    elif made.rollbacks:
+        lowered = with_lower_rate(settings, made.factor).optimizer.learning_rate
+        logger.info(f"Rollbacks so far: {made.rollbacks}. Training goes on with optimizer.learning_rate={lowered:.6g}, "
+                    f"{made.factor:g} times that of the settings ({_place(run)}).")
+    while True:
+        try:
+            return attempt(with_lower_rate(settings, made.factor))
+        except DivergenceError as error:
+            made = _one_more(made, settings, run, error)
+            if received := present_world().agree(error.signal or 0):
+                logger.info("A signal to stop was received: the next start resumes from that checkpoint.")
+                return 128 + received
+
+
+def recorded_rollbacks(run: RunDirectory) -> Rollbacks:
+    """The rollbacks that were made in a run; none where it has no checkpoint.
+
+    Raises:
+        CheckpointError: the record is damaged.
+    """
+    if latest_checkpoint(run.checkpoints) is None or not _place(run).exists():
+        return Rollbacks()
+    return read_json(_place(run), Rollbacks, "Mend it, or remove it to go on with the learning rate of the settings.",
+                     CheckpointError)
+
+
+def with_lower_rate(settings: Settings, factor: float) -> Settings:
+    """Return the settings with every learning rate multiplied by `factor`, including those of the schedule."""
+    optimizer = dataclasses.replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * factor)
+    schedule = dataclasses.replace(
+        settings.schedule, end_learning_rate=settings.schedule.end_learning_rate * factor,
+        values=[value * factor for value in settings.schedule.values])
+    return dataclasses.replace(settings, optimizer=optimizer, schedule=schedule)
+
+
+def _one_more(made: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
+    """The record with a further rollback, written before anything is trained with it.
+
+    Raises:
+        DivergenceError: `error`, where the settings allow no rollback, or the run has nothing to go back to.
+    """
+    recovery, checkpoint = settings.recovery, latest_checkpoint(run.checkpoints)
+    if present_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
+        raise error
+    if made.rollbacks >= recovery.rollbacks:
+        raise DivergenceError(f"{error} (Rollbacks made: {made.rollbacks}; recovery.rollbacks={recovery.rollbacks} "
+                              "allows no more.)") from error
+    made = Rollbacks(made.factor * recovery.rollback_rate, made.rollbacks + 1)
+    if present_world().is_chief:
+        write_text(_place(run), json.dumps(dataclasses.asdict(made)) + "\n")
+    lowered = with_lower_rate(settings, made.factor).optimizer.learning_rate
+    logger.warning(f"{error}")
+    logger.warning(f"Rollback {made.rollbacks} of {recovery.rollbacks}: going on from {checkpoint} with "
+                   f"optimizer.learning_rate={lowered:.6g}.")
+    return made
+
+
+def _place(run: RunDirectory) -> Path:
+    return run.path / RECORD
 
 
 def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequence[int] | None = None,
-          towers: int | None = None, parts: Components | None = None, *,
+          towers: int | None = None, *,
           model: Callable[[Settings], Any] = model_from_settings,
           trainer: Callable[..., SyncMultiGPUTrainer] = SyncMultiGPUTrainer,
           source: Callable[..., GeneralQueueInput] = GeneralQueueInput,
           callbacks_before: Callable[[], list[Any]] = list, callbacks_after: Callable[[], list[Any]] = list) -> int:
-    """Train a model on a corpus, from the last checkpoint of `logdir` if there is one.
+    """Train a model on a corpus, from the last checkpoint of `logdir` if it contains one.
 
     Args:
         settings: of the run; written to the run's directory.
-        data: vocabularies, text or shards, and validation text; see `towernmt.dataflow.order.training_data`.
-        gpus: one tower on each; None for towers on the CPU.
-        towers: towers on the CPU, 1 if neither is given.
-        parts: what `Parts` makes; the former way to give the arguments that follow.
+        data: vocabularies, text or shards, and validation text; see `towernmt.dataflow.batches.training_data`.
+        logdir: directory of the run.
+        gpus: numbers of the GPUs, one tower on each; None for towers on the CPU.
+        towers: number of towers on the CPU, 1 by default.
         model: makes the tower function from the settings.
         trainer: called with gpus, towers, update_cycle and the other arguments of `SyncMultiGPUTrainer`, by name.
         source: called as `GeneralQueueInput`.
-        callbacks_before: makes callbacks that act before the usual ones after each step.
-        callbacks_after: makes callbacks that act behind validation, schedule, early stopping and the best checkpoints,
-            whose scores they see at the same step; and before the checkpoint is saved, which has what they remember.
+        callbacks_before: makes callbacks that act before the built-in ones after each step.
+        callbacks_after: makes callbacks that act after validation, schedule, early stopping and best checkpoints, and
+            before the checkpoint is saved. They see the scores of the same step, and the checkpoint contains their
+            state.
+
     Returns:
         the exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.
+
     Raises:
-        TowerNMTError: what the user can mend.
+        TowerNMTError: an error that the user can fix.
     """
     hold_log()
     check_ranges(settings)
     run = RunDirectory(logdir)
     run.check_place()
-    components = parts or Components(model, trainer, source, callbacks_before, callbacks_after)
+    components = Components(model, trainer, source, callbacks_before, callbacks_after)
     world = joined_world(settings.train.worker_timeout, cpu_towers=towers or 1)
     with one_training():
         with world, run.writing("towernmt train"):
@@ -85,7 +189,7 @@ _TRAINING = threading.Lock()
 
 @contextmanager
 def one_training() -> Iterator[None]:
-    """Refuse a second training in this process: tensorpack has one tower context and one log a process.
+    """Refuse a second training in this process, because tensorpack has one tower context and one log per process.
 
     Raises:
         SettingsError: another thread trains.
@@ -111,6 +215,7 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
         logger.info(done)
         return 0
     if wants_search(settings, run):
+        check_memory_limit(run, settings)
         if present_world().processes > 1:
             raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} measures in one process: find the batch "
                                 "with one worker first, or set data.batch_tokens, and data.memory_gb=0.")
@@ -157,7 +262,9 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         except DivergenceError as error:
             error.signal = stop.received
             raise
-    return 128 + stop.received if stop.received else 0
+    # A signal to one process ends all of them, with the same status.
+    received = present_world().agree(stop.received or 0)
+    return 128 + received if received else 0
 
 
 def _over_processes(settings: TrainSettings) -> dict[str, Any]:
@@ -166,7 +273,7 @@ def _over_processes(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: int) -> dict[str, Any]:
-    """What must be the same in every process, else they would train models that differ."""
+    """Return the facts that must be equal in all processes, which would train different models otherwise."""
     last = latest_checkpoint(run.checkpoints)
     return {**flatten(settings), **fingerprints(data), **versions(), "the code of towernmt": code_fingerprint(),
             "the number of towers": towers, "the checkpoint": "(none)" if last is None else last.name,
@@ -174,7 +281,7 @@ def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: in
 
 
 def _settings_to_record(settings: Settings, components: Components) -> Settings:
-    """The settings that the run will be saved with: of the model that is made, where it is one's own."""
+    """Return the settings that the run will be saved with; a custom model has its own."""
     if components.model is model_from_settings:
         return settings
     with tf.Graph().as_default():

@@ -1,17 +1,21 @@
-"""Resuming a run: whether it may go on with these settings and data, and whether anything is left to do."""
+"""Resume a run: whether its settings and data allow it, whether anything is left to do, and its automatic settings.
+
+A resumed run keeps the automatic settings of its start. A changed training limit is reported.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from towernmt.checkpoint.files import latest_checkpoint
-from towernmt.checkpoint.state import CheckpointState, read_state
+from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.settings import flatten
-from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.order.training_data import TrainingData
+from towernmt.core.settings import flatten, load_yaml
+from towernmt.dataflow.batches.batch import Position
+from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.run.automatic_choice import CHOSEN
 from towernmt.run.directory import RunDirectory, differing_vocabulary
-from towernmt.run.settings import Settings, TrainSettings
+from towernmt.run.run_settings import Settings, TrainSettings
 
 FIXED_GROUPS = ("model.",)
 _FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")
@@ -19,10 +23,10 @@ FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_mome
 
 
 def check_resumable(run: RunDirectory, settings: Settings) -> None:
-    """Refuse to go on with a run under another architecture, which its checkpoints would not fit.
+    """Refuse to resume a run with another architecture, which would not fit its checkpoints.
 
     Raises:
-        SettingsError: the first setting that differs.
+        SettingsError: names the first setting that differs.
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
@@ -41,7 +45,7 @@ def is_free(key: str) -> bool:
 
 
 def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
-    """Refuse to go on with a run on data of another vocabulary: its ids would be other words.
+    """Refuse to resume a run on data with another vocabulary, in which the ids stand for other words.
 
     Raises:
         SettingsError: the vocabularies differ.
@@ -56,23 +60,43 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
 
 
 def check_data(run: RunDirectory, data: TrainingData) -> None:
-    """Refuse to go on with a run on other data than those that it was trained on.
+    """Refuse to resume a run on data other than its training data, because its position would be meaningless.
 
-    Its position in them would be a place in another text. Of runs and data that do not tell, nothing is said.
+    Runs and data without a fingerprint are accepted.
 
     Raises:
-        SettingsError: the data are others.
+        SettingsError: the data differ.
     """
     latest, now = latest_checkpoint(run.checkpoints), getattr(data, "fingerprint", None)
-    told = read_state(latest).made_from.get("data") if latest is not None and run.exists() else None
-    if told is not None and now is not None and told != now:
-        raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds (their fingerprints "
-                            "differ): pass the --data that it was trained on, or train on these in another --logdir "
+    state = read_state(latest) if latest is not None and run.exists() else None
+    recorded = state.made_from.get("data") if state is not None else None
+    if state is not None and None not in (recorded, now) and recorded != now:
+        changes = state.changes(getattr(data, "position_settings", {})) or "their fingerprints differ"
+        raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds ({changes}): pass "
+                            "the --data that it was trained on, or train on these in another --logdir "
                             f"that begins with its parameters (--set init.checkpoint={run.path}).")
 
 
+def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
+    """Refuse a new search for `data.batch_tokens` inside an epoch, since the data position depends on the batch size.
+
+    Call it before the search, which takes minutes.
+
+    Raises:
+        SettingsError: `data.memory_gb` has changed.
+    """
+    latest = latest_checkpoint(run.checkpoints)
+    if latest is not None and run.exists() and read_state(latest).in_epoch:
+        old = run.settings_like(settings).data
+        raise SettingsError(
+            f"data.memory_gb changed from {old.memory_gb:g} to {settings.data.memory_gb:g}, which changes "
+            f"data.batch_tokens, but the data position in {latest / STATE} depends on it: set "
+            f"data.memory_gb={old.memory_gb:g} to resume, or train in another --logdir that begins with the parameters "
+            f"of this run (--set init.checkpoint={run.path}).")
+
+
 def finished(run: RunDirectory, settings: TrainSettings) -> str:
-    """Why there is nothing left to do, as a sentence; "" where there is something.
+    """Return a sentence on why the run is finished, or "" if it is not.
 
     Raises:
         CheckpointError: the last checkpoint's `state.json` is damaged.
@@ -102,7 +126,7 @@ def _limit_reached(state: CheckpointState, settings: TrainSettings) -> str:
 
 
 def _epochs(position: str | None) -> int:
-    """Passes over the data that are complete."""
+    """Return the number of complete passes over the data."""
     try:
         return Position.from_json(position).epoch if position is not None else 0
     except DataError:       # of an input of one's own
@@ -110,7 +134,7 @@ def _epochs(position: str | None) -> int:
 
 
 def _owes_validation(state: CheckpointState) -> bool:
-    """Whether the run was ended before the validation of its last step: the next start makes it."""
+    """Return whether the run ended before the validation of its last step, which the next start makes."""
     last = _remembered(state, "bleu_validator", "last_step")
     return last is not None and last < state.step
 
@@ -120,3 +144,38 @@ def _remembered(state: CheckpointState, key: str, name: str) -> Any:
     memory = state.callbacks.get(key)
     value = memory.get(name) if isinstance(memory, dict) else None
     return value if isinstance(value, (int, float)) else None
+
+
+_LIMITS = ("train.steps", "train.epochs", "train.minutes")
+BY_LIMIT = ("schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout",
+            "validation.steps", "validation.minutes", "validation.sentences", "train.stop_patience",
+            "checkpoint.steps", "checkpoint.minutes", "checkpoint.average")
+"""What is chosen by a limit, and can be changed within a run."""
+
+
+def chosen_for(run: RunDirectory) -> dict[str, Any]:
+    """By key of a setting or option, the value that was chosen when a run began; nothing where nothing was.
+
+    `--towers` is no setting, so it is kept here alone: with another number dropout would be drawn otherwise, and the
+    run would not end as one that was never stopped.
+    """
+    path = run.path / CHOSEN
+    told = load_yaml(path) if path.is_file() else {}
+    return {key.removesuffix(".value"): value for key, value in told.items() if key.endswith(".value")}
+
+
+def note_of_other_limit(chosen: Mapping[str, Any], former: Settings, settings: Settings) -> str:
+    """A sentence on what stays as it was chosen for another limit; "" where the limit is the same, or nothing stays.
+
+    Args:
+        chosen: for the run.
+        former: the settings with which it was trained so far.
+        settings: with which it goes on.
+    """
+    before, now = flatten(former), flatten(settings)
+    others = [f"{key}={now[key]:g} (before: {before[key]:g})" for key in _LIMITS if now[key] != before[key]]
+    stays = [f"{key}={now[key]}" for key in BY_LIMIT if key in chosen and now.get(key) == chosen[key]]
+    if not others or not stays:
+        return ""
+    return (f"The limit is another: {', '.join(others)}. What was chosen by the one before stays, unless --set changes "
+            f"it: {', '.join(stays)}.")

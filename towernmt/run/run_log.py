@@ -10,9 +10,14 @@ from pathlib import Path
 from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.terminal.terminal_log import DETAIL, PlainFormatter, mend_terminal
+from towernmt.core.terminal_log import (
+    DETAIL,
+    PlainFormatter,
+    command_line,
+    configure_terminal_log,
+    install_record_filter,
+)
 from towernmt.core.world import present_world
-from towernmt.train.log_filter import command_line, mend_logger
 
 LOG_FILE = "log.log"
 _KEPT = 1000
@@ -23,7 +28,7 @@ _LOGGERS = (logger._logger, logging.getLogger("towernmt"))
 
 
 class _Early(logging.handlers.MemoryHandler):
-    """What is logged before the directory of the log is known."""
+    """Buffer of the records that are logged before the directory of the log is known."""
 
     def __init__(self) -> None:
         super().__init__(_KEPT, flushLevel=logging.CRITICAL + 1)
@@ -34,34 +39,34 @@ class _Early(logging.handlers.MemoryHandler):
 
 
 class _LogFile(logging.FileHandler):
-    """Appends; records that the disk has no room for go without a stack each: the terminal has them too."""
+    """Log file that drops records without a stack trace if the disk is full; the terminal shows them, too."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         return
 
     def close(self) -> None:
-        """Close it; what a full disk has no room for is lost, as the records before were."""
+        """Close the file; records that a full disk cannot store are lost."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 def hold_log() -> None:
-    """Keep what is logged from now on for the file that `begin_log` opens, in the process that writes it."""
+    """Buffer new records for the file that `begin_log` opens, in the process that writes the run."""
     _remove(*_early_handlers())
     if present_world().is_chief:
         _add(_Early())
 
 
 def begin_log(directory: str | Path) -> None:
-    """Log to `log.log` in this directory, behind what former processes wrote there, and tell tensorpack of it.
+    """Append the log to `log.log` in this directory, and set the directory in tensorpack.
 
-    Takes the place of tensorpack's `logger.set_logger_dir`, which asks what to do where there is a log already.
+    It replaces tensorpack's `logger.set_logger_dir`, which asks the user what to do with an existing log.
 
     Raises:
         SettingsError: the file cannot be written.
     """
-    mend_logger()
-    mend_terminal()
+    install_record_filter()
+    configure_terminal_log()
     end_log()
     directory = Path(directory)
     try:
@@ -81,7 +86,7 @@ def begin_log(directory: str | Path) -> None:
 
 
 def end_log() -> None:
-    """Close the log file, if there is one."""
+    """Close the log file if one is open."""
     if logger._FILE_HANDLER is not None:
         _remove(logger._FILE_HANDLER)
         logger._FILE_HANDLER.close()

@@ -1,1 +1,1 @@
-"""`towernmt serve`: trained models behind HTTP, in the words of LibreTranslate, of DeepL, and in its own."""
+"""`towernmt serve`: trained models over HTTP, by interfaces of LibreTranslate and DeepL, a native one, and a page."""

@@ -1,31 +1,38 @@
-"""Callers' glossaries: a name and, for each direction, source terms and target terms; kept in a file if wanted."""
+"""Glossaries of callers: a name, and pairs of terms for each direction; optionally stored in a file."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
+import re
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from towernmt.core.errors import DataError
-from towernmt.core.files.atomic_files import write_text
-from towernmt.core.files.json_files import read_json
-from towernmt.predict.lexical.terminology import Term, Terminology
-from towernmt.serve.languages import base_code
-from towernmt.serve.refusal import Refusal, bad
+from towernmt.core.files import write_text
+from towernmt.core.structured_files import read_json
+from towernmt.dataflow.text.language_codes import base_code
+from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.serve.request_limits import Refusal, bad
 
 MOST_GLOSSARIES, MOST_ENTRIES, LONGEST_TERM = 1_000, 10_000, 1_024
+MOST_CACHED = 100
+"""Maximum number of terminologies that stay in memory between requests."""
 FORMATS = ("tsv", "csv")
+_LINE_END = re.compile("\r\n|\r|\n")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Dictionary:
-    """The terms of a direction; codes are of languages without regions."""
+    """The terms of one direction; language codes have no region."""
 
     source: str
     target: str
@@ -34,12 +41,14 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class Glossary:
-    """A caller's glossary.
+    """A glossary of one caller.
 
     Attributes:
-        number: by which requests name it.
-        owner: the caller; nobody else sees it.
-        created: when, as ISO 8601 has it.
+        number: identifier in requests.
+        owner: the caller, the only one who can read it.
+        name: name that the caller chose.
+        created: time of creation, ISO 8601.
+        dictionaries: terms by direction.
     """
 
     number: str
@@ -49,10 +58,10 @@ class Glossary:
     dictionaries: list[Dictionary]
 
     def find(self, source: str, target: str) -> Dictionary:
-        """The terms of a direction.
+        """Return the terms of a direction.
 
         Raises:
-            Refusal: it has none.
+            Refusal: the glossary has no terms of this direction.
         """
         wanted = base_code(source), base_code(target)
         for one in self.dictionaries:
@@ -62,131 +71,211 @@ class Glossary:
 
 
 class Glossaries:
-    """All glossaries of a server."""
+    """All glossaries of a server. A change takes effect after it is written to the file.
+
+    Args:
+        file: file to store them in; None keeps them in memory.
+
+    Raises:
+        DataError: the file is damaged, or cannot be written.
+    """
 
     def __init__(self, file: Path | None = None) -> None:
-        """
-        Args:
-            file: where they are kept; None: they go with the process.
-        Raises:
-            DataError: the file is damaged.
-        """
         self._file, self._lock = file, threading.Lock()
         found = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
         self._all = {one.number: one for one in found}
+        self._terminologies: OrderedDict[tuple[str, ...], Terminology] = OrderedDict()
+        if file is not None:
+            try:
+                self._write(self._all)
+            except OSError as error:
+                raise DataError(f"--glossaries {file}: the file cannot be written ({error.strerror}): name a file in a "
+                                "directory that the server may write to.") from None
 
     def of(self, owner: str) -> list[Glossary]:
-        """Those of a caller, the oldest first."""
+        """Return the glossaries of a caller, the oldest first."""
         return sorted((one for one in self._all.values() if one.owner == owner), key=lambda one: one.created)
 
     def get(self, owner: str, number: str) -> Glossary:
-        """A caller's glossary.
+        """Return a caller's glossary.
 
         Raises:
-            Refusal: there is none of this number.
+            Refusal: the caller has no glossary of this number.
         """
         found = self._all.get(number)
         if found is None or found.owner != owner:
-            raise Refusal(404, "There is no such glossary.")
+            raise Refusal(404, "This glossary does not exist.")
         return found
 
     def add(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
-        """Keep a new one.
+        """Store a new glossary.
 
         Raises:
-            Refusal: the caller has too many.
+            Refusal: the caller has too many, or the file cannot be written.
         """
-        if len(self.of(owner)) >= MOST_GLOSSARIES:
-            raise bad(f"You have {MOST_GLOSSARIES} glossaries already: delete one first.")
         made = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
                         list(dictionaries))
-        return self._put(made)
+        with self._lock:
+            if len(self.of(owner)) >= MOST_GLOSSARIES:
+                raise bad(f"You have {MOST_GLOSSARIES} glossaries already: delete one first.")
+            return self._put(made)
 
     def change(self, glossary: Glossary, name: str | None, dictionaries: Sequence[Dictionary],
                merge: bool = True) -> Glossary:
-        """Another name, other terms.
+        """Change the name or the terms of a glossary.
 
         Args:
-            merge: terms come to those that are there; else they take their place.
-        """
-        kept = {(one.source, one.target): one for one in glossary.dictionaries}
-        for one in dictionaries:
-            former = kept.get((one.source, one.target))
-            if merge and former is not None:
-                one = replace(one, entries={**former.entries, **one.entries})
-            kept[one.source, one.target] = one
-        return self._put(replace(glossary, name=name or glossary.name, dictionaries=list(kept.values())))
-
-    def remove(self, glossary: Glossary, dictionary: Dictionary | None = None) -> None:
-        """Forget a glossary, or the terms of one direction of it."""
-        if dictionary is not None:
-            self._put(replace(glossary, dictionaries=[one for one in glossary.dictionaries if one != dictionary]))
-            return
-        with self._lock:
-            self._all.pop(glossary.number, None)
-            self._write()
-
-    def terminology(self, owner: str, numbers: Sequence[str], source: str, target: str) -> Terminology:
-        """The terms of glossaries for a search; of two that say different things, the first counts.
+            glossary: glossary to change.
+            name: new name; None keeps the old one.
+            dictionaries: new terms.
+            merge: add the terms to the existing ones instead of replacing them.
 
         Raises:
-            Refusal: there is no such glossary, or it has no terms of this direction.
+            Refusal: the glossary was deleted meanwhile, would have too many terms, or the file cannot be written.
+        """
+        with self._lock:
+            glossary = self.get(glossary.owner, glossary.number)     # another request may have changed it
+            kept = {(one.source, one.target): one for one in glossary.dictionaries}
+            for one in dictionaries:
+                old = kept.get((one.source, one.target))
+                if merge and old is not None:
+                    one = replace(one, entries={**old.entries, **one.entries})
+                    _check_number(len(one.entries))
+                    terminology_of(one.entries)
+                kept[one.source, one.target] = one
+            return self._put(replace(glossary, name=name or glossary.name, dictionaries=list(kept.values())))
+
+    def remove(self, glossary: Glossary, dictionary: Dictionary | None = None) -> None:
+        """Delete a glossary or its terms of one direction.
+
+        Raises:
+            Refusal: the glossary was deleted meanwhile, or the file cannot be written.
+        """
+        with self._lock:
+            glossary = self.get(glossary.owner, glossary.number)
+            if dictionary is None:
+                self._save({number: one for number, one in self._all.items() if number != glossary.number})
+                return
+            left = [one for one in glossary.dictionaries
+                    if (one.source, one.target) != (dictionary.source, dictionary.target)]
+            self._put(replace(glossary, dictionaries=left))
+
+    def terminology(self, owner: str, numbers: Sequence[str], source: str, target: str) -> Terminology:
+        """Return the terms of glossaries for a search. If two translate a term differently, the first one counts.
+
+        Raises:
+            Refusal: a glossary does not exist, or has no terms of this direction.
         """
         entries: dict[str, str] = {}
         for number in numbers:
             entries = {**self.get(owner, number).find(source, target).entries, **entries}
-        return terminology_of(entries)
+        key = *numbers, source, target
+        with self._lock:
+            made = self._terminologies.get(key) or terminology_of(entries)
+            self._terminologies[key] = made
+            self._terminologies.move_to_end(key)
+            if len(self._terminologies) > MOST_CACHED:
+                self._terminologies.popitem(last=False)
+        return made
 
     def _put(self, glossary: Glossary) -> Glossary:
-        with self._lock:
-            self._all[glossary.number] = glossary
-            self._write()
+        self._save({**self._all, glossary.number: glossary})
         return glossary
 
-    def _write(self) -> None:
+    def _save(self, glossaries: dict[str, Glossary]) -> None:
+        """Write all glossaries to the file and then use them.
+
+        Raises:
+            Refusal: the file cannot be written; nothing changes.
+        """
+        try:
+            self._write(glossaries)
+        except OSError as error:
+            log.error("%s: the glossaries cannot be saved: %s. Nothing has changed.", self._file, error.strerror)
+            raise Refusal(507, "The server cannot save glossaries at present, so nothing has changed: try again later, "
+                               "or ask its administrator.") from None
+        self._all = glossaries
+        self._terminologies.clear()
+
+    def _write(self, glossaries: Mapping[str, Glossary]) -> None:
         if self._file is not None:
-            write_text(self._file, json.dumps([asdict(one) for one in self._all.values()], ensure_ascii=False))
+            write_text(self._file, json.dumps([asdict(one) for one in glossaries.values()], ensure_ascii=False))
 
 
 def terminology_of(entries: Mapping[str, str]) -> Terminology:
-    """Terms for a search.
+    """Return the terminology of pairs of terms.
 
     Raises:
-        Refusal: a term cannot be looked for.
+        Refusal: a term cannot be used.
     """
-    try:
-        return Terminology(Term(source, target, where="the glossary") for source, target in entries.items())
-    except DataError as error:
-        raise bad(str(error)) from None
+    return _terminology([Term(source, target, where="the glossary") for source, target in entries.items()])
 
 
-def read_entries(text: str, kind: str) -> dict[str, str]:
-    """Terms as tab-separated or comma-separated values, a pair a line; further columns of the latter are languages.
+def read_entries(text: str, kind: str, check: Callable[[Terminology], None] = lambda _: None) -> dict[str, str]:
+    """Read pairs of terms from tab-separated or comma-separated values, one pair per line.
+
+    Comma-separated values may have two more columns, the languages.
+
+    Args:
+        text: content of the glossary.
+        kind: one of `FORMATS`.
+        check: raises a `DataError` if a term cannot be used.
 
     Raises:
-        Refusal: a line is no pair, or a term is empty, too long or given twice.
+        Refusal: a line is not a pair, or its term is empty, too long, a duplicate, or cannot be used.
     """
     if kind not in FORMATS:
         raise bad(f"'entries_format' must be one of {', '.join(FORMATS)}.")
-    rows = (list(csv.reader(io.StringIO(text))) if kind == "csv"
-            else [line.split("\t") for line in text.splitlines()])
-    entries: dict[str, str] = {}
-    for number, row in enumerate(rows, start=1):
+    terms: dict[str, Term] = {}
+    for number, row in _rows(text.removeprefix("\ufeff"), kind):
         if not any(field.strip() for field in row):
             continue
         columns = (2,) if kind == "tsv" else (2, 4)
         source, target = (row[0].strip(), row[1].strip()) if len(row) in columns else ("", "")
         if not source or not target or max(len(source), len(target)) > LONGEST_TERM:
-            raise bad(f"Line {number} of the glossary is no pair of terms.")
-        if source in entries:
-            raise bad(f"Line {number} of the glossary has a source term that another line has.")
-        entries[source] = target
-    if not 0 < len(entries) <= MOST_ENTRIES:
-        raise bad(f"A glossary has 1 to {MOST_ENTRIES} terms a direction, and not {len(entries)}.")
-    terminology_of(entries)
-    return entries
+            raise bad(f"Line {number} of the glossary is not a pair of terms with 1 to {LONGEST_TERM} characters.")
+        if source in terms:
+            raise bad(f"Line {number} of the glossary repeats the source term of an earlier line.")
+        terms[source] = Term(source, target, where=f"Line {number} of the glossary")
+    _check_number(len(terms))
+    made = _terminology(list(terms.values()))
+    try:
+        check(made)
+    except DataError as error:
+        raise bad(str(error)) from None
+    return {source: term.target for source, term in terms.items()}
+
+
+def _rows(text: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the last line of each row and the fields of the row.
+
+    Raises:
+        Refusal: the text is not valid CSV.
+    """
+    if kind == "tsv":
+        for number, line in enumerate(_LINE_END.split(text), start=1):
+            yield number, line.split("\t")
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise bad(f"Line {reader.line_num} of the glossary is not valid CSV: {error}.") from None
+
+
+def _terminology(terms: Sequence[Term]) -> Terminology:
+    try:
+        return Terminology(terms)
+    except DataError as error:
+        raise bad(str(error)) from None
+
+
+def _check_number(entries: int) -> None:
+    if not 0 < entries <= MOST_ENTRIES:
+        raise bad(f"A glossary must have 1 to {MOST_ENTRIES} terms per direction, but has {entries}.")
 
 
 def written_entries(entries: Mapping[str, str]) -> str:
-    """Terms as tab-separated values."""
+    """Return terms as tab-separated values."""
     return "\n".join(f"{source}\t{target}" for source, target in entries.items())

@@ -1,32 +1,222 @@
-"""The process: it opens the port, answers, exchanges models on SIGHUP, and stops on SIGTERM when all is answered."""
+"""The server: an ASGI application with the routes of all interfaces and of the page, and the process that runs it.
+
+The process opens the port, answers, reloads its models on SIGHUP, and stops on SIGTERM. SIGTERM refuses new requests.
+The server ends when all accepted requests are answered; after `--stop-seconds` it answers the rest with an error.
+Until then clients can follow their documents. A second SIGTERM ends it at once.
+
+Connections have time limits here, because uvicorn waits without limit for a client to send headers and to read.
+
+The files of the page have a type, an ETag and a strict content security policy.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
+import os
 import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from towernmt.core.errors import SettingsError
-from towernmt.serve.app import make_app
-from towernmt.serve.detection import detect
-from towernmt.serve.refusal import Refusal
+from towernmt.serve.api import deepl, libretranslate, native, native_documents
+from towernmt.serve.request_limits import Limits, Refusal
+from towernmt.serve.served_models import detect
 from towernmt.serve.service import Service
-from towernmt.serve.web.connections import limited
+from towernmt.serve.web.http_requests import FAILED, Form, Front, refused
+
+INDEX = "index.html"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+                               "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer"}
+"""Browsers revalidate each file, and run scripts of this server only."""
+
+
+@cache
+def page_files() -> dict[str, bytes]:
+    """Return the files of the page by name."""
+    return {file.name: file.read_bytes() for file in (files("towernmt.serve") / "assets").iterdir()}
+
+
+def _page_route(name: str) -> Route:
+    content = page_files()[name]
+    mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+
+    async def answer(request: Request) -> Response:
+        headers = {**HEADERS, "ETag": mark}
+        if mark in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=TYPES[name[name.rindex("."):]])
+
+    return Route("/" if name == INDEX else f"/page/{name}", answer, methods=["GET"])
+
+
+def page_routes() -> list[Route]:
+    """Return the routes of the page: `/`, and its other files below `/page/`."""
+    return [_page_route(name) for name in page_files()]
+
+
+MESSAGES = {404: "There is nothing at this address.", 405: "This address takes another method."}
+FORMS: dict[str, Form] = {"/v2/": deepl.written, "/v3/": deepl.written}
+"""Functions that format refusals, by path prefix. All other paths use LibreTranslate's format."""
+
+
+def make_app(service: Service) -> Any:
+    """Return the ASGI application of a service."""
+    origins = list(service.access.origins)
+    cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"],
+                       allow_headers=["authorization", "content-type", "x-api-key", native_documents.KEY_HEADER],
+                       max_age=3600)] if origins else []
+    routes = [*native.operation_routes(), *native.routes(), *native_documents.routes(), *libretranslate.routes(),
+              *deepl.text_routes(), *deepl.glossary_routes(), *deepl.document_routes(),
+              *(page_routes() if service.page else [])]
+    app = Starlette(routes=routes, middleware=cors,
+                    exception_handlers={HTTPException: _no_route, Exception: _failure})
+    app.state.service = service
+    app.router.redirect_slashes = False
+    return Front(app, service, form_of)
+
+
+def form_of(path: str) -> Form:
+    """Return the function that formats the refusals of a path."""
+    return next((form for prefix, form in FORMS.items() if path.startswith(prefix)), libretranslate.written)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """Answer a request whose path or method does not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    response = refused(Refusal(status, MESSAGES.get(status, FAILED)), form_of(request.url.path))
+    if status == 405:
+        allowed = {method for route in request.app.routes if isinstance(route, Route)
+                   and route.path_regex.match(request.url.path) for method in route.methods or ()}
+        response.headers["Allow"] = ", ".join(sorted(allowed))
+    return response
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    """Answer a request that failed for an unexpected reason; `Front` logs it."""
+    return refused(Refusal(500, FAILED), form_of(request.url.path))
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if headers take too long, the client does not read, or too many others are open.
+
+    Attributes:
+        limits: of the server; set by `limited`.
+    """
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit for the first headers."""
+        super().connection_made(transport)
+        self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        if len(self.connections) > self.limits.max_connections:
+            self._refuse(503, b"Too many connections: try again in a moment.\n", b"1")
+            return
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all time limits after the client disconnected."""
+        self._stop_waiting()
+        self._is_read()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle received bytes."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:       # the headers are not whole
+            if self._late is None:
+                self._wait_for_headers()
+        else:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Start the time limit for the next request, part of which may already be here."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.conn.trailing_data[0]:
+            self._unset_keepalive_if_required()
+            self._wait_for_headers()
+
+    def pause_writing(self) -> None:
+        """Start the time limit for a client that does not read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.limits.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop the time limit for a client that does not read."""
+        self._is_read()
+        super().resume_writing()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _wait_for_headers(self) -> None:
+        self._stop_waiting()
+        self._late = self.loop.call_later(self.limits.header_seconds, self._too_late)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _too_late(self) -> None:
+        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
+            self._refuse(408, b"The headers did not come in time.\n")
+
+    def _refuse(self, status: int, text: bytes, retry_after: bytes = b"") -> None:
+        headers: list[tuple[bytes, bytes]] = [
+            (b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode()), (b"connection", b"close")]
+        if retry_after:
+            headers.append((b"retry-after", retry_after))
+        if self.conn.our_state is h11.IDLE:
+            response = h11.Response(status_code=status, headers=headers)
+            for event in (response, h11.Data(data=text), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def limited(limits: Limits) -> type[Any]:
+    """Return a class of connections with these limits."""
+    return type("LimitedConnection", (Connection,), {"limits": limits})
+
 
 log = logging.getLogger(__name__)
+ERROR_SHARE, ERROR_SECONDS = 0.2, 2.0
+"""Share of `--stop-seconds`, and its maximum, that is reserved for sending errors of unfinished requests."""
+GRACE_SECONDS, LOOK_SECONDS = 1.0, 0.05
+"""Seconds after `--stop-seconds` until the process is killed, and between two checks of the documents."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The open port, before models are loaded.
+    """Open the port before models are loaded.
 
     Raises:
-        SettingsError: it cannot be opened.
+        SettingsError: the port cannot be opened.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -40,33 +230,42 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(service: Service, opened: socket.socket) -> None:
-    """Answer until SIGTERM or SIGINT, then what has been accepted."""
+    """Answer requests until SIGTERM or SIGINT, and then finish the accepted ones."""
     limits = service.limits
     config = uvicorn.Config(
         make_app(service), http=limited(limits), ws="none", loop="asyncio", lifespan="off", log_config=None,
-        access_log=False, server_header=False, timeout_keep_alive=int(max(limits.idle_seconds, 1)),
+        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=int(max(limits.idle_seconds, 1)),
         timeout_graceful_shutdown=int(max(limits.stop_seconds, 1)), h11_max_incomplete_event_size=limits.max_header,
         backlog=1024)
     threading.Thread(target=_load_detector, args=(service,), name="detector", daemon=True).start()
-    _Server(config, service).run([opened])
+    server = _Server(config, service)
+    server.run([opened])
     service.close()
+    if server.killer is not None:
+        server.killer.cancel()
 
 
 def _load_detector(service: Service) -> None:
-    """Before a request waits for it, and all others with that one."""
-    with suppress(Refusal):     # it is not installed, which requests are told
+    """Load the language detector, so that no request waits for it."""
+    with suppress(Refusal):     # not installed: requests report that
         detect("", service.models.sources)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, with signals of our own: its own ends the process by the signal, which is no success."""
+    """A uvicorn server whose process exits with status 0 after a signal; uvicorn itself would die from the signal.
+
+    Attributes:
+        killer: ends the process if a thread does not end in time; None until the server is stopped.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._draining: asyncio.Task[None] | None = None
+        self.killer: threading.Timer | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer."""
+        """Answer requests until the server is stopped."""
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):     # Windows has no handlers of this kind, and Ctrl-C ends the process
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,24 +275,57 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are ours."""
+        """Leave the signal handlers of `serve` in place."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Open the sockets and report the URL."""
         await super().startup(sockets)
         for opened in sockets or []:
             host, port = opened.getsockname()[:2]
             log.info("Listening at http://%s:%d.", f"[{host}]" if ":" in host else host, port)
 
     def _stop(self) -> None:
-        if self.should_exit:
-            log.info("Stopping at once.")
-            self.force_exit = True
+        if self._draining is not None:
+            log.info("Stopping immediately.")
+            self._kill_after(GRACE_SECONDS)
+            self._end()
+            self.should_exit = self.force_exit = True
             return
-        log.info("Stopping: what is accepted is answered.")
-        self._service.stopping = self.should_exit = True
+        log.info("Stopping: finishing the accepted requests.")
+        loop, seconds = asyncio.get_running_loop(), self._service.limits.stop_seconds
+        self._kill_after(seconds + GRACE_SECONDS)
+        working = seconds - min(seconds * ERROR_SHARE, ERROR_SECONDS)
+        self._service.stop_accepting(working)
+        loop.call_later(working, self._end)
+        self._draining = loop.create_task(self._drain(loop.time() + seconds))
+
+    async def _drain(self, end: float) -> None:
+        """Wait until documents are translated and fetched, then stop; uvicorn waits for running requests."""
+        loop = asyncio.get_running_loop()
+        while self._service.documents.unseen() and loop.time() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+        self.config.timeout_graceful_shutdown = end - loop.time()  # type: ignore[assignment]
+        self.should_exit = True
+
+    def _end(self) -> None:
+        self._service.end()
+        asyncio.get_running_loop().call_later(LOOK_SECONDS, self._service.leave_threads)
+
+    def _kill_after(self, seconds: float) -> None:
+        if self.killer is not None:
+            self.killer.cancel()
+        self.killer = threading.Timer(seconds, _kill)
+        self.killer.daemon = True
+        self.killer.start()
 
     def _exchange(self) -> None:
         log.info("The models are loaded anew.")
-        asyncio.get_running_loop().run_in_executor(None, self._service.exchange)
+        self._service.exchange_in_background()
+
+
+def _kill() -> None:
+    """End the process although a thread is still busy, for example with a long batch."""
+    log.warning("The server ends before all its threads have: --stop-seconds are over.")
+    logging.shutdown()
+    os._exit(0)

@@ -1,45 +1,48 @@
-"""What the interfaces ask: the models, and all that is shared among requests."""
+"""State that all interfaces share: models, limits, keys and rates of callers, documents, glossaries and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from towernmt.serve.documents import Documents
-from towernmt.serve.engine.batcher import Round
-from towernmt.serve.engine.models import Models
-from towernmt.serve.engine.work import Ticket
+from towernmt.dataflow.text.language_codes import Direction
+from towernmt.serve.batcher import STOPPED, Round, Ticket
+from towernmt.serve.document_jobs import Documents
 from towernmt.serve.glossaries import Glossaries
-from towernmt.serve.languages import Direction
-from towernmt.serve.limits import Limits
-from towernmt.serve.refusal import busy
-from towernmt.serve.web.keys import KeysFile
-from towernmt.serve.web.metrics import SECONDS, SENTENCES, Metrics
-from towernmt.serve.web.rates import Rates
+from towernmt.serve.request_limits import Limits, Refusal, busy
+from towernmt.serve.served_models import Models
+from towernmt.serve.web.callers import KeysFile, Proxies, Rates
+from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+LONGEST_ROUND = 30.0
+"""Maximum seconds of a round before the model counts as hanging, unless `--seconds` is larger."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask, and how much.
+    """Access control of a server.
 
     Attributes:
-        keys: the keys of callers; None: anybody may ask.
-        rate: requests a minute of a caller whose key says nothing, or of an address; 0 for as many as there come.
-        characters: the same of characters.
-        origins: web sites whose pages may ask; "*" for all.
+        keys: API keys; None means open access.
+        rate: requests per minute of an address, or of a key without its own rate; 0 means no limit.
+        characters: characters per minute, likewise.
+        origins: web sites whose pages may send requests; "*" means all.
+        proxies: proxies that are trusted to report the address of a client.
     """
 
     keys: KeysFile | None = None
     rate: float = 0.0
     characters: float = 0.0
     origins: Sequence[str] = ()
+    proxies: Proxies = field(default_factory=Proxies)
 
 
 @dataclass
@@ -47,13 +50,14 @@ class Service:
     """The server's state.
 
     Attributes:
-        models: what translates.
-        limits, access: see there.
-        glossaries: of callers.
-        characters: that each caller has let be translated.
-        page: whether there is a page for browsers.
-        documents: of callers.
-        stopping: whether the server is about to stop.
+        models: the models by direction.
+        limits: limits of requests and documents.
+        access: access control.
+        glossaries: glossaries of callers.
+        characters: number of translated characters by caller.
+        page: whether to serve the page for browsers.
+        documents: documents of callers.
+        stopping: whether the server is shutting down.
     """
 
     models: Models
@@ -69,71 +73,124 @@ class Service:
     def __post_init__(self) -> None:
         self.documents = Documents(self.limits)
         self._threads = ThreadPoolExecutor(self.limits.max_requests, thread_name_prefix="request")
-        self._running = 0
+        self._running: dict[asyncio.Future[Any], tuple[Ticket, asyncio.Future[Any]]] = {}
+        self._ended = False
+        self._bodies: set[asyncio.Timeout] = set()
+        self._exchanges: list[threading.Thread] = []
+        self._counting = threading.Lock()
         metrics = self.metrics
         metrics.gauge("towernmt_queue_sentences", "Sentences that wait for a model.", lambda: {
             _direction(model.direction): float(model.batcher.waiting()) for model in self.models})
         metrics.gauge("towernmt_requests_running", "Requests that are being translated.",
-                      lambda: {(): float(self._running)})
+                      lambda: {(): float(len(self._running))})
+        metrics.gauge("towernmt_documents_running", "Documents that are translated, or wait for their turn.",
+                      lambda: {(): float(self.documents.running())})
         metrics.gauge("towernmt_model_loaded_seconds", "When a model was loaded, in seconds since 1970.", lambda: {
             _direction(model.direction): model.loaded for model in self.models})
 
+    def why_not_ready(self) -> Refusal | None:
+        """Return why the server should not receive requests now, or None."""
+        if self.stopping:
+            return busy("The server is shutting down.", 5.0)
+        if not all(model.is_warm for model in self.models):
+            return busy("The server is still preparing searches with constraints, glossaries and prefixes.", 5.0)
+        why = self.models.why_unwell(max(self.limits.seconds, LONGEST_ROUND))
+        return None if why is None else busy(why, 60.0)
+
     async def in_thread(self, ticket: Ticket, function: Callable[[], T]) -> T:
-        """What a function gives, which waits for translations; it runs in a thread of its own.
+        """Run a function that waits for translations in a separate thread and return its result.
 
         Raises:
-            Refusal: there are too many already.
+            Refusal: too many requests are running.
         """
-        if self._running >= self.limits.max_requests:
+        if len(self._running) >= self.limits.max_requests:
             raise busy("Too many requests are being translated: try again in a moment.")
-        self._running += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        future.add_done_callback(lambda _: self._one_less())
+        waiting = asyncio.shield(future)
+        self._running[future] = ticket, waiting
+        future.add_done_callback(self._running.pop)
         try:
-            return await asyncio.shield(future)
+            return await waiting
         except asyncio.CancelledError:
-            ticket.leave()
+            ticket.end()
+            if self._ended:
+                raise STOPPED from None
             raise
 
-    def _one_less(self) -> None:
-        self._running -= 1
+    @contextmanager
+    def reading(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Register the timeout of a request's body, which `stop_accepting` shortens."""
+        self._bodies.add(limit)
+        try:
+            yield
+        finally:
+            self._bodies.discard(limit)
+
+    def stop_accepting(self, seconds: float) -> None:
+        """Refuse new requests, and limit the time for bodies that are being received."""
+        self.stopping = True
+        self.documents.stop_accepting()
+        end = asyncio.get_running_loop().time() + seconds
+        for limit in self._bodies:
+            limit.reschedule(min(limit.when() or end, end))
+
+    def end(self) -> None:
+        """Answer all unfinished requests with an error."""
+        self._ended = True
+        self.documents.end(STOPPED)
+        for ticket, _ in list(self._running.values()):
+            ticket.end(STOPPED)
+
+    def leave_threads(self) -> None:
+        """Answer the requests whose threads have not ended after `end`, such as one that splits a large file."""
+        for _, waiting in list(self._running.values()):
+            waiting.cancel()
 
     def count(self, caller: str, direction: Direction, characters: int) -> None:
-        """Characters that a caller lets be translated."""
-        self.characters[caller] = self.characters.get(caller, 0) + characters
+        """Count characters that a caller had translated."""
+        with self._counting:
+            self.characters[caller] = self.characters.get(caller, 0) + characters
         self.metrics.add("towernmt_characters_total", characters, direction=str(direction))
 
+    def exchange_in_background(self) -> None:
+        """Reload all models in a thread; see `exchange`."""
+        thread = threading.Thread(target=self.exchange, name="exchange", daemon=True)
+        self._exchanges = [*(one for one in self._exchanges if one.is_alive()), thread]
+        thread.start()
+
     def exchange(self) -> dict[str, str]:
-        """Load all models anew; for each direction an error, or "". A model that cannot be loaded leaves the former."""
-        told = self.models.exchange()
-        for direction, error in told.items():
+        """Reload all models and return an error by direction ("" for success). After an error, the old model stays."""
+        errors = self.models.exchange()
+        for direction, error in errors.items():
             self.metrics.add("towernmt_exchanges_total", direction=direction, outcome="failed" if error else "done")
             if error:
-                log.error("%s: the model is not exchanged, the former one goes on: %s", direction, error)
-        return told
+                log.error("%s: the model was not replaced; the server keeps the previous model: %s", direction, error)
+        return errors
 
     def close(self) -> None:
-        """Translate what was accepted, and nothing more."""
+        """Translate the requests that were accepted, end all documents, and wait for all threads."""
         self.documents.close()
         self.models.close()
         self._threads.shutdown()
+        for thread in self._exchanges:
+            thread.join()
 
 
 def server_metrics() -> Metrics:
-    """The figures of a server, but for those that are read from it."""
+    """Return the counters and histograms of a server."""
     metrics = Metrics()
-    metrics.counter("towernmt_requests_total", "Requests that were answered, by route and status.")
+    metrics.counter("towernmt_requests_total", "Answered requests by route and status.")
     metrics.histogram("towernmt_request_seconds", "Seconds until a request was answered.", SECONDS)
-    metrics.counter("towernmt_characters_total", "Characters that were translated.")
-    metrics.histogram("towernmt_batch_sentences", "Sentences that were translated at once.", SENTENCES)
-    metrics.counter("towernmt_sentences_total", "Sentences that were translated.")
-    metrics.counter("towernmt_batch_seconds_total", "Seconds that models spent translating.")
+    metrics.counter("towernmt_characters_total", "Translated characters.")
+    metrics.histogram("towernmt_batch_sentences", "Sentences per round.", SENTENCES)
+    metrics.counter("towernmt_sentences_total", "Translated sentences.")
+    metrics.counter("towernmt_batch_seconds_total", "Seconds that models spent on translation.")
     metrics.counter("towernmt_exchanges_total", "Exchanges of models, by outcome.")
     return metrics
 
 
 def watch_rounds(metrics: Metrics, direction: Direction) -> Callable[[Round], None]:
-    """What counts the rounds of a model."""
+    """Return a function that records the rounds of a model."""
     def watch(one: Round) -> None:
         metrics.observe("towernmt_batch_sentences", one.sentences, direction=str(direction))
         metrics.add("towernmt_sentences_total", one.sentences, direction=str(direction))

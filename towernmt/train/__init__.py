@@ -1,11 +1,11 @@
-"""Towers to one update after another: the trainer, its loop, session and configuration."""
+"""The trainer and its towers. The package can be called: `towernmt.train(settings, data, logdir)` trains a run."""
 
 from __future__ import annotations
 
-from towernmt.core.lazy_exports import lazy_exports
+from towernmt.core.startup import lazy_exports, make_callable
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "config": ["TrainConfig"],
-    "distributed": ["DistributedTrainer"],
     "trainer": ["SyncMultiGPUTrainer"],
 })
+make_callable(__name__, "towernmt.run.launch", "train")

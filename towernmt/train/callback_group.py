@@ -1,4 +1,8 @@
-"""tensorpack's group of callbacks, in which each sees its own runs, and all processes end at the same step."""
+"""The group of all callbacks: each callback sees its own runs, and all processes end at the same step.
+
+An exception that ends or skips a step in one process does so in all. An interrupted update leaves variables that
+belong to no step, so `UpdateMark` records whether an update is in progress.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,90 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorpack.callbacks.group import Callbacks
+from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
-from towernmt.callbacks.hooks.run_hooks import refuse_shared_feeds, separate_runs
+from towernmt.callbacks.run_hooks import refuse_shared_feeds, separate_runs
+from towernmt.core.errors import DivergenceError, WorkerLostError
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World
-from towernmt.train.agreement import ENDINGS, LOST, agree_on, end_by
-from towernmt.train.update_mark import UpdateMark
+
+
+class UpdateMark(tf1.train.SessionRunHook):
+    """Sets `trainer.in_update` during an update; must be the last hook of the train step.
+
+    The mark is set once no callback can refuse the run any more, and removed when all callbacks have seen its results.
+    If an exception comes in between (such as Ctrl-C, which Python raises when TensorFlow has returned), the mark stays
+    set: the parameters may be those of the next step, but step and position are not.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def before_run(self, run_context: Any) -> None:
+        self._trainer.in_update = True
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._trainer.in_update = False
+
+
+ENDINGS = (StopTraining, DivergenceError, tf.errors.OutOfRangeError)
+"""Exceptions that end all processes together. Any other one ends its own process, and the others detect the loss."""
+LOST = (tf.errors.OpError, WorkerLostError)
+"""Exceptions that end only their own process within a step, which may then be incomplete."""
+
+
+def agree_on(error: Exception | None, world: World) -> Decision:
+    """Return the common decision of all processes, each of which passes its own error.
+
+    Args:
+        error: one of `ENDINGS`, or TensorFlow's `ResourceExhaustedError` to skip the batch; None after success.
+        world: the processes that decide.
+    """
+    if error is None:
+        return world.agree(Decision.GO_ON)
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return world.agree(Decision.SKIP_BATCH)
+    return world.agree(Decision.DIVERGED if isinstance(error, DivergenceError) else Decision.END)
+
+
+def end_by(decision: Decision, error: Exception | None, trainer: Any) -> None:
+    """End training if the processes decided so.
+
+    Raises:
+        Exception: `error`, if this process has one.
+        StopTraining: another process ends training.
+        DivergenceError: another process found a value that is not finite.
+    """
+    if decision is Decision.DIVERGED:
+        trainer.diverged = True
+    if error is not None:
+        raise error
+    if decision is Decision.END:
+        raise StopTraining("another process ended training")
+    if decision is Decision.DIVERGED:
+        raise DivergenceError(f"Training diverged at step {trainer.loop.global_step}: another process found a value "
+                              "that is not finite (NaN or infinite); its log names it.")
 
 
 class CallbackGroup(Callbacks):
     """All callbacks of a trainer.
 
-    What a callback raises after a step to end training (limits, signals, patience, divergence; callbacks of one's own)
-    ends it in every process of the world, after the same step: they agree once, when all callbacks have acted.
+    If a callback ends training after a step (by a limit, a signal, patience, divergence or a custom rule), training
+    ends in every process of the world after the same step: the processes agree once all callbacks have acted.
 
-    tensorpack prints what a callback raises in `after_train` and forgets it: a last checkpoint that could
-    not be written would look like success. Here the others still end, and the first such error is kept.
+    tensorpack prints an exception of `after_train` and ignores it, so a last checkpoint that could not be written would
+    look like success. Here the other callbacks still end, and the first exception is kept in `error`.
 
-    tensorpack calls every callback at every run of the hooked session. Here each is called at the runs that it
-    belongs to (`towernmt.core.runs`), by default the train step.
+    tensorpack calls every callback at every run of the hooked session. Here each callback is called only at the runs
+    that it belongs to (`towernmt.core.runs`), by default the train step.
 
     Attributes:
         error: the first exception of an `after_train`, or None.
     """
 
     def __init__(self, callbacks: Callbacks, world: World) -> None:
-        """Take the place of a group that was set up.
+        """Replace a group that has been set up.
 
         Raises:
             SettingsError: two callbacks feed the same tensor.
@@ -45,7 +107,7 @@ class CallbackGroup(Callbacks):
     separates_runs = True
 
     def get_hooks(self) -> list[Any]:
-        """The callbacks as hooks of the trainer's session, each for its own runs, behind those of the world."""
+        """Return the hooks of the world, then the callbacks as hooks for their own runs."""
         return [*self._world.run_hooks(), *separate_runs([*super().get_hooks(), UpdateMark(self.trainer)])]
 
     def _before_epoch(self) -> None:
@@ -69,7 +131,7 @@ class CallbackGroup(Callbacks):
 
     def _after_train(self) -> None:
         if self._world.processes > 1 and isinstance(sys.exc_info()[1], LOST):
-            self.trainer.diverged = True    # half an update may have been made
+            self.trainer.diverged = True    # the update may be incomplete
         for callback in self.cbs:
             try:
                 callback.after_train()
@@ -80,5 +142,5 @@ class CallbackGroup(Callbacks):
                     self.log(error)
 
     def log(self, error: Exception) -> None:
-        """Write an error into the log that will not be raised, because another one is."""
+        """Log an error that is not raised, because another one is."""
         logger.error(f"At the end of training: {error}")

@@ -1,69 +1,88 @@
-"""What to train with what: tensorpack's `TrainConfig`, which resumes."""
+"""`TrainConfig`: tensorpack's training configuration, extended to resume from the last checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tensorpack.callbacks import MergeAllSummaries, MovingAverageSummary, RunUpdateOps, ScalarPrinter
+from tensorpack.callbacks import MovingAverageSummary, RunUpdateOps, ScalarPrinter
+from tensorpack.callbacks.summary import MergeAllSummaries_RunWithOp
 from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
-from towernmt.callbacks.checkpoints.saver import CheckpointSaver
-from towernmt.callbacks.reporting.progress import Progress
+from towernmt.callbacks.hooks import refuse_tensorpacks_hooks
+from towernmt.callbacks.progress import Progress
+from towernmt.callbacks.saver import CheckpointSaver
+from towernmt.checkpoint.checkpoint_files import step_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.session import SessionCreator
+from towernmt.core.tf_compat import tf1
+from towernmt.input_source.queue_input import innermost
 from towernmt.train.monitors import EventWriter, StatsWriter
 
 NO_LIMIT = 99999
-"""tensorpack's number of epochs for a training that something else ends."""
+"""tensorpack's number of epochs for training that is ended by another limit."""
 STEPS_PER_EPOCH = 1000
-"""What is called an epoch in tensorpack's log where the length of the data's epochs is not known."""
+"""Updates in an epoch of tensorpack's log if the length of the data is not known."""
 
 
 class TrainConfig(TensorpackTrainConfig):
-    """tensorpack's `TrainConfig`, with a run that goes on from its last checkpoint.
+    """tensorpack's `TrainConfig`, for a run that resumes from its last checkpoint.
 
-    If `callbacks` hold a `CheckpointSaver` whose directory has a checkpoint, then variables, data position
-    and the memory of the callbacks come from there.
+    If `callbacks` contain a `CheckpointSaver` whose directory has a checkpoint, the variables, the data position and
+    the state of the callbacks are restored from it.
 
     Args:
         model: a tower function, such as `Transformer(settings)`.
         data: an `InputSource`, such as `GeneralQueueInput(batches)`.
-        callbacks: in the order in which they run after each step.
-        steps_per_epoch: updates an epoch; None asks `data` for its batches (divided by the update cycle): for their
-            exact number if `max_epoch` is given, since training ends by it; else for an estimate if `data` has one
-            (`estimated_size`), so that the corpus is not read before the first step. Where the number is not known, as
-            of a stream, tensorpack's epoch is `STEPS_PER_EPOCH` updates.
-        update_cycle: batches an update, as the trainer has it.
+        callbacks: the callbacks, in the order in which they run after each step.
+        steps_per_epoch: updates per epoch. None: the number of batches of `data`, divided by the update cycle. That
+            number is exact if `max_epoch` is set, because training ends by it. Otherwise it is an estimate if `data`
+            has `estimated_size`, so that the corpus is not read before the first step. If the number is not known, as
+            of a stream, it is `STEPS_PER_EPOCH`.
+        update_cycle: batches per update; pass the same number to the trainer.
         max_epoch: the number of epochs.
-        others: as tensorpack's; `monitors` are by default ours, in the directory of the log (`RunDirectory.begin`).
+        summary_steps: interval in updates at which the model's summaries are recorded, in addition to the end of each
+            epoch; 0: at the end of epochs only. They are computed within the train step, from its batch.
+        others: other arguments of tensorpack's `TrainConfig`. By default `monitors` are an `EventWriter` and a
+            `StatsWriter` in the log directory.
     """
 
     def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
-                 update_cycle: int = 1, max_epoch: int = NO_LIMIT, **others: Any) -> None:
+                 update_cycle: int = 1, max_epoch: int = NO_LIMIT, summary_steps: int = 0, **others: Any) -> None:
         callbacks = list(callbacks)
+        refuse_tensorpacks_hooks(callbacks)
         if steps_per_epoch is None:
             steps_per_epoch = _steps_per_epoch(data, update_cycle, exact=max_epoch < NO_LIMIT)
-        others.setdefault("extra_callbacks", [MovingAverageSummary(), MergeAllSummaries(), RunUpdateOps()])
+        summaries = MergedSummaries(summary_steps, tf1.GraphKeys.SUMMARIES)
+        others.setdefault("extra_callbacks", [MovingAverageSummary(), summaries, RunUpdateOps()])
         others.setdefault("session_creator", SessionCreator())
         others.setdefault("monitors", _monitors(callbacks))
         checkpoint = None
         for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
-            saver.data = saver.data or data
+            saver.data = saver.data or innermost(data)
             checkpoint = saver.latest()
             if checkpoint is not None:
                 saver.restore(checkpoint, callbacks)
         if checkpoint is not None and "session_init" not in others:
             logger.info(f"Resuming from {checkpoint}.")
             others["session_init"] = RestoreCheckpoint(checkpoint / "model")
-            others["starting_epoch"] = _step_of(checkpoint) // steps_per_epoch + 1
+            others["starting_epoch"] = step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
                          max_epoch=max_epoch, **others)
 
 
+class MergedSummaries(MergeAllSummaries_RunWithOp):
+    """tensorpack's `MergeAllSummaries`, with a period that counts the updates of the run, resumes included."""
+
+    def _need_run(self) -> bool:
+        if self.local_step == self.trainer.steps_per_epoch - 1:
+            return True
+        return bool(self._period) and (self.trainer.loop.global_step + 1) % self._period == 0
+
+
 def _monitors(callbacks: Sequence[Any]) -> list[Any]:
-    """Ours, in the directory of the log if one is set, and tensorpack's printer where no `Progress` shows scalars."""
+    """Return writers into the log directory if it is set, and tensorpack's printer unless `Progress` shows scalars."""
     directory = logger.get_logger_dir()
     writers = [EventWriter(directory), StatsWriter(directory)] if directory else []
     return writers + ([] if any(isinstance(c, Progress) for c in callbacks) else [ScalarPrinter()])
@@ -73,9 +92,5 @@ def _steps_per_epoch(data: Any, update_cycle: int, exact: bool) -> int:
     size = data.size if exact else getattr(data, "estimated_size", data.size)
     try:
         return max(1, int(size()) // update_cycle)
-    except NotImplementedError:  # tensorpack's way to say that it is not known
+    except NotImplementedError:  # raised by tensorpack if the size is not known
         return STEPS_PER_EPOCH
-
-
-def _step_of(checkpoint: Any) -> int:
-    return int(checkpoint.name.removeprefix("step-"))

@@ -1,7 +1,7 @@
-"""Writers of scalars: TensorBoard's event files and `stats.jsonl`. Training goes on if they fail.
+"""Write scalars to TensorBoard's event files and to `stats.jsonl`.
 
-tensorpack's own writers raise an error (or print a stack) when the disk is full. These log one warning that nothing
-more is recorded, and training goes on.
+tensorpack's own writers raise an error (or print a stack trace) when the disk is full. These writers log one warning
+that nothing more is recorded, and training continues.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
-from towernmt.callbacks.reporting.summaries import charts, hyper_parameters, settings_table, text_summary
-from towernmt.core.files.atomic_files import write_text
+from towernmt.callbacks.summaries import charts, hyper_parameters, settings_table, text_summary
+from towernmt.core.files import write_text
 from towernmt.core.tf_compat import tf, tf1
 
 # TensorFlow's file writers raise IndexError for "file too large".
@@ -31,11 +31,11 @@ CHARTS = {
     "loss of a target token, without label smoothing (nats)": ["nll$", "validation_loss(/.*)?$"],
     "perplexity": ["perplexity$", "validation_perplexity(/.*)?$"],
 }
-"""Charts for TensorBoard with training and validation together: title to regular expressions on tags."""
+"""TensorBoard charts of training and validation together: title to regular expressions of tags."""
 
 
 class _FileMonitor(MonitorBase):
-    """Writes to a file. The first failure is logged, and ends the writing. Only the chief of the world has it."""
+    """A monitor of the chief that writes to a file. The first failure is logged, and then nothing more is written."""
 
     _chief_only = True
 
@@ -56,17 +56,16 @@ class _FileMonitor(MonitorBase):
 class EventWriter(_FileMonitor):
     """TensorBoard's event file of this process: the run's settings, then every summary and scalar.
 
-    Only the first file of the directory holds the graph. The file of a later process begins with a mark: TensorBoard
-    then forgets what earlier files hold of the steps that are made again. After each step in which something was put,
-    the file is flushed, so that a killed process leaves its events.
+    Only the first file of the directory holds the graph. The file of a resumed run begins with a restart mark, at which
+    TensorBoard drops the events of earlier files for the steps that are repeated. The file is flushed after each step
+    with events, so that they survive a killed process.
+
+    Args:
+        directory: the directory of the event files.
+        settings: the settings of the run by dotted name, shown as text and as hyper-parameters; None: not shown.
     """
 
     def __init__(self, directory: str | Path, settings: Mapping[str, Any] | None = None) -> None:
-        """
-        Args:
-            directory: of the files.
-            settings: of the run, by dotted name: shown as a text and as hyper-parameters; None for neither.
-        """
         super().__init__(directory)
         self._settings = settings
 
@@ -99,11 +98,11 @@ class EventWriter(_FileMonitor):
             self._writer.write(event.SerializeToString())
 
     def process_summary(self, summary: Any) -> None:
-        """Write a `tf.Summary`."""
+        """Write a `tf.Summary` into the event file."""
         self.process_event(tf1.Event(step=self.global_step, wall_time=time.time(), summary=summary))
 
     def process_event(self, evt: Any) -> None:
-        """Write a `tf.Event`."""
+        """Write a `tf.Event` into the event file."""
         self._write(lambda: self._put(evt))
 
     def _trigger_step(self) -> None:
@@ -123,17 +122,16 @@ class EventWriter(_FileMonitor):
 
 
 def _has_graph(file: Path) -> bool:
-    """Whether the file begins with the graph."""
     try:
         return any(event.HasField("graph_def") for event in islice(tf1.train.summary_iterator(str(file)), 2))
-    except tf.errors.DataLossError:     # its process was killed before it had written the graph
+    except tf.errors.DataLossError:     # the process was killed before it had written the graph
         return False
 
 
 class StatsWriter(_FileMonitor):
-    """`stats.jsonl`: a line with a JSON object for each step at which scalars were put.
+    """A monitor that writes `stats.jsonl`: one JSON object per line, for each step with scalars.
 
-    A resumed run drops the lines of the steps that it makes again.
+    A resumed run removes the lines of the steps that it repeats.
     """
 
     def _setup_graph(self) -> None:
@@ -151,7 +149,7 @@ class StatsWriter(_FileMonitor):
             write_text(self._path, "".join(f"{line}\n" for line in kept))
 
     def process_scalar(self, name: str, val: Any) -> None:
-        """Note a scalar."""
+        """Keep a scalar for the line of this step."""
         self._now[name] = val
 
     def _trigger_step(self) -> None:
@@ -170,13 +168,13 @@ class StatsWriter(_FileMonitor):
             self._write(lambda: self._append(json.dumps(entry)))
 
     def _append(self, line: str) -> None:
-        # If the directory was removed or renamed meanwhile, it is not made anew: it may come back.
+        # A directory that was removed or renamed is not created again, because it may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
 
 
 def _step_of(line: str) -> float:
-    """The step of an entry; infinite for an unfinished line, as a killed process may leave it."""
+    """Return the step of an entry; infinity for an incomplete line, which a killed process may leave."""
     try:
         return int(json.loads(line)["global_step"])
     except (ValueError, KeyError, TypeError):

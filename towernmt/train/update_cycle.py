@@ -1,62 +1,116 @@
-"""An update from several batches (THUMT's update cycle; gradient accumulation): the operations, and their order."""
+"""Update cycles (THUMT's term for gradient accumulation), and the skipping of batches that run out of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
+from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf
+from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.gradients import Accumulator, GradsAndVars
 
 
 class UpdateCycle:
-    """The operations of an update of K batches.
+    """The operations of an update from K batches.
 
-    The gradients of K - 1 batches are added up, weighted by their target tokens; the last batch's are added within the
-    train step, and the update is made from the mean over the tokens of all.
+    The gradients of the first K - 1 batches are summed, weighted by their target tokens. The train step adds those of
+    the last batch, and makes the update from the mean over the tokens of all K batches.
 
     Args:
-        batches: K, 2 or more.
-        gradients: of the present batch, averaged over its tokens.
-        weight: float32 `[]`, the tokens of the present batch.
-        reduce: the gradients of all processes, of those of this one; once an update.
-        apply: makes the operation of an update from gradients, under a name.
-        count_step: adds one to the global step.
+        batches: K, at least 2.
+        gradients: the gradients of the current batch, averaged over its tokens.
+        weight: float32 `[]`, the tokens of the current batch.
+        reduce: turns the gradients of this process into those of all processes; called once per update.
+        apply: makes the operation of an update from gradients and a name.
+        count_flush: adds one to the global step in an update that runs no tower.
+
     Attributes:
-        train_op: takes the last batch, and makes the update.
+        train_op: reads the last batch and makes the update.
     """
 
     def __init__(self, batches: int, gradients: GradsAndVars, weight: Tensor,
                  reduce: Callable[[GradsAndVars], GradsAndVars],
-                 apply: Callable[[GradsAndVars, str], Operation], count_step: Operation) -> None:
+                 apply: Callable[[GradsAndVars, str], Operation], count_flush: Operation) -> None:
         self.batches = batches
         accumulator, self._clock = Accumulator(gradients, weight), graph_state().clock
-        self._began = 0     # what the clock was then
+        self._start = 0     # the clock at the start of the cycle
         advance = [] if self._clock is None else [self._clock.advance]
         self._first: Operation = tf.group(accumulator.assign, *advance)
         self._next: Operation = tf.group(accumulator.add, *advance)
         self.train_op = apply(reduce(accumulator.with_current()), "train_op")
-        self._flush: Operation = tf.group(apply(reduce(accumulator.without_current()), "flush_op"), count_step)
+        state = graph_state()
+        count_step, state.count_step = state.count_step, count_flush
+        self._flush: Operation = tf.group(apply(reduce(accumulator.without_current()), "flush_op"), count_flush)
+        state.count_step = count_step
 
     def begin(self, session: Session) -> None:
-        """Remember the clock, before the first batch."""
+        """Remember the clock; call it before the first batch of a cycle."""
         if self._clock is not None:
-            self._began = int(session.run(self._clock.now))
+            self._start = int(session.run(self._clock.now))
 
     def give_up(self, session: Session) -> None:
-        """No update comes from the batches that were collected: the clock is what it was before them."""
+        """Reset the clock to the start of the cycle, because the collected batches make no update."""
         if self._clock is not None:
-            self._clock.variable.load(self._began, session)
+            self._clock.variable.load(self._start, session)
 
     def collect_op(self, number: int) -> Operation:
-        """Takes batch `number` of a cycle, from 0 to K - 2, and adds its gradients to the sums."""
+        """Return the operation that reads batch `number` (0 to K - 2) and adds its gradients to the sums."""
         return self._next if number else self._first
 
     def flush(self, session: Session, collected: int) -> None:
-        """The data ended inside a cycle: update from the batches that were there."""
+        """Make the update from the collected batches, because the data has ended within the cycle."""
         logger.info(f"The data ended after {collected} of {self.batches} batches of an update cycle: "
-                    "the last update is made from these.")
+                    "the last update uses these.")
         session.run(self._flush)
+
+
+class OutOfMemorySkipping:
+    """Skips batches that run out of memory.
+
+    Args:
+        limit: maximum number of skipped batches; one more ends training.
+
+    Attributes:
+        skipped: number of batches skipped so far.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.skipped = limit, 0
+        self._position, self._batch = "", 0     # the last skipped batch: its number after a position
+
+    def skip(self, trainer: Any, error: Any) -> None:
+        """Skip a batch, and within an update cycle the batches collected before it.
+
+        Args:
+            trainer: the trainer whose step failed.
+            error: TensorFlow's `ResourceExhaustedError`; None if it occurred in another process.
+
+        Raises:
+            SettingsError: more batches than `limit` ran out of memory.
+        """
+        self.skipped += 1
+        position = getattr(trainer._input, "last_position", None) or "the beginning"
+        self._position, self._batch = position, self._batch + 1 if self._position == position else 1
+        where = "in another process" if error is None else _cause_line(str(error.message))
+        what = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
+                f"({where})")
+        if self.skipped > self.limit:
+            raise SettingsError(f"{what}, and recovery.skip_out_of_memory={self.limit} allows no more: make "
+                                "data.batch_tokens smaller (and train.update_cycle larger).") from error
+        logger.warning(f"{what}; skipping it, number {self.skipped} of at most {self.limit}.")
+        trainer.monitors.put_scalar("skipped_batches", self.skipped)
+        if isinstance(trainer._input, GeneralQueueInput):
+            trainer._input.count_lost_batch()
+        get_global_step_var().load(trainer.loop.global_step, trainer.sess)  # the failed run may have counted itself
+
+
+def _cause_line(message: str) -> str:
+    """Return the line of TensorFlow's message that names the tensor which did not fit."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["?"]
+    return next((line for line in lines if "OOM" in line), lines[0])[:200]

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.packaged.manifest import CARD, CARD_TEXT, CODE, SETTINGS, VOCABULARY, PackageManifest
+from towernmt.checkpoint.package_reader import CARD, CARD_TEXT, CODE, SETTINGS, VOCABULARY, PackageManifest
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.package.archive import write_archive
-from towernmt.package.contents import files_below, weight_members
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.interop.package_build import files_below, weight_members, write_archive
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +26,8 @@ def package(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, np.ndar
     place = tmp_path_factory.mktemp("package")
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "one", "two"])
     save_vocabularies(vocabulary, vocabulary, place / "vocabulary")
-    told, files = weight_members(weights, "int8", "here")
-    manifest = PackageManifest("towernmt-package", 1, "0.1", 7, "int8", False, told, {}, "")
+    infos, files = weight_members(weights, "int8", "here")
+    manifest = PackageManifest("towernmt-package", 1, "0.1", 7, "int8", False, infos, {}, "")
     members = {CARD_TEXT: b"# A model\n", CARD: b'{"licence": "CC0-1.0"}\n',
                SETTINGS: b"architecture: mine.py:Mine\nsearch:\n  shortlist: /etc/passwd\n",
                f"{CODE}/mine.py": b"raise SystemExit('executed')\n",

@@ -1,4 +1,4 @@
-"""Files that are no package, damaged or made to do harm: each is one sentence, and leaves nothing behind."""
+"""Damaged and malicious packages are refused with one sentence, and leave no files behind."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from towernmt.checkpoint.packaged.manifest import MANIFEST
-from towernmt.checkpoint.packaged.packaged_run import PackagedRun, open_run
+from towernmt.checkpoint.package_reader import MANIFEST
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.core.errors import SettingsError, TowerNMTError
 
 KERNEL = "weights/model/kernel.npy"
 
 
 def packed_again(package: Path, change: Callable[[dict[str, bytes]], Any], compression: int = 0) -> None:
-    """The package with other members."""
+    """Write the package again with changed members."""
     with zipfile.ZipFile(package) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)
@@ -40,7 +40,7 @@ def with_manifest(package: Path, change: Callable[[dict[str, Any]], Any]) -> Non
 
 
 def with_member(name: str, content: bytes) -> Callable[[Path], None]:
-    """Another content, with the right sum in the manifest."""
+    """Change the content of a member, with the correct checksum in the manifest."""
     import hashlib
 
     def change(package: Path) -> None:
@@ -59,14 +59,14 @@ def telling(**fields: Any) -> Callable[[Path], None]:
 
 
 def flipped(package: Path) -> None:
-    """One byte of a weight is another, as after a bad copy."""
+    """Change one byte of a weight, as in a corrupted copy."""
     content = bytearray(package.read_bytes())
     content[content.index(b"\x93NUMPY") + 140] ^= 1
     package.write_bytes(content)
 
 
 def tampered(package: Path) -> None:
-    """A weight is exchanged for one of the same size, with the zip's own sums in order."""
+    """Replace a weight by one of the same size, with correct checksums of the zip file."""
     def change(members: dict[str, bytes]) -> None:
         members[KERNEL] = members[KERNEL][:-1] + bytes([members[KERNEL][-1] ^ 1])
     packed_again(package, change)
@@ -79,7 +79,7 @@ def twice(package: Path) -> None:
 
 
 def overlapping(package: Path) -> None:
-    """Many entries of the directory point at one large member."""
+    """Let many entries of the zip directory point to one large member."""
     big = "weights/big"
     with zipfile.ZipFile(package, "a") as archive:
         archive.writestr(big, bytes(4_000_000))
@@ -96,35 +96,35 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no zip file": (lambda path: path.write_text("hello"), "not a package of towernmt, or damaged"),
     "empty": (lambda path: path.write_bytes(b""), "not a package of towernmt, or damaged"),
     "cut off": (lambda path: path.write_bytes(path.read_bytes()[:-400]), "not a package of towernmt, or damaged"),
-    "beginning lost": (lambda path: path.write_bytes(path.read_bytes()[900:]), "fetch it again"),
-    "another program's zip": (lambda path: packed_again(path, dict.clear), "is no package of towernmt"),
+    "beginning lost": (lambda path: path.write_bytes(path.read_bytes()[900:]), "download it again"),
+    "another program's zip": (lambda path: packed_again(path, dict.clear), "is not a package of towernmt"),
     "one byte is another": (flipped, "is damaged (Bad CRC-32"),
-    "a weight is exchanged": (tampered, f"{KERNEL} is not the file that the package was made with"),
+    "a weight is exchanged": (tampered, f"{KERNEL} is damaged (its SHA-256 differs from the manifest)"),
     "a file is longer": (lambda path: packed_again(path, lambda members: members.update(
         {"settings.yaml": b"architecture: transformer\n"})), "settings.yaml has another size"),
     "a file is missing": (without("settings.yaml"), "settings.yaml is missing"),
     "a weight is missing": (without(KERNEL), f"{KERNEL} is missing"),
     "a file too many": (lambda path: packed_again(path, lambda members: members.update({"vocabulary/more": b""})),
-                        "vocabulary/more, of which towernmt-package.json does not tell"),
-    "a file twice": (twice, "holds settings.yaml twice"),
+                        "vocabulary/more, which towernmt-package.json does not list"),
+    "a file twice": (twice, "contains settings.yaml twice"),
     "up and away": (with_member("../../evil", b"x"), "may lie outside its directory"),
     "to the root": (with_member("/tmp/evil", b"x"), "may lie outside its directory"),
     "with a drive": (with_member("C:\\evil", b"x"), "may lie outside its directory"),
-    "a kept graph smuggled in": (with_member("graphs/search-0.graph", b"x"), "has no place in a package"),
-    "a checkpoint smuggled in": (with_member("checkpoints/step-7/model.index", b"x"), "has no place in a package"),
+    "a kept graph smuggled in": (with_member("graphs/search-0.graph", b"x"), "does not belong into a package"),
+    "a checkpoint smuggled in": (with_member("checkpoints/step-7/model.index", b"x"), "does not belong into a package"),
     "compressed anew": (lambda path: packed_again(path, lambda members: None, zipfile.ZIP_DEFLATED), "is compressed"),
     "entries that overlap": (overlapping, "its files are larger than the package itself"),
-    "a newer version": (telling(version=2, more=True), "of version 2, and this towernmt reads version 1"),
+    "a newer version": (telling(version=2, more=True), "of version 2, but this towernmt reads version 1"),
     "another format": (telling(format="other"), 'the field `format` holds "other"'),
     "an unknown field": (telling(more=1), "the field `more` is not known"),
     "a manifest that is no JSON": (lambda path: packed_again(path, lambda members: members.update(
         {MANIFEST: b"{"})), "towernmt-package.json: cannot be read"),
-    "a weight without a file": (telling(members={}), "which it does not list"),
+    "a weight without a file": (telling(members={}), "does not list"),
     "a weight that is pickled": (with_member(KERNEL, b"\x80\x04."), "not the int8 values of 'model/kernel'"),
     "a weight of another shape": (lambda path: with_manifest(path, lambda manifest: manifest["weights"][
         "model/kernel"].update(shape=[6, 8])), "its shape is [8, 6]"),
     "scales that are not there": (lambda path: with_manifest(path, lambda manifest: manifest["weights"][
-        "model/kernel"].pop("scales")), "scales belong to int8"),
+        "model/kernel"].pop("scales")), "int8 needs scales"),
 }
 
 
@@ -152,12 +152,12 @@ def test_an_encrypted_file_is_refused(package: Path, tmp_path: Path) -> None:
 
 def test_code_is_not_executed_and_a_shortlist_is_the_packages_own(package: Path) -> None:
     run = open_run(package)
-    with pytest.raises(SettingsError, match="whose code would be executed: if you trust it, allow that by"):
+    with pytest.raises(SettingsError, match="which would be executed: if you trust it, pass --trust-code"):
         run.architecture_to_load()
     assert run.saved_settings()["search.shortlist"] == str(run.path / "shortlist.lexicon")
 
 
 def test_what_has_one_checkpoint_refuses_the_name_of_another(package: Path) -> None:
     for which in ("best", "last", "step-8", "/etc"):
-        with pytest.raises(TowerNMTError, match="a package holds one checkpoint, step-7"):
+        with pytest.raises(TowerNMTError, match="contains only the checkpoint step-7"):
             open_run(package).checkpoint(which)

@@ -1,4 +1,4 @@
-"""Where a package is unpacked: once, whole, by whoever comes first."""
+"""A package is unpacked once and completely, by the first process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.packaged import unpacked
-from towernmt.checkpoint.packaged.packaged_run import PackagedRun, open_run
-from towernmt.checkpoint.packaged.stored_weights import restore, store
+from towernmt.checkpoint import packaged_run
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.package_reader import restore, store
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 
 
 def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: Path, own_cache: Path) -> None:
@@ -33,17 +35,73 @@ def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: P
     assert {path.name for path in own_cache.iterdir()} == {run.path.name, f"{run.path.name}.new"}
 
 
+def flip(file: Path) -> None:
+    """Change one bit, but neither size nor time of the file."""
+    content, times = bytearray(file.read_bytes()), file.stat()
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def replace_by_a_folder(file: Path) -> None:
+    file.unlink()
+    (file / "inside").mkdir(parents=True)
+
+
+def replace_by_a_link(file: Path) -> None:
+    other = file.parent.parent.parent / "other"
+    other.write_text("something else")
+    file.unlink()
+    file.symlink_to(other)
+
+
+def replace_the_folder_by_a_file(file: Path) -> None:
+    shutil.rmtree(file.parent)
+    file.parent.write_text("")
+
+
+@pytest.mark.parametrize("name", ["settings.yaml", "vocabulary/source.words", "code/mine.py", "model-card.json"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink, lambda file: file.write_bytes(b""), replace_by_a_folder,
+                                    replace_by_a_link, replace_the_folder_by_a_file])
+def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache: Path, caplog: pytest.LogCaptureFixture,
+                                                       name: str, damage: Callable[[Path], None]) -> None:
+    place = open_run(package).path
+    whole = {file.relative_to(place): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    damage(place / name)
+    assert open_run(package).path == place
+    assert {file.relative_to(place): file.read_bytes() for file in place.rglob("*") if file.is_file()} == whole
+    assert [path.name for path in own_cache.iterdir() if path.name != "other"] == [place.name]
+    assert "unpacking" in caplog.text or (damage, name.count("/")) == (replace_the_folder_by_a_file, 0)
+
+
+@pytest.mark.parametrize("name", ["model.data-00000-of-00001", "model.index", "state.json", "../checksums.json"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_a_damaged_checkpoint_of_the_cache_is_written_again(package: Path, caplog: pytest.LogCaptureFixture,
+                                                            name: str, damage: Callable[[Path], None]) -> None:
+    def weights() -> dict[str, np.ndarray]:
+        held = HeldCheckpoint(PackagedRun(package).checkpoint())
+        found = {one: held.value(one) for one in held.shapes()}
+        held.close()
+        return found
+
+    whole = weights()
+    damage(PackagedRun(package).checkpoints / "step-7" / name)
+    found = weights()
+    assert found.keys() == whole.keys() and all(np.array_equal(found[one], whole[one]) for one in whole)
+    assert "because it is damaged" in caplog.text
+
+
 def test_of_two_that_unpack_at_once_one_is_kept_and_both_go_on(
         package: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = unpacked._unpack
+    real = packaged_run._unpack
 
     def second_meanwhile(one: object, place: Path) -> None:
-        monkeypatch.setattr(unpacked, "_unpack", real)
+        monkeypatch.setattr(packaged_run, "_unpack", real)
         with ThreadPoolExecutor(1) as other:
             assert other.submit(lambda: open_run(package).settings_file.is_file()).result()
         real(one, place)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(unpacked, "_unpack", second_meanwhile)
+    monkeypatch.setattr(packaged_run, "_unpack", second_meanwhile)
     run = open_run(package)
     assert run.settings_file.is_file() and [path.name for path in own_cache.iterdir()] == [run.path.name]
 
@@ -54,15 +112,13 @@ def test_where_nothing_can_be_kept_it_is_unpacked_for_the_time_being(
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "file"))
     run = open_run(package)
     place = run.path
-    assert run.settings_file.is_file() and "set TOWERNMT_CACHE to a folder" in caplog.text
+    assert run.settings_file.is_file() and "Set TOWERNMT_CACHE to a writable folder" in caplog.text
     del run
     gc.collect()
     assert not place.exists()
 
 
 def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict[str, np.ndarray]) -> None:
-    from towernmt.checkpoint.held import HeldCheckpoint
-
     run = PackagedRun(package)
     held = HeldCheckpoint(run.checkpoint("step-7"))
     state = held.state()
@@ -76,8 +132,8 @@ def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict
 
 @pytest.mark.processes
 def test_processes_that_open_it_at_once_find_the_same_whole_checkpoint(package: Path, own_cache: Path) -> None:
-    program = ("import sys\nfrom towernmt.checkpoint.packaged.packaged_run import PackagedRun\n"
-               "from towernmt.checkpoint.held import HeldCheckpoint\n"
+    program = ("import sys\nfrom towernmt.checkpoint.packaged_run import PackagedRun\n"
+               "from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint\n"
                "sys.stdin.readline()\n"
                "held = HeldCheckpoint(PackagedRun(sys.argv[1]).checkpoint())\n"
                "print(sum(float(abs(held.value(name)).sum()) for name in sorted(held.shapes())))")

@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli.parts import part_translator, translate_parts
-from towernmt.cli.translation import translate
+from towernmt.cli import translate
+from towernmt.core import files, machine
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import atomic_files
-from towernmt.core.machine import processor
-from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.predict.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.faults import counted
-from towernmt.predict.lines.options import PLAIN
-from towernmt.predict.parts.workers import Event, PartWork, Ready, answer
-from towernmt.predict.text_io import clean_lines
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import PLAIN
+from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.ranges.workers import Event, PartWork, Ready, answer
+from towernmt.predict.search.search_settings import SearchSettings
 
 LINES = 2345
 
@@ -70,11 +68,11 @@ class WorkersHere:
 
 @pytest.fixture(autouse=True)
 def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (translate, part_translator):
+    for module in (translate, translate):
         monkeypatch.setattr(module, "make_translator", lambda args, **details: Reverser())
-    monkeypatch.setattr(translate_parts, "LocalWorkers", WorkersHere)
-    monkeypatch.setattr(processor, "_share", None)
-    monkeypatch.setattr(atomic_files.os, "fsync", lambda descriptor: None)      # which takes most of the time
+    monkeypatch.setattr(translate, "LocalWorkers", WorkersHere)
+    monkeypatch.setattr(machine, "_share", None)
+    monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("logging.disable", lambda level: None)
     monkeypatch.chdir(tmp_path)
     for name, kind in (("a", str), ("b", lambda number: json.dumps({"text": f"{number} ä", "prefix": "p"}))):
@@ -84,8 +82,8 @@ def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def run(*arguments: str) -> None:
     parser = argparse.ArgumentParser()
-    translate.add_arguments(parser)
-    assert translate.run(parser.parse_args(["--model", "runs/x", "--window", "500", *arguments])) == 0
+    translate.add_translate_arguments(parser)
+    assert translate.run_translate(parser.parse_args(["--model", "runs/x", "--window", "500", *arguments])) == 0
 
 
 @pytest.mark.parametrize("options", [
@@ -131,6 +129,9 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
     (["--workers", "0"], "at least 1 is needed"), (["--workers", "2"], "pass --input and --output"),
     (["--workers", "2", "--input", "a.de", "--output", "a.de"], "same file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/null"], "no regular file"),
+    (["--workers", "2", "--input", "a.de", "--output", "/dev/stdout"], "no regular file"),
+    (["--workers", "2", "--input", "a.de", "--output", "w/", "--work-directory", "w"], "lies in --work-directory w"),
+    (["--workers", "2", "--input", "a.de", "--output", "w/{name}.en", "--work-directory", "./w"], "lies in --work-dir"),
     (["--input", "a.de", "b.de", "--output", "x/", "--alignments", "y"], "a file for each text to both"),
     (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "draws pictures"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
@@ -147,7 +148,7 @@ def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list
 def test_a_line_that_is_no_json_is_named_and_the_other_parts_are_kept() -> None:
     whole = Path("b.de").read_text()
     Path("b.de").write_text(whole.replace('{"text": "1700', '{"text" "1700'))
-    with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is no JSON"):
+    with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is not JSON"):
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
     assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
     Path("b.de").write_text(whole)

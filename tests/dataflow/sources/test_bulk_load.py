@@ -15,8 +15,8 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database.bulk_load import load
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.database_load import load
+from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 PAIRS = [Pair(f"{n} ä😀 %s :x ?", f"'{n}' \\ \"x\"") for n in range(1000)]

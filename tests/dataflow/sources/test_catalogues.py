@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.formats.messages import Message, parse_mo, parse_po
+from towernmt.dataflow.sources.message_catalogues import Message, parse_mo, parse_po
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.sources.corpora import Corpora, Sides, SourceEntry, read_corpora
-from towernmt.dataflow.text.filters.pair_filter import PairFilter
+from towernmt.dataflow.text.pair_filters import PairFilter
 from towernmt.dataflow.text.validation_set import ValidationFiles
 
 OF_THE_MANUAL = """

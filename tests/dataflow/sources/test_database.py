@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Pair
 
 TEXTS = ["", "plain", "ä€😀 'quoted' \"twice\" \\ % %s :name ?", "two\nlines\tand a tab", "e\u0301 \u2028 \ufeff"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Pair
 
 ROWS = 3000
@@ -77,7 +77,7 @@ def test_connections_that_are_cut_in_mid_row_cost_no_pair(server: Any, proxy: An
 
 @pytest.fixture
 def proxy() -> Any:
-    from towernmt_test_servers.cutting_proxy import cutting_proxy
+    from tests.servers.cutting_proxy import cutting_proxy
 
     return cutting_proxy
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database.database_uri import parse_database_uri
-from towernmt.dataflow.sources.database.driver_errors import secrets
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.database_connection import secrets
+from towernmt.dataflow.sources.database_table import open_database
+from towernmt.dataflow.sources.database_uri import parse_database_uri
 
 SECRET = "hunter2-s3cret"
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.database import answer_timeout
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources import database_connection
+from towernmt.dataflow.sources.database_table import open_database
 
 PATIENCE = 2
 COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"
@@ -138,7 +138,7 @@ def test_a_server_that_freezes_ends_with_one_sentence(server: Any) -> None:
 
 def test_a_long_wait_for_an_answer_says_so(postgresql: Any, monkeypatch: pytest.MonkeyPatch,
                                            caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(answer_timeout, "FIRST_REPORT", 0.5)
+    monkeypatch.setattr(database_connection, "FIRST_REPORT", 0.5)
     caplog.set_level(logging.WARNING)
     postgresql.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs",
                        "CREATE TABLE pairs (id BIGINT PRIMARY KEY, de TEXT, en TEXT)",

@@ -18,13 +18,14 @@ import pytest
 import zstandard
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.formats import lines
-from towernmt.dataflow.sources.formats.line_formats import TabSeparated
-from towernmt.dataflow.sources.formats.parquet import Parquet
+from towernmt.dataflow.sources import line_files
+from towernmt.dataflow.sources.column_files import Parquet
+from towernmt.dataflow.sources.line_files import TabSeparated
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair, Source
-from towernmt.dataflow.storage import compression
+from towernmt.dataflow.storage import stored_files
 from towernmt.dataflow.storage.stored_files import LocalStorage, StoredFile
+from towernmt.dataflow.text import text_lines
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
@@ -189,10 +190,11 @@ def test_a_failing_disk_is_named_with_the_file(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "READ_BYTES", 1 << 10)
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(stored_files, "READ_BYTES", 1 << 10)
+    for module in (text_lines, line_files):
+        monkeypatch.setattr(module, "LONGEST_LINE", 1 << 20)
     source = source_of(tmp_path, tsv=b"a\tb\n" + b"x" * (1 << 22))
-    assert len(read_until_error(source, "near line 2: the line is longer than 1 MiB")) == 1
+    assert len(read_until_error(source, "x.tsv line 2: the line is longer than 1 MiB")) == 1
 
 
 @pytest.mark.parametrize(("line", "message"), (

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.formats import parquet
-from towernmt.dataflow.sources.formats.parallel_files import ParallelFiles
+from towernmt.dataflow.sources import column_files
+from towernmt.dataflow.sources.line_files import ParallelFiles
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
-from towernmt.dataflow.storage import compression
+from towernmt.dataflow.storage import stored_files
 from towernmt.dataflow.storage.stored_files import LocalStorage, StoredFile
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -89,9 +89,9 @@ def test_reading_goes_on_at_every_cursor_with_exactly_the_rest(
     uri = write(tmp_path_factory.mktemp("files"), format, files, suffix, end, last_end, streams, row_group)
     source = open_source(uri)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "READ_BYTES", size)
-        patch.setattr(compression, "_COMPRESSED_BYTES", size)
-        patch.setattr(parquet, "BATCH_ROWS", min(size, 3))
+        patch.setattr(stored_files, "READ_BYTES", size)
+        patch.setattr(stored_files, "_COMPRESSED_BYTES", size)
+        patch.setattr(column_files, "BATCH_ROWS", min(size, 3))
         begin = saved(source.begin())
         everything = list(source.read(begin))
         assert [pair for _, pair in everything] == [pair for pairs in files for pair in pairs]
@@ -107,7 +107,7 @@ def test_cursors_do_not_depend_on_the_size_of_what_is_read_at_once(
         size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(write(tmp_path, FORMATS[0], [[Pair(f"größe {i}", "size " * (i % 7)) for i in range(5000)]]))
     everything = list(source.read(source.begin()))
-    monkeypatch.setattr(compression, "READ_BYTES", size)
+    monkeypatch.setattr(stored_files, "READ_BYTES", size)
     assert list(source.read(everything[2999][0])) == everything[3000:]
 
 
@@ -144,12 +144,12 @@ def test_going_on_in_plain_text_is_a_seek(tmp_path: Path) -> None:
     for k in (500, 25_000, 49_500):
         storage.bytes = 0
         assert next(source.read(cursors[k]))[1].target == str(k + 1)
-        assert storage.bytes <= 2 * compression.READ_BYTES
+        assert storage.bytes <= 2 * stored_files.READ_BYTES
 
 
 @pytest.mark.parametrize("suffix", ("", ".gz"))
 def test_memory_does_not_grow_with_the_file(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "READ_BYTES", 1 << 15)
+    monkeypatch.setattr(stored_files, "READ_BYTES", 1 << 15)
     random = Random(1)
     pairs = [Pair(random.randbytes(40).hex(), random.randbytes(20).hex()) for _ in range(30_000)]
     uri = write(tmp_path, FORMATS[0], [pairs], suffix)

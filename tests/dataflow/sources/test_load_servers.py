@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow.sources.database.bulk_load import load
-from towernmt.dataflow.sources.database.table_source import open_database
+from towernmt.dataflow.sources.database_load import load
+from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.open_source import open_source
 
 ROWS = 1500
@@ -37,7 +37,7 @@ def test_what_was_loaded_is_read_again_pair_by_pair(server: Any, source: Any) ->
 
 
 def test_connections_that_are_cut_and_a_restart_double_and_lose_nothing(server: Any, source: Any) -> None:
-    from towernmt_test_servers.cutting_proxy import cutting_proxy
+    from tests.servers.cutting_proxy import cutting_proxy
 
     rng = random.Random(3)
     # An answer to a batch is short: these end in handshakes, in answers to inserts, and in answers to commits.

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.uri_options import split_uri
+from towernmt.dataflow.sources.open_source import open_source, split_uri
 from towernmt.dataflow.storage import s3_storage as s3
 
 

@@ -19,7 +19,7 @@ import pytest
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.dataflow.storage import http_client
+from towernmt.dataflow.storage import http_storage
 
 PAIRS = [Pair(f"Satz {n} ä{'x' * (n * 37 % 90)}", f"sentence {n}") for n in range(4000)]
 TSV = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
@@ -28,11 +28,11 @@ BOUND = 60.0
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    from towernmt_test_servers.web import web_files
+    from tests.servers.web import web_files
 
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(http_client, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(http_storage, "FIRST_DELAY", 0.001)
     with web_files() as files:
         files.files = {"/x.tsv": TSV, "/x.tsv.gz": gzip.compress(TSV), "/empty.tsv": b"",
                        "/a.de": b"".join(f"{pair.source}\n".encode() for pair in PAIRS),
@@ -146,7 +146,7 @@ def test_user_and_password_are_sent_and_never_shown(web: Any) -> None:
 
 
 def test_redirects_are_followed_and_take_no_password_to_another_server(web: Any) -> None:
-    from towernmt_test_servers.web import web_files
+    from tests.servers.web import web_files
 
     web.login = base64.b64encode(b"me:pw").decode()
     url = web.url("/moved.tsv").replace("http://", "http://me:pw@")
@@ -168,11 +168,11 @@ def test_redirects_are_followed_and_take_no_password_to_another_server(web: Any)
 def test_a_redirect_from_a_secure_server_to_another_is_not_followed() -> None:
     request = Request("https://h/x.tsv?token=s3cret")
     with pytest.raises(DataError, match="^https://h/x.tsv: the server leads from https:// to http://h, which is not"):
-        http_client._Redirects().redirect_request(request, None, 302, "", {}, "http://h/x.tsv?token=s3cret")
+        http_storage._Redirects().redirect_request(request, None, 302, "", {}, "http://h/x.tsv?token=s3cret")
 
 
 def test_a_certificate_must_be_one_that_is_trusted(web: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from towernmt_test_servers.web import web_files
+    from tests.servers.web import web_files
 
     openssl = shutil.which("openssl")
     if openssl is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.formats.parquet import SeekableFile
+from towernmt.dataflow.sources.column_files import SeekableFile
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.storage.stored_files import LocalStorage
 

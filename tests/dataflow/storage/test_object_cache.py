@@ -288,8 +288,8 @@ def test_locks_are_not_left_to_children(tmp_path: Path) -> None:
 def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows, importing must not fail; using the cache is refused in a sentence."""
     program = ("import sys\nsys.modules['fcntl'] = None\n"
-               "import towernmt.dataflow.storage.object_cache, towernmt.dataflow.prepared.remote_prepared_data\n"
-               "import towernmt.core.files.directory_lock\n")
+               "import towernmt.dataflow.storage.object_cache, towernmt.dataflow.preparation.prepared_data\n"
+               "import towernmt.core.directories\n")
     subprocess.run([sys.executable, "-c", program], check=True)
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with pytest.raises(SettingsError, match="locks this operating system does not have"):

@@ -36,7 +36,7 @@ def read(storage: S3Storage, name: str, offset: int = 0) -> bytes:
 
 
 def test_errors_of_the_server_and_cuts_in_mid_object_lose_no_byte(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
+    from tests.servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
 
     name, data = stored
     fault_proxy.applies = is_body
@@ -49,7 +49,7 @@ def test_errors_of_the_server_and_cuts_in_mid_object_lose_no_byte(fault_proxy: A
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_row_of_faults_loses_no_byte(fault_proxy: Any, stored: Any, seed: int) -> None:
-    from towernmt_test_servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
+    from tests.servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
 
     name, data = stored
     draws = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ def test_any_row_of_faults_loses_no_byte(fault_proxy: Any, stored: Any, seed: in
 
 
 def test_a_cut_range_is_asked_for_again_from_the_byte_where_it_was_cut(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import Cut
+    from tests.servers.fault_proxy import Cut
 
     name, data = stored
     fault_proxy.applies = is_body
@@ -72,7 +72,7 @@ def test_a_cut_range_is_asked_for_again_from_the_byte_where_it_was_cut(fault_pro
 
 
 def test_a_silent_server_is_asked_again(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import Stall
+    from tests.servers.fault_proxy import Stall
 
     name, data = stored
     storage = S3Storage(fault_proxy.url, timeout=2)
@@ -83,7 +83,7 @@ def test_a_silent_server_is_asked_again(fault_proxy: Any, stored: Any) -> None:
 
 
 def test_listing_survives_faults_too(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
+    from tests.servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
 
     name, data = stored
     storage = S3Storage(fault_proxy.url)
@@ -95,7 +95,7 @@ def test_listing_survives_faults_too(fault_proxy: Any, stored: Any) -> None:
 
 
 def test_an_outage_without_end_is_one_sentence_after_the_retries(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import SLOW_DOWN
+    from tests.servers.fault_proxy import SLOW_DOWN
 
     name, _ = stored
     storage = S3Storage(fault_proxy.url, retries=3)
@@ -107,7 +107,7 @@ def test_an_outage_without_end_is_one_sentence_after_the_retries(fault_proxy: An
 
 
 def test_progress_begins_the_count_of_failures_anew(fault_proxy: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import Cut
+    from tests.servers.fault_proxy import Cut
 
     name, data = stored
     fault_proxy.applies = is_body
@@ -147,7 +147,7 @@ def test_an_object_that_changes_in_mid_read_is_an_error_that_says_so(s3: Any, st
 
 
 def test_a_change_between_a_cut_and_the_retry_is_seen(fault_proxy: Any, s3: Any, stored: Any) -> None:
-    from towernmt_test_servers.fault_proxy import Cut, Run
+    from tests.servers.fault_proxy import Cut, Run
 
     name, data = stored
     storage = S3Storage(fault_proxy.url)

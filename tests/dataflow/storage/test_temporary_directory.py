@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.core.files.directory_lock import DirectoryLock
-from towernmt.dataflow.storage.temporary_directory import temporary_directory
+from towernmt.core.directories import DirectoryLock
+from towernmt.dataflow.storage.temporary_directories import temporary_directory
 
 HOLDER = """
 import sys
-from towernmt.dataflow.storage.temporary_directory import temporary_directory
+from towernmt.dataflow.storage.temporary_directories import temporary_directory
 with temporary_directory("a test") as directory:
     (directory / "file").write_text("content")
     print(directory, flush=True)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.alignment import link_pieces, parse_links
-from towernmt.dataflow.text.chunks import Chunk
+from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
+from towernmt.dataflow.text.text_lines import Chunk
 
 places = st.lists(st.integers(0, 5), max_size=9).map(sorted)
 
@@ -21,7 +21,7 @@ def lines(*text: str, first: int = 1) -> Chunk:
 @given(links=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5))), source=places, target=places)
 def test_pieces_are_linked_where_their_words_are(links: set[tuple[int, int]], source: list[int], target: list[int]
                                                  ) -> None:
-    found = link_pieces(sorted(links), source, target)
+    found = link_tokens(sorted(links), source, target)
     assert found.dtype == np.uint16 and found.shape[0] == 2
     matrix = np.zeros((len(source), len(target)), int)
     np.add.at(matrix, tuple(found), 1)

@@ -9,18 +9,23 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.order.stream_batches import StreamBatches
-from towernmt.dataflow.order.window import StreamBatchSettings
-from towernmt.dataflow.prepare.preparation import prepare
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
-from towernmt.dataflow.prepare.running import runner
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.stream_batches import StreamBatches
+from towernmt.dataflow.preparation import task_runners
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.sources.corpora import read_corpora
-from towernmt.dataflow.text.filters import duplicates, language
-from towernmt.dataflow.text.filters.duplicates import KEYS, came_before, duplicate_keys
-from towernmt.dataflow.text.filters.marks import digits_agree, punctuation_agrees
-from towernmt.dataflow.text.filters.script import share_in_scripts
-from towernmt.dataflow.text.filters.text_filters import TextFilters
-from towernmt.dataflow.vocabulary.words import learn_words
+from towernmt.dataflow.text import pair_filters
+from towernmt.dataflow.text.pair_filters import (
+    KEYS_PER_PAIR,
+    TextFilters,
+    came_before,
+    digits_agree,
+    duplicate_keys,
+    punctuation_agrees,
+    share_in_scripts,
+)
+from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 
 CHANCE = random.Random(4)
 WORDS = ["".join(CHANCE.choices("abcdefgh", k=CHANCE.randint(2, 6))) for _ in range(200)]
@@ -75,12 +80,11 @@ def test_each_drop_is_counted_by_its_reason_with_its_lines(tmp_path: Path) -> No
 def test_all_filters_are_off_unless_they_are_asked_for(tmp_path: Path) -> None:
     data = prepared(tmp_path)
     assert data.pairs == len(CORPUS) + len(TROUBLE)
-    assert not set(ON) & set(data.manifest["settings"])  # so that preparations from before are known again
 
 
 def test_what_is_dropped_does_not_depend_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasketch")
-    monkeypatch.setattr(runner, "_POOL_BYTES", 0)
+    monkeypatch.setattr(task_runners, "_POOL_BYTES", 0)
     contents = []
     for workers in (1, 2):
         data = prepared(tmp_path, workers=workers, **ON)
@@ -164,10 +168,10 @@ def test_a_missing_package_is_told_with_its_extra(settings: dict[str, str], monk
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    for module in (language, duplicates):
+    for module in (pair_filters, pair_filters):
         monkeypatch.setattr(module, "import_module", missing)
-    language._identifier.cache_clear()
-    duplicates._permutations.cache_clear()
+    pair_filters._identifier.cache_clear()
+    pair_filters._permutations.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'towernmt\[filters\]'"):
         PrepareSettings(source="a", target="b", output="c", **settings).check()
 
@@ -185,7 +189,7 @@ def test_near_pairs_share_a_band_and_different_ones_none() -> None:
     changed = [*words[:30], "other", *words[31:]]
     keys = duplicate_keys([(" ".join(words), " ".join(words)), (" ".join(changed), " ".join(words)),
                            (" ".join(reversed(words)), " ".join(words[::2]))], "near")
-    assert keys.shape == (3, KEYS["near"])
+    assert keys.shape == (3, KEYS_PER_PAIR["near"])
     shared = (keys[0] == keys).sum(axis=1)
     assert shared[1] >= 1 and keys[0, 0] != keys[1, 0] and shared[2] == 0
 

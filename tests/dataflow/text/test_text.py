@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.chunks import read_chunks, read_lines
-from towernmt.dataflow.text.cleaning import clean, one_line
-from towernmt.dataflow.text.text_scan import scan_pair
-from towernmt.predict.text_io import clean_lines
+from towernmt.dataflow.text.text_index import scan_pair
+from towernmt.dataflow.text.text_lines import clean, one_line, read_chunks, read_lines
+from towernmt.predict.lines.text_io import clean_lines
 
 
 @pytest.mark.parametrize(("content", "lines"), (

@@ -12,12 +12,12 @@ import hashlib
 import random
 import sys
 
-from towernmt.dataflow.order.batches import Batches
-from towernmt.dataflow.order.position import Position
-from towernmt.dataflow.order.stream_batches import StreamBatches
-from towernmt.dataflow.order.training_data import make_batches
-from towernmt.dataflow.order.window import StreamBatchSettings
-from towernmt.dataflow.prepared.prepared_data import PreparedData
+from towernmt.dataflow.batches.batch import Position
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.stream_batches import StreamBatches
+from towernmt.dataflow.batches.training_data import make_batches
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.factored import FactoredVocabulary, FactorError, split_factors
-from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError, split_factors
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary, learn_words
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
 KINDS = ("unigram", "bpe", "bpe-codes", "word")
 LETTERS = "abäcd日"

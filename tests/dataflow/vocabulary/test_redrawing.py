@@ -17,18 +17,18 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from towernmt_drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 
+from tests.dataflow.vocabulary.drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary import resegmentation
 from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.subword import redrawer
-from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
-from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
-from towernmt.dataflow.vocabulary.subword.redrawer import Redrawer, Redrawn
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.vocabulary.subword.unigram_draws import UnigramDraws
-from towernmt.dataflow.vocabulary.words import learn_words
+from towernmt.dataflow.vocabulary.batch_sampling import UnigramDraws
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
+from towernmt.dataflow.vocabulary.resegmentation import Redrawer, Redrawn
+from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 
 TEXT = """\
 All human beings are born free and equal in dignity and rights.
@@ -165,11 +165,11 @@ def test_a_word_keeps_its_segmentation_where_a_drawn_one_is_not_in_the_list_of_p
 def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, chance = vocabulary_of(name), random.Random(3)
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(0, 9))) for _ in range(300)]
-    monkeypatch.setattr(redrawer, "_SLICE", 70)
+    monkeypatch.setattr(resegmentation, "_SLICE", 70)
     once = Redrawer(vocabulary.stored_words(Sampling(0.3)))
     first, other = (once.redraw(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
     again = once.redraw(*encoded(vocabulary, texts), [1], 10**6)
-    monkeypatch.setattr(redrawer, "_HELD_BYTES", 0)
+    monkeypatch.setattr(resegmentation, "_HELD_BYTES", 0)
     forgetful = Redrawer(vocabulary.stored_words(Sampling(0.3))).redraw(*encoded(vocabulary, texts), [1], 10**6)
     assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
     for place in range(4):
@@ -223,7 +223,7 @@ def test_a_long_word_is_drawn_as_a_short_one(monkeypatch: pytest.MonkeyPatch) ->
     vocabulary = vocabulary_of("bpe")
     texts = TEXT * 5
     kept = redrawn(vocabulary, texts, 0.3)
-    monkeypatch.setattr("towernmt.dataflow.vocabulary.subword.merge_draws._LONGEST_KEPT", 4)
+    monkeypatch.setattr("towernmt.dataflow.vocabulary.batch_sampling._LONGEST_KEPT", 4)
     assert redrawn(vocabulary, texts, 0.3) == kept
 
 

@@ -14,16 +14,14 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from towernmt_drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 
+from tests.dataflow.vocabulary.drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import Sampling
-from towernmt.dataflow.vocabulary.subword.bpe_dropout import BpeDropout
-from towernmt.dataflow.vocabulary.subword.piece_model import PieceModel
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.vocabulary.subword.uniform_draws import uniform_draws
-from towernmt.dataflow.vocabulary.subword.unigram_sampling import UnigramSampler
+from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_draws
 
 REAL_TEXT = """\
 All human beings are born free and equal in dignity and rights.

@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from towernmt.dataflow.order.batch_settings import StreamBatchSettings
-from towernmt.dataflow.order.stream_batches import StreamBatches
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.stream_batches import StreamBatches
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
+from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 
 PROGRAM = Path(__file__).with_name("subword_sampling.py")
 CHANCE = random.Random(2)

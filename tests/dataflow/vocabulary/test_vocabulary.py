@@ -15,13 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
-from towernmt.dataflow.vocabulary.factored import FactoredVocabulary
-from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import (
+    LONGEST_SENTENCE,
+    SentencePieceVocabulary,
+    _learnable,
+    learn_sentence_piece,
+)
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, load_vocabulary, save_vocabularies
-from towernmt.dataflow.vocabulary.words import WordVocabulary, learn_words
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
 
 def _sentences(count: int = 400, seed: int = 5) -> list[str]:
@@ -260,3 +265,35 @@ def test_cleaning_is_idempotent_and_leaves_single_spaces(text: str) -> None:
     assert not any(c.isspace() and c != " " for c in cleaned) and "  " not in cleaned
     assert cleaned == cleaned.strip()
     cleaned.encode("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_long_lines_are_learned_from_as_their_sentences_are(kind: str) -> None:
+    documents = [" ".join(_sentences(3000, seed)) for seed in (5, 6)]
+    assert all(len(document.encode()) > 10 * LONGEST_SENTENCE for document in documents)
+    learned = learn_sentence_piece(documents, kind, 120)
+    assert learned.size == 120
+    ids = [index for document in documents for index in learned.encode(document)]
+    assert UNK not in ids and len(ids) < sum(map(len, documents))
+
+
+@given(parts=st.lists(st.sampled_from(["a", " ", "ü", "e\u0301", "\u0301" * 9, "字" * 50, "x" * 60, "\U0001f600 "]),
+                      min_size=1, max_size=12), repeat=st.integers(1, 90))
+def test_the_parts_of_a_long_line_are_its_text_within_the_limit(parts: list[str], repeat: int) -> None:
+    text = "".join(parts) * repeat
+    found = list(_learnable(text))
+    assert "".join(found) == text
+    assert all(0 < len(part.encode()) <= LONGEST_SENTENCE for part in found) or text == ""
+    if len(text.encode()) > LONGEST_SENTENCE and " " not in text and "\u0301\u0301" not in text:
+        assert not any(unicodedata.combining(part[0]) for part in found[1:])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("character", ["\u2585", "\u2581", "\u2047", "\ufffd", "\ufeff", "\u200b", "<unk>", "<s>"])
+def test_a_line_is_learned_from_whatever_character_it_holds(kind: str, character: str) -> None:
+    lines = ["the cat sat on the mat", "a dog ran in the park"] * 50 + [f"zebra {character} quiz jumpw"] * 50
+    assert UNK not in learn_sentence_piece(lines, kind, 60).encode("zebra quiz jumpw")
+
+
+def test_a_line_of_megabytes_is_learnable_in_linear_time() -> None:
+    assert len(list(_learnable("x" * (1 << 23)))) > 2000

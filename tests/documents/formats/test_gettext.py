@@ -1,14 +1,25 @@
-"""Catalogues of gettext, read again by polib."""
+"""Gettext catalogues; polib reads the translations as an independent reference."""
 
 from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import run
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.gettext import open_po
-from towernmt.documents.segments import Segment
+from towernmt.documents.segments import Segment, Shielded
+from towernmt.documents.shields import placeholders_in
+from towernmt.documents.translation import translate_segments
 
 polib = pytest.importorskip("polib")
 
@@ -16,7 +27,7 @@ HEADER = r'''# Translators
 msgid ""
 msgstr ""
 "Content-Type: text/plain; charset=UTF-8\n"
-"Plural-Forms: nplurals=3; plural=0;\n"
+"Plural-Forms: nplurals=3; plural=n==1 ? 0 : n==2 ? 1 : 2;\n"
 
 '''
 CATALOGUE = HEADER + r'''#. extracted
@@ -51,7 +62,7 @@ TRANSLATED = HEADER + r'''#. extracted
 #, fuzzy, c-format
 msgctxt "menu"
 msgid "Open \"%s\" now"
-msgstr "OPEN \"%S\" NOW"
+msgstr "OPEN \"%s\" NOW"
 
 #: b
 #, fuzzy
@@ -91,8 +102,9 @@ def translated(text: str, encoding: str = "utf-8") -> str:
 
 
 def test_what_has_no_translation_gets_a_fuzzy_one() -> None:
-    assert open_po(CATALOGUE.encode()).segments == [
-        ('Open "%s" now',), ("First line",),
+    segments = open_po(CATALOGUE.encode()).segments
+    assert len(segments[0]) == 3 and isinstance(segments[0][1], Shielded)
+    assert segments[1:] == [ ("First line",),
         ("The second line, which is so long that it does not go on one line of the file.",), ("one file",),
         ("%d files",)]
     assert translated(CATALOGUE) == TRANSLATED
@@ -112,18 +124,147 @@ def test_polib_reads_the_translations_and_all_else_as_it_was() -> None:
     assert after.find("one file").msgstr_plural == {0: "ONE FILE", 1: "%D FILES", 2: "%D FILES"}
 
 
-@pytest.mark.parametrize(("forms", "expected"), [(1, ["%D B"]), (2, ["A", "%D B"]), (4, ["A", "%D B", "%D B", "%D B"])])
-def test_there_are_as_many_plural_forms_as_the_header_says(forms: int, expected: list[str]) -> None:
-    text = HEADER.replace("nplurals=3", f"nplurals={forms}") + (
-        'msgid "a"\nmsgid_plural "%d b"\nmsgstr[0] ""\nmsgstr[1] ""\n')
-    assert list(polib.pofile(translated(text)).find("a").msgstr_plural.values()) == expected
+RUSSIAN = ("nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2)")
+
+
+@pytest.mark.parametrize(("forms", "msgid", "expected"), [
+    (RUSSIAN, "a", "MMM"), (RUSSIAN, "%d a", "MMM"), (RUSSIAN, "%s a", "MMM"),
+    ("nplurals=1; plural=0", "a", "M"), ("nplurals=1; plural=0", "%d a", "M"),
+    ("nplurals=2; plural=n != 1", "a", "SM"), ("nplurals=2; plural=(n != 1)", "%d a", "SM"),
+    ("nplurals=2; plural=n > 1", "a", "MM"), ("nplurals=2; plural=n>1", "%d a", "MM"),
+    ("nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2", "a", "SMM"),
+    ("nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2)", "a", "SMM"),
+    ("nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3)", "a", "MMMM"),
+    ("nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3)", "%d a", "MMMM"),
+    ("nplurals=5; plural=n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4", "a", "SMMMM"),
+    ("nplurals=6; plural=n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5", "a",
+     "MSMMMM"),
+    ("nplurals=2; plural=n%10==1 && n%100!=11 ? 0 : 1", "a", "MM"), ("nplurals=3; plural=n / 0", "a", "SMM"),
+    ("nplurals=INTEGER; plural=EXPRESSION", "a", "SM"), ("nplurals=4", "a", "SMMM"),
+    ("nplurals=2; plural=__import__(1)", "a", "SM"), ("nplurals=2; plural=" + "(" * 5000 + "n", "a", "SM")])
+def test_only_a_form_for_the_number_one_alone_takes_the_singular(
+        forms: str, msgid: str, expected: str) -> None:
+    text = re.sub('"Plural-Forms: [^"]*"', lambda _: f'"Plural-Forms: {forms};\\n"', HEADER) + (
+        f'msgid "{msgid}"\nmsgid_plural "%d b"\nmsgstr[0] ""\nmsgstr[1] ""\n')
+    document = open_po(text.encode())
+    found = polib.pofile(document.written(document.segments).decode()).find(msgid).msgstr_plural
+    assert ["S" if form == msgid else "M" for form in found.values()] == list(expected)
+
+
+def entry_of(msgid: str, flags: str, change: Callable[[list[Segment]], list[Segment]]) -> Any:
+    """Return an entry with its translation, read by polib."""
+    catalogue = polib.POFile()
+    catalogue.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
+    catalogue.append(polib.POEntry(msgid=msgid, flags=[flags] if flags else []))
+    document = open_po(str(catalogue).encode())
+    return polib.pofile(document.written(change(list(document.segments))).decode())[0]
+
+
+class Reversed:
+    """Return translations with reversed words, and their word alignment."""
+
+    def __init__(self, source: str) -> None:
+        words = source.split()
+        self.text = " ".join(reversed(words))
+        self._links = [(index, len(words) - 1 - index) for index in range(len(words))]
+
+    def links(self) -> list[tuple[int, int]]:
+        return self._links
+
+
+def in_reverse(segments: list[Segment]) -> list[Segment]:
+    return translate_segments(segments, lambda texts: [Reversed(text) for text in texts], None)
+
+
+@pytest.mark.parametrize(("flag", "msgid", "expected"), [
+    ("c-format", "%d of %s files", "files %2$s of %1$d"), ("c-format", "%*d of %s", "%3$s of %2$*1$d"),
+    ("c-format", "%2$s of %1$s", "%1$s of %2$s"), ("c-format", "%s%s is here", "here is %s%s"),
+    ("c-format", "%<PRIu64> or %-5.2f", "%2$-5.2f or %1$<PRIu64>"), ("c-format", "100%% of %lld", "%lld of 100%%"),
+    ("c-format", "about %m and %zu", "%zu and %m about"), ("objc-format", "%@ and %d", "%2$d and %1$@"),
+    ("python-format", "%s of %d", ""), ("python-format", "%(a)s of %(b)d", "%(b)d of %(a)s"),
+    ("python-brace-format", "{} of {:>5} is {{x}}", "{{x}} is {1:>5} of {0}"),
+    ("python-brace-format", "{a} of {b.c[0]}", "{b.c[0]} of {a}"), ("java-format", "{0} of {1}", "{1} of {0}"),
+    ("qt-format", "%1 of %2", "%2 of %1"), ("sh-format", "$a of ${b}", "${b} of $a"), ("lua-format", "%s of %d", ""),
+    ("no-c-format", "of %s and %d", "%d and %s of"), ("", "of %s and %d", "%d and %s of")])
+def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empty(
+        flag: str, msgid: str, expected: str) -> None:
+    entry = entry_of(msgid, flag, in_reverse)
+    assert entry.msgstr == expected and entry.fuzzy
+
+
+@pytest.mark.parametrize(("flag", "msgid", "translation", "expected"), [
+    ("c-format", "Open %s now", "Jetzt", ""), ("c-format", "Open %s now", "Jetzt %d", ""),
+    ("c-format", "Open %s now", "Zu 50% offen: %s", "Zu 50%% offen: %s"), ("c-format", "Open %s", "%s %s", "%s %%s"),
+    ("python-brace-format", "Open {x} now", "{x} {y}", "{x} {{y}}"), ("python-brace-format", "Open {x} now", "Auf", ""),
+    ("python-format", "Open %(x)s", "Auf %(y)s", ""), ("no-c-format", "Open %s", "Auf", "Auf"),
+    ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)")])
+def test_a_translation_with_other_placeholders_stays_empty_and_stray_signs_are_escaped(
+        flag: str, msgid: str, translation: str, expected: str) -> None:
+    entry = entry_of(msgid, flag, lambda segments: [(translation,)])
+    assert entry.msgstr == expected and entry.fuzzy
+
+
+@pytest.mark.parametrize(("msgid", "expected"), [
+    ("the <b>bold</b> word", "word <b>bold</b> the"),
+    ("see <a href=\"x y\">this page</a>",
+     "<a href=\"x y\">page this</a> see"),
+    ("run <code>make all</code> now", "now <code>make all</code> run"), ("a < b and c", "c and b < a"),
+    ("usage: x <file>", "<file> x usage:"), ("one<br/>two", "<br/>two one"),
+    ("<x:y>in</x:y> out", "out <x:y>in</x:y>")])
+def test_tags_of_html_are_marks(msgid: str, expected: str) -> None:
+    assert entry_of(msgid, "", in_reverse).msgstr == expected
+
+
+@pytest.mark.parametrize(("msgid", "translation", "expected"), [
+    ("&File", "Datei", "&Datei"), ("E&xit", "Verlassen", "&Verlassen"),
+    ("_Save file", "Datei sichern", "Datei _sichern"),
+    ("E_xit", "exakt", "e_xakt"),
+    ("&File", "ファイル", "ファイル(&F)"), ("R&D", "F&E", "F&E"),
+    ("&nbsp;x", "&nbsp;y", "&nbsp;y"),
+    ("a_b", "c_d", "c_d"), ("call _exit", "rufe _exit", "rufe _exit"),
+    ("Save & exit", "Sichern & weg", "Sichern & weg")])
+def test_the_letter_of_a_keyboard_shortcut_is_marked_once(msgid: str, translation: str, expected: str) -> None:
+    assert entry_of(msgid, "", lambda segments: [(translation,)]).msgstr == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("%s%s", ["%s%s"]), ("%dx%d px", ["%dx%d"]), ("%dMB free", ["%d"]), ("%1$s%2$s", ["%1$s%2$s"]),
+    ("{}{}", ["{}{}"]),
+    ("{0}{1}", ["{0}{1}"]), ("${x}y", ["${x}"]), ("a %(name)s", ["%(name)s"]), ("100%% of", ["%%"]),
+    ("%-5.2f", ["%-5.2f"]), ("%lld %zu", ["%lld", "%zu"]), ("%<PRIu64>", ["%<PRIu64>"]), ("{{ x }}", ["{{ x }}"]),
+    ("$t(key)", ["$t(key)"]), ("a\\nb", ["\\n"]), ("&nbsp;", ["&nbsp;"]), ("%Y-%m", ["%Y", "%m"]), ("%@", ["%@"]),
+    ("%1 of %2", ["%1", "%2"]), ("%*d %.*f", ["%*d", "%.*f"]), ("%NAME%", ["%NAME%"]), ("foo%s's", ["%s"]),
+    ("{n, plural, one {# a} other {# b}} c", ["{n, plural, one {# a} other {# b}}"]), ("{x:>{w}}", ["{x:>{w}}"]),
+    ("%description", ["%description"]), ("50 %ige 10%ige 5% %50 indirim % d 10 %-ige R&D US$5", [])])
+def test_placeholders_in_plain_text(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in placeholders_in(text)] == expected
+
+
+@pytest.mark.parametrize("text", ["%", "{", "{a, plural,", "{a,plural,{", "%a", "$a", "{{",
+                                  "\\", "%(", "<%", "$(", "&a"])
+def test_hostile_placeholders_take_little_time(text: str) -> None:
+    assert processor_seconds(lambda: list(placeholders_in(text * 5_000))) < 5
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs msgfmt of gettext")
+def test_msgfmt_accepts_what_a_careless_translator_makes(tmp_path: Path) -> None:
+    texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu"]
+    entries = "".join(f'#, c-format\nmsgid {json.dumps(text)}\nmsgstr ""\n\n' for text in texts)
+    plurals = '#, c-format\nmsgid "one"\nmsgid_plural "%d of %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    header = re.sub('"Plural-Forms: [^"]*"', lambda _: f'"Plural-Forms: {RUSSIAN};\\n"', HEADER)
+    document = open_po((header + entries + plurals.replace('"one"', '"file %d of %s"')).encode())
+    for change in (in_reverse, capitals, lambda segments: [("100% d",) for _ in segments]):
+        path = tmp_path / "a.po"
+        path.write_bytes(document.written(change(list(document.segments))))
+        run(["msgfmt", "-c", "--use-fuzzy", "-o", str(tmp_path / "a.mo"), str(path)], check=True, timeout=30)
 
 
 def test_the_headers_encoding_is_kept() -> None:
     text = HEADER.replace("UTF-8", "ISO-8859-1") + 'msgid "für"\nmsgstr ""\n'
     assert 'msgstr "FÜR"' in translated(text, "latin-1")
     document = open_po(text.encode("latin-1"))
-    with pytest.raises(DataError, match=r"U\+201C, which ISO8859-1 has not"):
+    with pytest.raises(DataError, match=r"U\+201C, which ISO8859-1 cannot encode"):
         document.written([("“",)])
 
 
@@ -131,7 +272,7 @@ def test_the_headers_encoding_is_kept() -> None:
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"])
                         | st.sampled_from('\\"\n\t \'')), min_size=1, unique=True))
 def test_any_text_comes_back(texts: list[str]) -> None:
-    """What polib wrote, translated by itself, is what polib reads as translations."""
+    """An identity translation of a file by polib is what polib reads as translations."""
     catalogue = polib.POFile()
     catalogue.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
     for text in texts:
@@ -143,9 +284,9 @@ def test_any_text_comes_back(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("content", "sentence"), [
-    (b"hello\n", "no catalogue of gettext: line 1"),
-    (HEADER.replace("UTF-8", "KLINGON-1").encode(), "encoding KLINGON-1, which is not known"),
-    (HEADER.encode() + b'msgid "a\nmsgstr ""\n', "line 7 is neither"),
+    (b"hello\n", "not a valid gettext catalogue: line 1"),
+    (HEADER.replace("UTF-8", "KLINGON-1").encode(), "encoding KLINGON-1 in the header is unknown"),
+    (HEADER.encode() + b'msgid "a\nmsgstr ""\n', "line 7 is not a comment"),
     (HEADER.encode() + b'msgid "\xff"\nmsgstr ""\n', "not encoded as UTF-8")])
 def test_what_is_broken_is_refused(content: bytes, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):

@@ -1,4 +1,4 @@
-"""Markdown: what is translated, what stays byte for byte, and that a translation reads as it is meant."""
+"""Markdown: translated text, text that is kept byte for byte, and translations that parse correctly."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from tests.documents import fake_translator as fakes
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown import open_markdown
 from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.translation import translate_segments
 
-PAGES = sorted((Path(__file__).parents[3] / "docs").rglob("*.md"))
+pytest.importorskip("sentencex")
+ROOT = Path(__file__).parents[3]
+
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXT = """---
 title: Ein Titel
 ---
@@ -53,7 +59,7 @@ def capitals(segments: list[Segment]) -> list[Segment]:
 
 
 def tags(text: str) -> list[str]:
-    """The tags that readers get."""
+    """Return the tags in the HTML that a parser writes."""
     return re.findall(r"<[a-zA-Z/][^>]*>", re.sub(r' alt="[^"]*"', "", renderer.render(text)))
 
 
@@ -115,9 +121,125 @@ def test_what_parsers_take_very_long_for_is_refused(content: bytes) -> None:
         open_markdown(content)
 
 
+EXTENSIONS = """Die Formel $x_1$ und $y_2 * z_2$ ist *gut*, kostet $5 und 10$, \\(a_b\\) und \\[x^2\\], \\[siehe da\\].
+
+$$
+- x_1
++ y_2
+
+= 3
+$$
+
+vor ihr
+$$x = 1$$
+nach ihr
+
+> \\[
+> - a
+> \\]
+
+\\begin{align}
+a &= b
+\\end{align}
+
+:::note
+Ein Hinweis.
+:::
+
+!!! note "Titel"
+    Der Text hier.
+
+    - ein punkt
+
+    ```py
+    x = 1
+    ```
+
+> [!NOTE]
+> Ein Hinweis.
+
+Wort[^1] und :white_check_mark: [[Seite]] {{ x }} {% y %} so, ~~$a~~b$~~.
+
+[^1]: Eine Fußnote hier.
+    Mit *mehr* Text.
+
+    Und mehr.
+
+[^2]: Noch eine.
+nächste Zeile
+
+# Titel {#id .class}
+
+[TOC]
+
+*[HTML]: Hyper Text
+
+| Name | $a_1$ |
+|---|---|
+| Wert | $b_1 * c$ |
+
+- [ ] Aufgabe
+
+```
+$$
+```
+
+danach $$ offen, https://x.de/<wbr>ab_c H<sub>2</sub>O Wort<sup>1</sup>
+
+Begriff
+:   Die Erklärung
+"""
+STAY = ["$x_1$", "$y_2 * z_2$", "$5", "10$", r"\(a_b\)", r"\[x^2\]", "$$x = 1$$", r"\begin", "align", "a &= b", r"\end",
+        ":::note", '!!! note "Titel"', "x = 1", "```py", "[!NOTE]", "[^1]", ":white_check_mark:", "[[Seite]]",
+        "{{ x }}",
+        "{% y %}", "$a~~b$", "Eine Fußnote hier.", "Mit *mehr* Text.", "Und mehr.", "Noch eine.", "nächste Zeile",
+        "{#id .class}", "[TOC]", "*[HTML]: Hyper Text", "$a_1$", "$b_1 * c$", "https://x.de/<wbr>ab_c",
+        "H<sub>2</sub>O", "<sup>1</sup>", "x_1", "y_2", "> - a"]
+
+
+def test_extensions_stay_and_the_text_between_them_is_translated() -> None:
+    document = open_markdown(EXTENSIONS.encode())
+    assert document.written(document.segments).decode() == EXTENSIONS
+    for translate in (fakes.identity, fakes.capitals):
+        found = document.written(translate_segments(document.segments, translate, "de")).decode()
+        expected = EXTENSIONS
+        if translate is fakes.capitals:
+            stay = re.compile("|".join(map(re.escape, sorted(STAY, key=len, reverse=True))))
+            expected = "".join(part if number % 2 else part.upper()
+                               for number, part in enumerate(re.split(f"({stay.pattern})", EXTENSIONS)))
+        assert found == expected
+
+
+@pytest.mark.parametrize(("source", "translation", "links", "expected"), [
+    ("Siehe **hier** bitte", "please now", [(0, 1)], "**please** now"), ("**hier**", "", None, ""),
+    ("Das [da](u) ist", "this is", [(0, 0), (2, 1)], "[this](u) is"), ("~~hier~~ ja", "yes", [(1, 0)], "~~yes~~"),
+    ("**a** *b* [c](d) ja", "yes", [(3, 0)], "**yes**"), ("[hier](u) ja", "", None, ""),
+    ("~~eins~~ ~~zwei~~", "one", [(0, 0)], "~~one~~"), ("<b>da</b> *ja*", "", None, ""),
+    ("das _wort_ ist", "这是词", None, "这*是*词"), ("**eins** **zwei**", "一二", None, "**一二**"),
+    ("das **wort** ist", "这是“词”的", None, "这是“**词**”的")])
+def test_no_mark_surrounds_nothing(source: str, translation: str, links: list[tuple[int, int]] | None,
+                                   expected: str) -> None:
+    document = open_markdown(source.encode())
+    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, links)] * len(all_), None)
+    assert document.written(found).decode() == expected
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.sampled_from(["**wort**", "*wort*", "_wort_", "~~wort~~", "[wort](u)", "<b>wort</b>", "wort", "`x`",
+                                 "**wort *da* so**", "[**wort**](u)"]), min_size=1, max_size=6).map(" ".join),
+       st.lists(st.sampled_from(["one", "two", "“", "”", ".", "词", "é-b", " "]), max_size=6).map("".join))
+def test_any_translation_keeps_the_structure(source: str, translation: str) -> None:
+    document = open_markdown(source.encode())
+    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
+    written = document.written(found).decode()
+    assert not re.search(r"\[\]\(|<b></b>|(?<![*_~])(?:\*\*\*\*|~~~~|__)(?![*_~])", written)
+    assert not set(re.sub(r"<[^>]*>", "", renderer.render(written))) & set("*_~[")
+
+
 PIECES = st.sampled_from([
     "a", "Wort ", "wort", "*", "**", "_", "`", "``", "[", "]", "(", ")", "![", "](x)", "[a]", "<b>", "</b>", "<http://a.b>",
     "\\", "\\*", "&amp;", "&", " ", "  ", "\n", "\n\n", "- ", "1. ", "# ", "> ", "    ", "|", "\n|---|---|\n", "~~",
+    "$", "$$\n", ":::note\n", "!!! note\n    ", "[^1]: ", "\\(", "\\)", "\n: ", "<wbr>", "<sup>1</sup>", "😊",
     "<!-- x -->", "[a]: /u\n", "\r\n", "\t", "---\n", "é"])
 
 

@@ -1,4 +1,4 @@
-"""Subtitles: what is translated together, and how it goes into the lines and cues again."""
+"""Subtitles: the segments, and the division of their translations into lines and cues."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.subtitles.srt import open_srt
-from towernmt.documents.formats.subtitles.vtt import open_vtt
+from towernmt.documents.formats.subtitles import open_srt, open_vtt
 from towernmt.documents.segments import Mark, Segment
 
 SRT = """1
@@ -146,9 +145,9 @@ def test_any_cues_translated_by_themselves_are_the_same_text(cues: list[list[str
 
 
 @pytest.mark.parametrize(("opener", "content", "sentence"), [
-    (open_srt, b"Just some text.\n", "no subtitles"), (open_vtt, b"1\n00:01.000 --> 00:02.000\nHi\n", "no WebVTT"),
-    (open_vtt, b"", "no WebVTT"), (open_srt, "Zürich".encode("latin-1"), "not encoded as UTF-8"),
-    (open_srt, b"PK\x03\x04\x00", "no text")])
+    (open_srt, b"Just some text.\n", "no subtitles"), (open_vtt, b"1\n00:01.000 --> 00:02.000\nHi\n", "not a WebVTT"),
+    (open_vtt, b"", "not a WebVTT"), (open_srt, "Zürich".encode("latin-1"), "not encoded as UTF-8"),
+    (open_srt, b"PK\x03\x04\x00", "not text")])
 def test_what_is_broken_is_refused(opener, content, sentence) -> None:
     with pytest.raises(DataError, match=sentence):
         opener(content)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from towernmt.checkpoint.files import checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main
-from towernmt.dataflow.prepare.preparation import prepare
-from towernmt.dataflow.prepare.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
 
@@ -121,16 +119,10 @@ def shards(prepared: Callable[[Path], Path], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def counting() -> ModuleType:
-    """The module `counting_tower`, which stands beside the tests."""
-    return _beside("counting_tower")
+    """Return the module `counting_tower`, imported when a test needs it: it imports TensorFlow."""
+    from tests.integration.faults import counting_tower
 
-
-def _beside(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return counting_tower
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import numpy as np
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.tower import get_current_tower_context
 
-from towernmt import models
-from towernmt.checkpoint.files import latest_checkpoint
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.order.position import Position
+from towernmt.dataflow.batches.batch import Position
+from towernmt.models import architectures
 from towernmt.models.interface import NMTModel, batch_signature
 from towernmt.run import assemble
 
@@ -100,8 +100,9 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
         actions: see `AfterSteps`; they act before the run's own callbacks.
         more_callbacks: from the input source to callbacks that stand before all others.
     """
-    architecture, make_batches, make_callbacks = models.architecture, assemble.make_batches, assemble.make_callbacks
-    change(models, "architecture", lambda name: architecture(name)._replace(
+    architecture = architectures.architecture
+    make_batches, make_callbacks = assemble.make_batches, assemble.make_callbacks
+    change(architectures, "architecture", lambda name: architecture(name)._replace(
         model=lambda settings, *_: CountingTower(settings.target_vocab_size)))
     change(assemble, "make_batches", lambda *how, **more: BatchesWithEpochs(make_batches(*how, **more)))
     change(assemble, "make_callbacks", lambda settings, data, run, model, source, components: [

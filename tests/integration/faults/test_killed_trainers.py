@@ -42,6 +42,6 @@ def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_
 
 
 def last_step(logdir: Path) -> int:
-    from towernmt.checkpoint.files import checkpoint_steps
+    from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
     return checkpoint_steps(logdir / "checkpoints")[-1]

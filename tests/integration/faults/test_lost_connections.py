@@ -28,7 +28,7 @@ def test_training_goes_on_over_restarts_of_the_database(request: pytest.FixtureR
 
 
 def test_training_goes_on_over_connections_that_are_cut_in_mid_row(postgresql: Any, numbered: Any, train: Any) -> None:
-    from towernmt_test_servers.cutting_proxy import cutting_proxy
+    from tests.servers.cutting_proxy import cutting_proxy
 
     options = numbered.fill(postgresql) + "&patience=120"
     with cutting_proxy(postgresql.port, [10_000_000, *range(1000, 4000, 333)]) as between:
@@ -39,7 +39,7 @@ def test_training_goes_on_over_connections_that_are_cut_in_mid_row(postgresql: A
 
 
 def test_training_goes_on_over_errors_and_cuts_of_s3(s3: Any, fault_proxy: Any, numbered: Any, train: Any) -> None:
-    from towernmt_test_servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
+    from tests.servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
 
     bucket = s3.new_bucket()
     for part in range(3):

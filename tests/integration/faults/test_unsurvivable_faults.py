@@ -85,7 +85,7 @@ def no_such_file(faults: Faults) -> tuple[str, str]:
 
 
 def no_server(faults: Faults) -> tuple[str, str]:
-    from towernmt_test_servers.local_server import free_port
+    from tests.servers.local_server import free_port
 
     return faults.server("postgresql").uri("table=numbered&patience=0.3", port=free_port()), "not to be reached for"
 
@@ -132,7 +132,7 @@ def a_column_that_is_renamed(faults: Faults) -> Break:
 
 
 def an_s3_that_stays_away(faults: Faults) -> Break:
-    from towernmt_test_servers.fault_proxy import SLOW_DOWN
+    from tests.servers.fault_proxy import SLOW_DOWN
 
     proxy, bucket = faults.server("fault_proxy"), faults.put(faults.corpus.tsv())
     return Break(f"s3://{bucket}/pairs.tsv?endpoint_url={proxy.url}&retries=2&chunk_bytes=500", "cannot be reached",
@@ -185,8 +185,8 @@ def a_gzip_file_that_rotted(faults: Faults) -> Break:
 
 def a_full_disk_under_the_cache(faults: Faults) -> Break:
     """Every further byte that is reserved is refused, as by a disk; a real one is in the tests of the cache."""
-    from towernmt.dataflow.prepare.upload_to_s3 import upload_prepared
-    from towernmt.dataflow.storage.s3_folder import parse_s3_folder
+    from towernmt.dataflow.preparation.s3_upload import upload_prepared
+    from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 
     s3, reserve = faults.server("s3"), os.posix_fallocate
     data = f"s3://{s3.new_bucket()}/prepared?endpoint_url={s3.url}"

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.batch_inputs import Asked
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
-from towernmt.predict.hypotheses import Hypothesis, Translation
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.batch_inputs import SearchRequest
 from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, counted, fault_of, most_copies, retry_settings, worse
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_stream
 
 
@@ -76,7 +76,7 @@ def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.n
 
 def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
     searches = Searches(lambda settings: partial(predict, settings), True, retry)
-    asked = [Asked(), Asked(), Asked({"weight": 1.0}), Asked(), Asked(), Asked()]
+    asked = [SearchRequest({"weight": 1.0}) if line == 2 else SearchRequest() for line in range(6)]
     return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, ["a", "b", "a", "c", "f", ""],
                                          StreamSettings(), "in", asked, searches), "in"))
 

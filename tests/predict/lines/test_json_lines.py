@@ -10,16 +10,15 @@ import pytest
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
-from towernmt.predict.lexical.terminology import Term
-from towernmt.predict.lines.json_lines import Request, read_requests, written
-from towernmt.predict.lines.options import LineOptions
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation
+from towernmt.predict.lines.line_options import JsonLine, LineOptions, read_requests, written
+from towernmt.predict.lines.terminology import Term
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "good", "morning"])
 
 
-def read(*objects: Any) -> list[Request]:
+def read(*objects: Any) -> list[JsonLine]:
     lines = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in objects]
     return list(read_requests(lines, "in.jsonl"))
 
@@ -28,10 +27,10 @@ def test_an_object_says_what_is_asked_in_our_names_or_sockeyes() -> None:
     assert read({"text": "Guten Morgen"}, {"text": "a", "target_prefix": "x", "avoid": ["y", "z"], "n_best": 3},
                 {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}},
                 {"text": "a", "use_target_prefix_all_chunks": False, "search": {"length_penalty": 1}}) == [
-        Request("Guten Morgen", LineOptions(), {}),
-        Request("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
-        Request("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
-        Request("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
+        JsonLine("Guten Morgen", LineOptions(), {}),
+        JsonLine("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
+        JsonLine("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
+        JsonLine("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
 
 
 def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:
@@ -44,19 +43,19 @@ def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (b"{", r"in.jsonl line 2: this is no JSON \(character 2: Expecting property name"),
-    (b'{"text": "\xff"}', r"in.jsonl line 2: this is no JSON \(not UTF-8\)"), (b"\n", "line 2: this is no JSON"),
+    (b"{", r"in.jsonl line 2: this is not JSON \(character 2: Expecting property name"),
+    (b'{"text": "\xff"}', r"in.jsonl line 2: this is not JSON \(not UTF-8\)"), (b"\n", "line 2: this is not JSON"),
     (["text"], "line 2: write one JSON object a line, with a text"), ({"txt": "a"}, "with a text to translate"),
     ({"text": 5}, "with a text to translate"),
     ({"text": "a", "prefx": "b"}, "line 2: the field 'prefx' is not known: did you mean prefix?"),
     ({"text": "a", "qqq": "b"}, "line 2: the field 'qqq' is not known: there are avoid, "),
     ({"text": "a", "inputs": {}}, "line 2: the field 'inputs' is not known"),
-    ({"text": "a", "prefix": "b", "target_prefix": "c"}, "'target_prefix' says again what another field says"),
+    ({"text": "a", "prefix": "b", "target_prefix": "c"}, "'target_prefix' repeats another field"),
     ({"text": "a", "prefix": ["b"]}, r"line 2: prefix=\['b'\]: give a text"),
     ({"text": "a", "avoid": "b"}, "line 2: avoid='b': give a list of texts"),
     ({"text": "a", "n_best": 0}, "line 2: n_best=0: give 1 or more"),
-    ({"text": "a", "search": {"beam": 3}}, "line 2: search: 'beam' is no setting"),
-    ({"text": "a", "search": {"averaged": False}}, "line 2: search: 'averaged' is no setting of a search that a line"),
+    ({"text": "a", "search": {"beam": 3}}, "line 2: search: 'beam' is not a search setting"),
+    ({"text": "a", "search": {"averaged": False}}, "line 2: search: 'averaged' is not a search setting of a line"),
     ({"text": "a", "search": {"beam_size": "3"}}, "line 2: search: beam_size='3': give a value of the kind of 5"),
     ({"text": "a", "search": {"beam_size": True}}, "line 2: search: beam_size=True"),
     ({"text": "a", "search": {"length_penalty": None}}, "line 2: search: length_penalty=None")])

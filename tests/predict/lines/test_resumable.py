@@ -12,18 +12,24 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.predict.lines.journal import InputLines, Journal, Mark, read_journal, unfinished_output
-from towernmt.predict.lines.resumable import resumable_output
+from towernmt.predict.lines.resumable import (
+    InputLines,
+    Journal,
+    Mark,
+    read_journal,
+    resumable_output,
+    unfinished_output,
+)
 
 PROGRAM = r"""
 import json, os, signal, sys
 import numpy as np
 from towernmt.cli.main import main
-from towernmt.cli.translation import translate
+from towernmt.cli import translate
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.words import WordVocabulary
-from towernmt.predict.batch_inputs import Asked
-from towernmt.predict.decoding.settings import SearchSettings, StreamSettings
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.batch_inputs import NOTHING, SearchRequest
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
 batches = 0
@@ -44,7 +50,7 @@ class Echo:
     source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *map(str, range(50))])
 
     def translate_stream(self, lines, name, options=None, first=1):
-        asked = None if options is None else (Asked(n_best=option.n_best) for option in options)
+        asked = NOTHING if options is None else (SearchRequest(n_best=option.n_best) for option in options)
         return translate_stream(predict, self.source_vocabulary, self.target_vocabulary, lines,
                                 StreamSettings(batch_sentences=3, window=7), name, asked, first=first)
 

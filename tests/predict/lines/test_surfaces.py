@@ -8,13 +8,14 @@ import random
 import numpy as np
 import pytest
 
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import BOS, EOS, UNK, Vocabulary
-from towernmt.dataflow.vocabulary.subword.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.subword.sentence_piece import learn_sentence_piece
-from towernmt.dataflow.vocabulary.words import learn_words
-from towernmt.predict.lines.options import LineOptions
-from towernmt.predict.lines.surfaces import MARK, Surfaces
-from towernmt.predict.lines.target_text import TargetText
+from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.requests import TargetText
+from towernmt.predict.search.surfaces import MARK, Surfaces
 
 SENTENCES = ["the house is old", "there were houses on the hill", "a lighthouse (in New York ) is there", "straße über",
              "he hid the hat in the house, and she had the hats", "New houses, old hills", "\"the hat\" is here"]
@@ -60,12 +61,13 @@ def test_all_ways_to_go_on_with_a_text_write_it_and_the_vocabularys_own_is_among
                 assert surfaces.written[path[0]].startswith(MARK)
 
 
-def test_what_no_tokens_can_write_is_a_whole_word(vocabulary: Vocabulary) -> None:
-    inputs = TargetText(vocabulary).prefix(LineOptions(prefix="the \U0001f600", partial_word=True))
+def test_what_no_tokens_can_write_is_refused(vocabulary: Vocabulary) -> None:
+    options = LineOptions(prefix="the \U0001f600", partial_word=True)
     if vocabulary.size == 330:      # bytes write everything
-        assert "continuation" in inputs
+        assert "continuation" in TargetText(vocabulary).prefix(options)
     else:
-        assert set(inputs) == {"prefix"} and inputs["prefix"].tolist() == vocabulary.encode("the \U0001f600")
+        with pytest.raises(SettingsError, match="does not know"):
+            TargetText(vocabulary).prefix(options)
 
 
 def test_an_avoided_phrase_is_cut_in_all_ways_of_few_tokens(vocabulary: Vocabulary) -> None:
@@ -105,3 +107,10 @@ def test_a_sentencepiece_word_is_avoided_behind_brackets_and_not_within_words() 
     written = {vocabulary.id_to_piece(id).strip("\u2581"): bool(breaks[id]) for id in range(4, vocabulary.size)}
     assert written["("] and written[","] and written["-"] if "-" in written else written["("]
     assert not written["h"] and not any(broken for piece, broken in written.items() if piece and piece[-1].isalpha())
+
+
+def test_a_combining_mark_ends_no_word_and_a_character_of_a_script_without_spaces_does() -> None:
+    breaks = Surfaces(learn_sentence_piece(["किताब कि", "東京に住む"] * 3, "bpe", 24)).breaks
+    vocabulary = learn_sentence_piece(["किताब कि", "東京に住む"] * 3, "bpe", 24)
+    ends = {vocabulary.id_to_piece(id): bool(breaks[id]) for id in range(4, vocabulary.size)}
+    assert not ends["ि"] and not ends["क"] and ends["東"]

@@ -1,8 +1,7 @@
-"""Servers with engines whose answers are known, and Debian's Chromium, driven by Playwright."""
+"""Servers with engines whose answers are known, and pages of a browser."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from typing import Any
 import pytest
 
 ENGINES = f"{Path(__file__).parent / 'toy_engine.py'}"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
 WAIT = 60_000
 """Milliseconds for what takes one second."""
 
@@ -23,18 +20,6 @@ def toys(server_process: Callable[..., Any]) -> Iterator[Any]:
                              "--max-characters", "3000")
     yield started
     started.stop()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium on the path")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

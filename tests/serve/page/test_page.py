@@ -126,10 +126,168 @@ def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
     menu.get_by_label("Write here").fill("castle")
     menu.get_by_role("button", name="Use", exact=True).click()
     expect(page.locator("#target")).to_have_text("sleeps castle the dog the")
-    word(page, "castle").click()
-    menu.get_by_label("Write here").press("Escape")
+
+
+@pytest.mark.parametrize("key", ["Escape", "Tab", "Shift+Tab"])
+def test_keys_close_the_menu_of_a_word(page, toys, key):
+    opened(page, toys, "das haus schläft")
+    menu = page.get_by_role("dialog", name="Other words")
+    word(page, "house").click()
+    expect(menu.locator("#continuations button").first).to_be_visible()
+    for _ in range(20 if key == "Tab" else 1):      # Tab passes through the menu before it leaves it
+        page.keyboard.press(key)
+        if menu.is_hidden():
+            break
     expect(menu).to_be_hidden()
-    expect(word(page, "castle")).to_be_focused()
+    if key == "Escape":
+        expect(word(page, "house")).to_be_focused()
+    else:
+        assert page.evaluate("!document.getElementById('choices').contains(document.activeElement)")
+
+
+def test_escape_closes_the_menu_wherever_the_focus_is(page, toys):
+    opened(page, toys, "das haus")
+    word(page, "house").click()
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu).to_be_visible()
+    page.get_by_label("Confidence").focus()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+
+
+def test_a_refused_word_stays_and_can_be_written_alone(page, toys):
+    opened(page, toys, "das haus schläft")
+    word(page, "house").click()
+    menu = page.get_by_role("dialog", name="Other words")
+    menu.get_by_label("Write here").fill("日本")
+    menu.get_by_role("button", name="Use", exact=True).click()
+    expect(menu).to_contain_text("cannot write")
+    expect(menu.get_by_label("Write here")).to_have_value("日本")
+    expect(source(page)).to_have_value("das haus schläft")
+    assert shown(page) == "sleeps house the"
+    menu.get_by_role("button", name="Change this word alone").click()
+    expect(page.locator("#target")).to_have_text("sleeps 日本 the")
+
+
+def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, server_process):
+    server = server_process("--model", f"de-en={ENGINES}:Plain")
+    try:
+        page.goto(server.url)
+        source(page).fill("das haus")
+        expect(page.locator("#target")).to_have_text("house the")
+        assert page.locator("#from-name").text_content() == "German"
+        assert page.locator("#to-name").text_content() == "English"
+        for hidden in ("#from", "#to", "#swap", "#confidence-choice"):
+            expect(page.locator(hidden)).to_be_hidden()
+        page.get_by_role("button", name="About the model").click()
+        card = page.get_by_role("dialog", name="About the model")
+        expect(card).to_contain_text("not stated")
+    finally:
+        server.stop()
+
+
+def test_a_control_is_there_only_while_it_does_something(page, toys):
+    opened(page, toys)
+    for name in ("Clear", "Copy"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_hidden()
+    source(page).fill("das haus")
+    for name in ("Clear", "Copy"):
+        expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
+    expect(page.locator("#to")).to_be_hidden()      # from German there is English alone
+    expect(page.locator("#to-name")).to_have_text("English")
+    page.get_by_label("From").select_option("auto")
+    expect(page.locator("#to")).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_role("button", name="Copy", exact=True)).to_be_hidden()
+    fill = "getComputedStyle(document.getElementById('choose')).backgroundColor"
+    assert page.evaluate(fill) == "rgba(0, 0, 0, 0)"        # it is not the most prominent button
+
+
+def test_a_text_that_is_in_the_target_language_already_stays(page, toys):
+    opened(page, toys)
+    page.get_by_label("From").select_option("auto")
+    page.get_by_label("To", exact=True).select_option("en")
+    text = "This is a perfectly ordinary English sentence about the weather."
+    source(page).fill(text)
+    expect(page.locator("#status")).to_have_text("This is English already.")
+    assert shown(page) == text
+
+
+def test_the_hint_is_shown_once(page, toys):
+    page.goto(toys.url)
+    hint = page.locator("#hint")
+    expect(hint).to_be_hidden()
+    opened(page, toys, "das haus")
+    expect(hint).to_be_visible()
+    page.get_by_role("button", name="Got it").click()
+    source(page).fill("der hund")
+    expect(page.locator("#target")).to_have_text("dog the")
+    expect(hint).to_be_hidden()
+    opened(page, toys, "das haus")
+    expect(hint).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_icon_changes_the_colours_and_the_browser_keeps_them(browser, toys, scheme):
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.goto(toys.url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.evaluate(ground)
+    other, back = ("Light mode", "Dark mode") if scheme == "dark" else ("Dark mode", "Light mode")
+    page.get_by_role("button", name=other).click()
+    after = page.evaluate(ground)
+    assert after != before
+    page.reload()
+    assert page.evaluate(ground) == after
+    page.get_by_role("button", name=back).click()
+    assert page.evaluate(ground) == before
+    context.close()
+
+
+def test_the_card_of_the_model_is_behind_the_line_at_the_foot(page, toys):
+    opened(page, toys)
+    page.get_by_role("button", name="About the model: Toy").click()
+    card = page.get_by_role("dialog", name="About the model")
+    for text in ("CC0-1.0", "It knows ten words.", "Anna, Bert", "Ten words (CC-BY-4.0), 7 sentence pairs",
+                 "German to English", "3,000 characters"):
+        expect(card).to_contain_text(text)
+    assert "model.depth" not in card.text_content()
+    page.keyboard.press("Escape")
+    expect(card).to_be_hidden()
+
+
+def test_the_limit_is_that_of_a_request(page, toys):
+    asked: list[dict[str, Any]] = []
+    page.on("request", lambda request: asked.append(json.loads(request.post_data)) if request.post_data else None)
+    opened(page, toys)
+    lines = [f"hund {number} {'katze ' * 80}".strip() for number in range(12)]       # 5,800 characters
+    source(page).fill("\n".join(lines))
+    expect(page.locator("#target p")).to_have_count(12)
+    expect(page.locator("#status")).to_have_text("Translated.")
+    expect(page.locator("#count")).to_have_text(re.compile(r"^[\d,]+ characters$"))
+    assert all(sum(map(len, one["text"])) <= 3000 for one in asked) and len(asked) < 12
+    source(page).fill("\n".join([*lines[:2], "hund " * 700, "das haus"]))
+    expect(page.get_by_role("alert")).to_contain_text("characters of text: send at most 3000 at once")
+    expect(page.locator("#count.over")).to_have_text("3,500 of 3,000 characters in a line")
+    expect(page.locator("#target p").nth(3)).to_have_text("house the")      # the other lines are translated
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_on_a_phone_the_translation_stays_in_sight(browser, toys, width):
+    context = browser.new_context(viewport={"width": width, "height": 640}, has_touch=True)
+    page = opened(context.new_page(), toys, "das haus ist klein. " * 60)
+    page.evaluate("scrollTo(0, 0)")
+    tops = [page.locator(part).bounding_box() for part in ("h1", "#open-history", "#theme")]
+    assert max(box["y"] for box in tops) < min(box["y"] + box["height"] for box in tops)        # one row
+    first = page.locator("#target .word").first.bounding_box()
+    assert first["y"] + first["height"] < 640 * 0.75
+    page.evaluate("scrollTo(0, 0)")
+    source(page).press("ControlOrMeta+End")
+    source(page).press_sequentially("hund")
+    assert page.locator("#target").bounding_box()["y"] < 640 * 0.75
+    assert page.evaluate("document.querySelector('#source-box .field').scrollTop") > 0     # the end of the text is seen
+    context.close()
 
 
 def test_other_translations_of_a_sentence_are_chosen_by_the_keyboard_alone(page, toys):
@@ -223,6 +381,44 @@ def test_files_are_dropped_or_chosen_translated_and_saved(page, toys, tmp_path):
       document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
     }""")
     expect(page.get_by_role("link", name="Save katze.en.txt")).to_be_visible()
+
+
+def test_a_file_shows_its_progress_and_can_be_cancelled(page, server_process):
+    server = server_process("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                            TOY_SECONDS="0.05")
+    asked: list[tuple[str, str]] = []
+    page.on("request", lambda request: asked.append((request.method, request.url)))
+    try:
+        page.goto(server.url)
+        expect(page.locator("#from-name")).to_have_text("German")
+        page.locator("#file").set_input_files([
+            {"name": name, "mimeType": "text/plain", "buffer": b"der hund\n" * lines}
+            for name, lines in (("long.txt", 5000), ("next.txt", 2), ("last.txt", 2))])
+        bar = page.get_by_role("progressbar", name="Translating long.txt")
+        expect(bar).to_have_attribute("max", "5000")
+        expect(page.locator("#files li").first).to_contain_text("of 5,000 sentences from German")
+        expect(page.locator("#files li").nth(1)).to_contain_text("waiting")
+        page.get_by_role("button", name="Cancel next.txt").click()
+        page.get_by_role("button", name="Cancel long.txt").click()
+        expect(page.locator("#files li").first).to_contain_text("cancelled")
+        expect(page.get_by_role("link", name="Save last.en.txt")).to_be_visible()
+        page.get_by_role("button", name="Remove long.txt").click()
+        expect(page.locator("#files li")).to_have_count(2)
+        sent = {url for method, url in asked if method == "DELETE"}
+        assert len(sent) == 2 and sum(url.endswith("/documents") for _, url in asked) == 2      # next.txt was not sent
+        assert all("?" not in url for _, url in asked)      # the keys of documents are in no address
+    finally:
+        server.stop()
+
+
+def test_a_file_that_has_to_wait_is_sent_again(page, toys):
+    opened(page, toys)
+    page.route("**/api/v1/documents", lambda route: route.fulfill(
+        status=429, headers={"Retry-After": "1"}, json={"error": "You have 10 documents here already."}))
+    page.locator("#file").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"das haus"})
+    expect(page.locator("#files li")).to_contain_text("You have 10 documents here already. Trying again in 1 s.")
+    page.unroute("**/api/v1/documents")
+    expect(page.get_by_role("link", name="Save a.en.txt")).to_be_visible()
 
 
 def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(page, toys):
@@ -333,6 +529,6 @@ def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme
     assert nameless == []
     ink, ground = page.evaluate("[getComputedStyle(document.body)].flatMap(one => [one.color, one.backgroundColor])")
     assert contrast(ink, ground) > 7
-    page.get_by_label("Look").select_option("light" if scheme == "dark" else "dark")
+    page.get_by_role("button", name="Light mode" if scheme == "dark" else "Dark mode").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
     context.close()

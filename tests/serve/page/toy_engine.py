@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from towernmt.predict.alignment.word_alignment import WordAlignment
-from towernmt.predict.hypotheses import Hypothesis, TokenDetails, Translation
-from towernmt.predict.lines.options import PLAIN, LineOptions
+from towernmt.core.errors import SettingsError
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.line_options import PLAIN, LineOptions
 
 SYNONYMS = {"der": ["the"], "das": ["the"], "hund": ["dog", "hound", "doggy"], "haus": ["house", "home", "hut"],
             "ist": ["is"], "klein": ["small", "little"], "schläft": ["sleeps"], "katze": ["cat"], "die": ["the"],
@@ -28,6 +28,9 @@ class Toy:
     alternatives = 3
     aligns = True
     constrains = True
+    card = {"name": "Toy", "licence": "CC0-1.0", "limitations": "It knows ten words.", "authors": ["Anna", "Bert"],
+            "training_data": {"pairs": 7, "sources": [{"name": "Ten words", "licence": "CC-BY-4.0", "pairs": 7}]},
+            "settings": {"model.depth": 3}}
 
     def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
         time.sleep(float(os.environ.get("TOY_SECONDS", "0")) * len(lines))
@@ -35,6 +38,8 @@ class Toy:
                 for line, asked in zip(lines, options or [PLAIN] * len(lines), strict=True)]
 
     def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
+        if "\N{CJK UNIFIED IDEOGRAPH-65E5}" in asked.prefix:
+            raise SettingsError("The prefix has a character that the vocabulary cannot write: use other words.")
         source = line.split()
         given = asked.prefix.split()
         begun = given.pop() if asked.partial_word and given else ""
@@ -58,6 +63,7 @@ class Plain(Toy):
     """The same, without alignments and without prefixes."""
 
     aligns = constrains = False
+    card = None
 
     def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
         return Hypothesis(super()._one(line, asked, number).text, -1.0 - number)

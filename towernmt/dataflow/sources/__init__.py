@@ -1,1 +1,1 @@
-"""Where sentence pairs come from: files, databases and object stores, each as a `Source`; and mixtures of them."""
+"""Sources of sentence pairs: files, databases and object stores, each as a `Source`; and mixtures of them."""

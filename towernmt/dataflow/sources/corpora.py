@@ -1,4 +1,6 @@
-"""`corpora.yaml`: which sources make a corpus, how they are mixed, and what else training on them needs.
+"""`corpora.yaml`.
+
+The sources of a corpus, their mixture, and the vocabulary, validation sets and limits of a training.
 
 ```yaml
 sources:
@@ -26,14 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.core.errors import SettingsError
-from towernmt.core.files.strict_yaml import load_strict
-from towernmt.core.secrets import mask_text, mask_uri
+from towernmt.core.errors import SettingsError, mask_text, mask_uri
 from towernmt.core.settings import apply_overrides, setting
+from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.sources.mixture import MIXES, ON_END, Ingredient, Mixture
-from towernmt.dataflow.text.cleaning import clean
-from towernmt.dataflow.text.filters.pair_filter import PairFilter
-from towernmt.dataflow.text.filters.text_filters import TextFilters
+from towernmt.dataflow.text.pair_filters import PairFilter, TextFilters
+from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """One entry of `sources`."""
+    """One entry of `sources` in `corpora.yaml`."""
 
     uri: str = setting("", "Where the pairs are.")
     weight: float = setting(1.0, "Its share, in proportion to the others' weights.", above=0)
@@ -52,10 +52,9 @@ class SourceEntry:
     on_end: str | None = setting(None, "What happens when it ends before the epoch does.", ON_END)
 
     def open(self) -> Ingredient:
-        """The source, opened.
-
+        """Open the source that the URI names.
         Raises:
-            SettingsError: the URI is not understood.
+            SettingsError: the URI is not valid.
         """
         from towernmt.dataflow.sources.open_source import open_source
 
@@ -72,16 +71,16 @@ class Sides:
 
 @dataclass(frozen=True)
 class Corpora:
-    """What `corpora.yaml` says, or a program; nothing is opened yet.
+    """The content of `corpora.yaml`, or its equivalent made by a program. Nothing is opened yet.
 
     Attributes:
-        name: where it comes from, for messages.
-        sources: one or more: by their URIs, or as ingredients with a `Source` of one's own.
+        name: origin of the content, for messages.
+        sources: one or more, as URIs, or as ingredients with a custom `Source`.
         mix, temperature: see `towernmt.dataflow.sources.mixture`.
-        vocabulary: a directory, or the files of both sides; None: not fields.
+        vocabulary: a directory, or the files of both sides; None if not specified.
         validation: the files of each validation set.
-        source_factors: factors of each source word; None: not fields.
-        pair_filter: which pairs are kept.
+        source_factors: number of factors of each source word; None if not specified.
+        pair_filter: filter of the pairs.
     """
 
     name: str
@@ -94,13 +93,14 @@ class Corpora:
     pair_filter: PairFilter = field(default_factory=lambda: PairFilter(200, 9.0))
 
     def mixture(self, seed: int = 1, report: Callable[[str], None] | None = None) -> Mixture:
-        """The sources, opened and mixed.
+        """Open the sources and return their mixture.
 
         Args:
-            seed: of the draws.
-            report: takes a sentence when a source ends; None: the log.
+            seed: seed of the draws.
+            report: called with a sentence when a source ends; None to write it to the log.
+
         Raises:
-            SettingsError, DataError: a URI is not understood, or a setting cannot work.
+            SettingsError, DataError: a URI is not valid, or a setting has an impossible value.
         """
         ingredients = [entry if isinstance(entry, Ingredient) else entry.open() for entry in self.sources]
         return Mixture(ingredients, self.mix, self.temperature, seed, report)
@@ -123,7 +123,7 @@ class Corpora:
 
 
 def read_corpora(where: str | Path) -> Corpora:
-    """The sources that a user names: a YAML file, or the URI of one source.
+    """Read a YAML file of sources, or take the URI of one source.
 
     Raises:
         SettingsError: the file cannot be read, has an unknown name, or a value of the wrong kind.
@@ -133,7 +133,7 @@ def read_corpora(where: str | Path) -> Corpora:
         return Corpora(name="", sources=[SourceEntry(text)])
     path = Path(text)
     try:
-        content = load_strict(_quoted(path.read_text(encoding="utf-8")))
+        content = load_strict(_quoted(read_yaml_text(path)))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     except UnicodeDecodeError as error:
@@ -245,7 +245,7 @@ def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> 
 
 
 def _mix(value: Any, name: str) -> tuple[str, float]:
-    """`temperature 5`, `{temperature: 5}`, `weight`, `by weight`, `concatenate`: the mix and its temperature."""
+    """Parse `temperature 5`, `{temperature: 5}`, `weight`, `by weight` or `concatenate` to (mix, temperature)."""
     words = [str(part) for pair in value.items() for part in pair] if isinstance(value, dict) else str(value).split()
     words = words[1:] if words[:1] == ["by"] else words
     if words in (["weight"], ["concatenate"]):

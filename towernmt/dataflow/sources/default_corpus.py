@@ -1,9 +1,9 @@
 """The default corpus: real parallel text for a first training, from the translations of Home Assistant.
 
-The wheel of the PyPI package `homeassistant` holds the user interface of a home automation platform in
-some sixty languages, as JSON files whose keys agree between languages. The wheel is fetched with pip's
-own download, read as a zip file (nothing of it is installed or run), and kept with what is made of it
-in a cache directory. Train, valid and test are a pure function of the wheel and the two languages.
+The wheel of the PyPI package `homeassistant` holds the user interface of a home automation platform in some sixty
+languages, as JSON files whose keys agree between languages. pip's own download fetches the wheel, which is read as a
+zip file (nothing of it is installed or run). A cache directory keeps the wheel and the corpus made from it. Train,
+valid and test are a pure function of the wheel and the two languages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import DataError
-from towernmt.core.files.outside_names import path_inside
-from towernmt.core.files.user_cache import user_cache
-from towernmt.dataflow.storage.temporary_directory import temporary_directory
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.core.files import path_inside, user_cache
+from towernmt.dataflow.storage.temporary_directories import temporary_directory
+from towernmt.dataflow.text.text_lines import clean
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +48,12 @@ TextPair = tuple[str, str]
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """Where the corpus lies: UTF-8 text, a sentence a line, line i of a source is line i of its target.
+    """The files of the corpus: UTF-8 text, one sentence a line, line i of a source is line i of its target.
 
     Attributes:
-        directory: holds the files below, SOURCE.txt (origin, licence, how it was made) and the licence.
+        source_language: code of the source language.
+        target_language: code of the target language.
+        directory: contains the files below, SOURCE.txt (origin, licence, recipe) and the licence.
     """
 
     source_language: str
@@ -84,7 +85,7 @@ class CorpusFiles:
         return self.directory / f"test.{self.target_language}"
 
     def complete(self) -> bool:
-        """Whether all the files are there."""
+        """Return whether all files exist."""
         return all(path.is_file() for path in (
             self.train_source, self.train_target, self.valid_source, self.valid_target, self.test_source,
             self.test_target, self.directory / "SOURCE.txt"))
@@ -92,18 +93,19 @@ class CorpusFiles:
 
 def default_corpus(pair: str = "en-de", cache_dir: Path | None = None, pip: Sequence[str] = PIP
                    ) -> CorpusFiles:
-    """Train, valid and test for two languages; fetched (67 MB) and made the first time, cached from then on.
+    """Return train, valid and test for two languages. The first call fetches (67 MB) and makes them; then cached.
 
     No valid or test sentence occurs in train, on either side, after NFKC and lower-casing, not even with
-    other digits or punctuation. Several processes may call this at once.
+    other digits or punctuation. Several processes may call this function at once.
 
     Args:
         pair: source and target language, such as "en-de" or "zh-Hans-en".
-        cache_dir: where to keep it; else $TOWERNMT_CACHE, $XDG_CACHE_HOME/towernmt or ~/.cache/towernmt.
-        pip: the command to call pip by.
+        cache_dir: cache directory; default $TOWERNMT_CACHE, $XDG_CACHE_HOME/towernmt or ~/.cache/towernmt.
+        pip: command that runs pip.
+
     Raises:
-        DataError: no network (or pip fails for another reason), a language that there is not, fewer than
-            a hundred usable pairs, or a cache directory that cannot be written.
+        DataError: pip fails (for example without a network), a language is unknown, there are fewer than a hundred
+            usable pairs, or the cache directory cannot be written.
     """
     home = (cache_dir or user_cache()) / f"{PACKAGE}-{VERSION}"
     try:
@@ -128,7 +130,7 @@ def _cached(pair: str, home: Path) -> CorpusFiles | None:
 
 def _splits(pair: str) -> Iterator[TextPair]:
     # A hyphen may also be part of a language (pt-BR), so that there are several ways to split.
-    parts = pair.split("-") if re.fullmatch("[A-Za-z0-9-]+", pair) else []
+    parts = re.split("[-_]", pair) if re.fullmatch("[A-Za-z0-9_-]+", pair) else []
     for i in range(1, len(parts)):
         yield "-".join(parts[:i]), "-".join(parts[i:])
 
@@ -179,7 +181,7 @@ def _no_download(reason: str) -> DataError:
 
 
 def _translations(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
-    """Language to (component to the name of its file in the archive)."""
+    """Return the name of the file in the archive by language and component."""
     languages: dict[str, dict[str, str]] = {}
     for name in sorted(archive.namelist()):
         match = _TRANSLATION.fullmatch(name)
@@ -242,7 +244,7 @@ def _put(made: CorpusFiles, files: CorpusFiles) -> None:
 
 def _aligned(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]
              ) -> Iterator[TextPair]:
-    """The texts with the same key in the same component, in the order of the archive."""
+    """Yield the texts with the same key in the same component, in the order of the archive."""
     for component in source:
         if component in target:
             translated = dict(_texts(json.loads(archive.read(target[component]))))

@@ -1,24 +1,26 @@
 """Mixtures: several sources as one, by weight, by temperature over their sizes, or one after another.
 
-Which source the next pair comes from is a draw. A draw is a function of (seed, epoch, number of the draw) alone:
-raw output of a counter-based generator, so that going on in the middle is a seek here as it is in the sources.
+A draw decides which source the next pair comes from. A draw is a function of (seed, epoch, number of the draw) alone:
+raw output of a counter-based generator, so that resuming in the middle is a seek here as it is in the sources.
 
-An epoch of a mixture ends when every source was read to its end at least once, or when a source with
-`on_end='end'` ends. Until then a source that ends begins again ('restart') or is left out ('drop').
+An epoch of a mixture ends when every source was read to its end at least once, or when a source with `on_end='end'`
+ends. Until then a source that ends begins again ('restart') or is left out ('drop').
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
-from towernmt.core.files.json_files import Between, JSONError, Natural, checked
+from towernmt.core.structured_files import Between, JSONError, Natural, checked
+from towernmt.core.world import present_world
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 MIXES = ("weight", "temperature", "concatenate")
@@ -32,10 +34,10 @@ class Ingredient:
     """One source of a mixture.
 
     Attributes:
-        source: where the pairs come from.
-        weight: pairs drawn from it, in proportion to the others; with temperature it multiplies the share.
-        tag: put before the source text with a space between, if it is not empty.
-        on_end: 'restart', 'drop' or 'end'; None: 'restart', or 'drop' where sources are concatenated.
+        source: the source of the pairs.
+        weight: share of the pairs, in proportion to all weights; with temperature a factor of the share.
+        tag: text that is put before each source text, with a space between; empty for none.
+        on_end: 'restart', 'drop' or 'end'; None for 'restart', or for 'drop' if sources are concatenated.
     """
 
     source: Source
@@ -46,12 +48,12 @@ class Ingredient:
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """What one source gave in an epoch so far.
+    """Counts of one source since the beginning of an epoch.
 
     Attributes:
-        name: of the source.
-        pairs: pairs that came from it, all rounds together.
-        rounds: how often it was read to its end.
+        name: name of the source.
+        pairs: number of pairs that were read from it, in all rounds.
+        rounds: number of times that it was read to its end.
     """
 
     name: str
@@ -61,7 +63,7 @@ class SourceStatistics:
 
 @dataclass
 class _SourceState:
-    """Where a source is: the parts of its entry in a cursor."""
+    """The state of a source in a cursor."""
 
     name: str
     cursor: Cursor
@@ -72,8 +74,61 @@ class _SourceState:
     active: bool
 
 
+@dataclass(frozen=True)
+class WeightChange:
+    """Weights that were set while a mixture was read.
+
+    Attributes:
+        after: epoch and window, from 0, after which they take effect; both -1 before the first window.
+        weights: one weight for each source.
+    """
+
+    after: list[int]
+    weights: list[Annotated[float, Between(0)]]
+
+
+class WeightLog:
+    """The weights that are set while a mixture is read in windows, and the window from which each takes effect.
+
+    Thread-safe: a callback sets weights in the training thread, while feeder threads enter windows.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changes: list[WeightChange] = []
+        self._entered = [-1, -1]
+
+    def set(self, weights: list[float]) -> None:
+        """Set the weights from the next window that no feeder has entered."""
+        with self._lock:
+            self._changes = [one for one in self._changes if one.after < self._entered]
+            self._changes.append(WeightChange(self._entered, weights))
+
+    def enter(self, window: tuple[int, int]) -> None:
+        """Note that a feeder begins to read a window (epoch, number in the epoch)."""
+        with self._lock:
+            self._entered = max(self._entered, [*window])
+
+    def at(self, window: tuple[int, int]) -> list[float] | None:
+        """Return the weights that were set for a window; None: those of the mixture, or of its cursor."""
+        with self._lock:
+            acting = [one.weights for one in self._changes if one.after < [*window]]
+        return acting[-1] if acting else None
+
+    def since(self, window: tuple[int, int]) -> list[WeightChange]:
+        """Return the changes that a run needs to resume in a window: the last that acts there, and later ones."""
+        with self._lock:
+            acting = [one for one in self._changes if one.after < [*window]]
+            return acting[-1:] + self._changes[len(acting):]
+
+    def load(self, changes: Sequence[WeightChange]) -> None:
+        """Replace all changes with those of a saved position."""
+        with self._lock:
+            self._changes = list(changes)
+
+
 @dataclass
-class _Place:
+class _SavedPosition:
     """A cursor of a mixture."""
 
     epoch: Natural
@@ -85,17 +140,21 @@ class _Place:
 class Mixture(Source):
     """Several sources as one `Source`, in an order that is a function of (seed, epoch, sources).
 
-    Its cursor is a JSON object: the epoch, the number of the draw, and for each source its name, cursor, weight in
-    effect, pairs and rounds so far. Weights in the cursor are kept until the epoch ends.
+    The cursor is a JSON object: the epoch, the number of the draw, and for each source its name, cursor, weight in
+    effect, pairs and rounds. Weights in the cursor are valid until the epoch ends, or until `set_weights`.
 
     Args:
         ingredients: one or more.
         mix: 'weight', 'temperature' or 'concatenate'.
-        temperature: T of `weight * pairs ** (1 / T)`, from 1 (by size) up; infinity is by weight alone.
-        seed: of the draws, from 0.
-        report: takes a sentence when a source ends; None: the log.
+        temperature: T of `weight * pairs ** (1 / T)`, at least 1 (by size); infinity is by weight alone.
+        seed: seed of the draws, from 0.
+        report: called with a sentence when a source ends; None to write it to the log.
+
+    Attributes:
+        weight_log: the weights that `set_weights` has set.
+
     Raises:
-        SettingsError: a value that cannot work.
+        SettingsError: an argument has an impossible value.
     """
 
     def __init__(self, ingredients: Sequence[Ingredient], mix: str = "weight", temperature: float = 1.0, seed: int = 1,
@@ -105,14 +164,64 @@ class Mixture(Source):
         self.report = report or logging.getLogger(__name__).info
         names = [ingredient.source.name for ingredient in self.ingredients]
         self.name = names[0] if len(names) == 1 else f"the mixture of {', '.join(names)}"
+        self.weight_log = WeightLog()
         self._check()
 
+    def set_weights(self, weights: Sequence[float] | Mapping[str, float]) -> None:
+        """Change the shares of the sources while the mixture is trained on.
+
+        The weights take effect at the next window that no feeder has begun to read, and hold in all later epochs until
+        they are set again. They are the shares of the draws, so `mix: temperature` no longer applies. A checkpoint
+        saves them with the position, so a resumed run reads the same pairs as an uninterrupted run.
+
+        Args:
+            weights: numbers above 0, one for each source in order, or a dict by the names of the sources.
+
+        Raises:
+            SettingsError: a weight is missing or not positive, a name is unknown, the sources are concatenated, or
+                several workers train (each reads ahead by itself, so they would read different pairs).
+        """
+        names = [ingredient.source.name for ingredient in self.ingredients]
+        if self.mix == "concatenate":
+            raise SettingsError(f"set_weights: the sources of {self.name} are read one after another (mix: "
+                                "concatenate), so they have no weights. Use mix: by weight.")
+        if present_world().processes > 1:
+            raise SettingsError("set_weights: with several workers the weights of a mixture cannot change during "
+                                "training. Train with one worker, or set the weights in corpora.yaml.")
+        if isinstance(weights, Mapping):
+            if set(weights) != set(names):
+                raise SettingsError(f"set_weights: expected a weight for each of {', '.join(names)}; got "
+                                    f"{', '.join(map(str, weights)) or 'none'}.")
+            weights = [weights[name] for name in names]
+        if len(weights) != len(names):
+            raise SettingsError(f"set_weights: expected {len(names)} weights ({', '.join(names)}); got {len(weights)}.")
+        for name, weight in zip(names, weights, strict=True):
+            _check_weight(name, weight)
+        self.weight_log.set([float(weight) for weight in weights])
+
+    def restore_weights(self, changes: Any) -> None:
+        """Restore the weights that were set before a run was stopped.
+
+        Args:
+            changes: the result of `weight_log.since`, as read from JSON.
+
+        Raises:
+            DataError: the changes are malformed, or belong to other sources.
+        """
+        try:
+            restored = checked(changes, list[WeightChange])
+        except JSONError as error:
+            raise _damaged_weights(str(error)) from error
+        if any(len(one.after) != 2 or len(one.weights) != len(self.ingredients) for one in restored):
+            raise _damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
+        self.weight_log.load(restored)
+
     def on_end(self, index: int) -> str:
-        """What happens when source `index` ends."""
+        """Return the action at the end of source `index`: 'restart', 'drop' or 'end'."""
         return self.ingredients[index].on_end or ("drop" if self.mix == "concatenate" else "restart")
 
     def begin(self, epoch: int = 0) -> Cursor:
-        """The cursor before the first pair of an epoch; with temperature the sources are counted now.
+        """Return the cursor before the first pair of an epoch. With temperature, count the pairs of the sources.
 
         Raises:
             DataError: a source cannot be reached.
@@ -125,21 +234,28 @@ class Mixture(Source):
             for one, weight in zip(self.ingredients, weights, strict=True)]}
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
-        """See `Source.read`; a `reader` is faster if not every cursor is needed."""
+        """Yield the pairs after a cursor; see `Source.read`. `reader` is faster if not every cursor is needed."""
         reader = self.reader(cursor)
         while pairs := reader.take(1):
             yield reader.cursor(), pairs[0]
 
-    def reader(self, cursor: Cursor) -> MixtureReader:
-        """A reader that goes on after `cursor`.
+    def reader(self, cursor: Cursor, weights: Sequence[float] | None = None) -> MixtureReader:
+        """Return a reader that continues after `cursor`.
+
+        Args:
+            cursor: a cursor of this mixture.
+            weights: weights of the sources, which replace those in the cursor; None to keep those in the cursor.
 
         Raises:
-            DataError: the cursor is of another mixture.
+            DataError: the cursor belongs to another mixture.
         """
+        if weights is not None:
+            cursor = {**cursor, "sources": [{**state, "weight": weight} for state, weight
+                                            in zip(cursor["sources"], weights, strict=True)]}
         return MixtureReader(self, cursor)
 
     def count(self) -> int:
-        """Pairs of the first epoch; they are read, unless each source is read exactly once."""
+        """Return the number of pairs of the first epoch. Reads them, unless each source is read exactly once."""
         if all(self.on_end(index) == "drop" for index in range(len(self.ingredients))):
             return sum(ingredient.source.count() for ingredient in self.ingredients)
         reader, count = self.reader(self.begin()), 0
@@ -148,7 +264,7 @@ class Mixture(Source):
         return count
 
     def weights(self, counts: Sequence[int]) -> list[float]:
-        """The weights of the draws where the sources have `counts` pairs, which only temperature asks for."""
+        """Return the weights of the draws if the sources have `counts` pairs, which matter only for temperature."""
         weights = [float(ingredient.weight) for ingredient in self.ingredients]
         if self.mix != "temperature":
             return weights
@@ -165,9 +281,7 @@ class Mixture(Source):
             raise SettingsError(f"mix: temperature {self.temperature}: expected 1 (by size) or more; 5 is usual.")
         for index, ingredient in enumerate(self.ingredients):
             name = ingredient.source.name
-            if not (math.isfinite(ingredient.weight) and ingredient.weight > 0):
-                raise SettingsError(f"{name}: weight {ingredient.weight}: expected a number above 0; leave the source "
-                                    "out if nothing shall come from it.")
+            _check_weight(name, ingredient.weight)
             if self.on_end(index) not in ON_END:
                 raise SettingsError(f"{name}: on_end '{ingredient.on_end}' is not one of {', '.join(ON_END)}.")
             if self.mix == "concatenate" and self.on_end(index) == "restart":
@@ -175,14 +289,27 @@ class Mixture(Source):
                                     "concatenated; use drop or end, or mix by weight.")
 
 
+def _damaged_weights(what: str) -> DataError:
+    return DataError(f"The weights in the data position are damaged ({what}). Remove the newest checkpoint, and start "
+                     "the same command again.")
+
+
+def _check_weight(name: str, weight: Any) -> None:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float, np.integer, np.floating)) or not (
+            math.isfinite(weight) and weight > 0):
+        raise SettingsError(f"{name}: weight {weight}: expected a number above 0. To take nothing from a source, "
+                            "remove it from the mixture.")
+
+
 class MixtureReader:
-    """Reads a mixture from a cursor on, a list of pairs at a time. For one thread.
+    """A reader of a mixture from a cursor on, which returns lists of pairs. For one thread.
 
     Args:
-        mixture: what is read.
-        cursor: where to begin.
+        mixture: the mixture.
+        cursor: beginning of reading.
+
     Raises:
-        DataError: the cursor is of another mixture.
+        DataError: the cursor belongs to another mixture.
     """
 
     def __init__(self, mixture: Mixture, cursor: Cursor) -> None:
@@ -198,10 +325,10 @@ class MixtureReader:
                 self._ended(index)
 
     def at_end(self) -> bool:
-        """Whether the epoch is over; reads one pair ahead to know it.
+        """Return whether the epoch is over. Reads one pair ahead.
 
         Raises:
-            DataError: a source cannot be read; this reader is then of no more use.
+            DataError: a source cannot be read; this reader is then no longer usable.
         """
         if self._ahead is None and not self._over:
             before = self.cursor()
@@ -211,18 +338,18 @@ class MixtureReader:
         return self._ahead is None
 
     def cursor(self) -> Cursor:
-        """The cursor after the pairs that were taken."""
+        """Return the cursor after the pairs that were taken."""
         if self._ahead is not None:
             return self._ahead[0]
         return {"epoch": self._epoch, "draw": self._draw, "over": self._over,
                 "sources": [dict(state) for state in self._states]}
 
     def statistics(self) -> list[SourceStatistics]:
-        """What came from each source in this epoch so far."""
+        """Return the counts of each source since the beginning of the epoch."""
         return [SourceStatistics(state["name"], state["pairs"], state["rounds"]) for state in self.cursor()["sources"]]
 
     def take(self, pairs: int) -> list[Pair]:
-        """The next `pairs` pairs; fewer only where the epoch ends.
+        """Return the next `pairs` pairs, or fewer at the end of the epoch.
 
         Raises:
             DataError: a source cannot be read; the message names it.
@@ -313,7 +440,7 @@ def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list
     """
     names = [ingredient.source.name for ingredient in mixture.ingredients]
     try:
-        place = checked(cursor, _Place)
+        place = checked(cursor, _SavedPosition)
     except JSONError as error:
         raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt "
                         f"({error}); begin anew with another --logdir.") from error

@@ -1,4 +1,4 @@
-"""From a URI to the source that it names."""
+"""Open the source that a URI names: its scheme, its file format, and the options after the `?`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,107 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from towernmt.core.errors import SettingsError
-from towernmt.core.secrets import mask_uri
-from towernmt.dataflow.sources.formats.catalogues import Catalogues
-from towernmt.dataflow.sources.formats.csv_files import CommaSeparated
-from towernmt.dataflow.sources.formats.file_source import FileSource
-from towernmt.dataflow.sources.formats.line_formats import JsonLines, TabSeparated
-from towernmt.dataflow.sources.formats.parallel_files import ParallelFiles, has_braces
-from towernmt.dataflow.sources.formats.parquet import Parquet
-from towernmt.dataflow.sources.formats.tmx import TranslationMemory
-from towernmt.dataflow.sources.source import Source
-from towernmt.dataflow.sources.uri_options import (
-    Parse,
-    choice,
-    name,
-    read_options,
-    seconds,
-    split_uri,
-    whole_number,
-    yes_or_no,
-)
-from towernmt.dataflow.storage.compression import split_compression
+from towernmt.core.errors import SettingsError, mask_uri
+from towernmt.dataflow.sources.column_files import CommaSeparated, Parquet
+from towernmt.dataflow.sources.line_files import JsonLines, ParallelFiles, TabSeparated, has_braces
+from towernmt.dataflow.sources.message_catalogues import Catalogues
+from towernmt.dataflow.sources.source import FileSource, Source
+from towernmt.dataflow.sources.translation_memory import TranslationMemory
 from towernmt.dataflow.storage.s3_client import split_name
-from towernmt.dataflow.storage.stored_files import LocalStorage, Storage
+from towernmt.dataflow.storage.stored_files import LocalStorage, Storage, split_compression
 
-_PLACES = ("", "file", "s3", "http", "https")
+Parse = Callable[[str], Any]
+"""From an option's text to its value; a ValueError says, as its message, what was expected."""
+
+
+def split_uri(uri: str) -> tuple[str, dict[str, str]]:
+    """The part of a URI before its options, and the options (percent signs decoded).
+
+    A `?` that no `name=` follows belongs to the name of the file, as a wildcard.
+
+    Raises:
+        SettingsError: an option without `=`, or twice.
+    """
+    match = re.search(r"\?(?=[A-Za-z_]\w*=)", uri)
+    if match is None:
+        return uri, {}
+    place, options = uri[:match.start()], {}
+    for item in uri[match.end():].split("&"):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise SettingsError(f"{mask_uri(place)}: expected name=value in its options, found '{name}'. Options are "
+                                "separated by &; an & in a value is written %26.")
+        if name in options:
+            raise SettingsError(f"{mask_uri(place)}: the option '{name}' is there twice. Leave one.")
+        options[name] = unquote(value)
+    return place, options
+
+
+def read_options(place: str, option_texts: Mapping[str, str], known: Mapping[str, Parse]) -> dict[str, Any]:
+    """The values of the options that were written.
+
+    Args:
+        place: the URI without its options, for messages.
+        option_texts: option to its text.
+        known: option to what reads its text.
+    Raises:
+        SettingsError: an unknown option (with the nearest known one), or a value that cannot be.
+    """
+    values = {}
+    for name, text in option_texts.items():
+        if name not in known:
+            raise SettingsError(f"{place}: there is no option '{name}' for this source.{_nearest(name, known)}")
+        try:
+            values[name] = known[name](text)
+        except ValueError as error:
+            raise SettingsError(f"{place}: {name}={mask_uri(text)}: expected {error}.") from None
+    return values
+
+
+def choice(*names: str) -> Parse:
+    """An option that is one of some words."""
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return text
+    return parse
+
+
+def yes_or_no(text: str) -> bool:
+    """Parse an option that is true or false."""
+    values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if text.lower() not in values:
+        raise ValueError("true or false")
+    return values[text.lower()]
+
+
+def whole_number(text: str) -> int:
+    """Parse an option that is a whole number from 0."""
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise ValueError("a whole number from 0")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse an option that is a time in seconds."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
+        raise ValueError("a number of seconds")
+    return float(text)
+
+
+def name(text: str) -> str:
+    """Parse an option that is any text, but not empty."""
+    if not text:
+        raise ValueError("a name")
+    return text
+
+
+def _nearest(unknown: str, known: Mapping[str, Parse]) -> str:
+    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else f" It has: {', '.join(sorted(known)) or 'none'}."
+
+
+_SCHEMES = ("", "file", "s3", "http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
 _S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
                                  "chunk_bytes": whole_number, "timeout": seconds}
@@ -54,12 +130,12 @@ def open_source(uri: str) -> Source:
     Raises:
         SettingsError: the URI does not say what it must, or has an unknown option (the nearest one is named).
     """
-    kind = _kind(uri)
+    kind = _scheme(uri)
     if names_database(uri):
-        from towernmt.dataflow.sources.database.table_source import open_database
+        from towernmt.dataflow.sources.database_table import open_database
 
         return open_database(uri)
-    if kind not in _PLACES:
+    if kind not in _SCHEMES:
         raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no kind of source. There are paths, s3://, https://, "
                             f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
     if kind in ("http", "https"):
@@ -80,7 +156,7 @@ def open_storage(uri: str) -> tuple[Storage, str]:
         SettingsError: it is another kind of place, or an option that does not exist.
         DataError: no bucket.
     """
-    kind = _kind(uri)
+    kind = _scheme(uri)
     if kind not in ("", "file", "s3"):
         raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no place of files that can be read here: give a path, or "
                             "s3://bucket/key.")
@@ -92,9 +168,9 @@ def open_storage(uri: str) -> tuple[Storage, str]:
 
 
 def names_database(uri: str) -> bool:
-    """Whether a URI is that of a table."""
-    kind = _kind(uri)
-    return kind.partition("+")[0] in _DATABASES or (kind not in _PLACES and _is_dialect(kind))
+    """Return whether a URI names a table of a database."""
+    kind = _scheme(uri)
+    return kind.partition("+")[0] in _DATABASES or (kind not in _SCHEMES and _is_dialect(kind))
 
 
 def names_files(uri: str) -> bool:
@@ -109,8 +185,8 @@ def names_files(uri: str) -> bool:
             or PurePosixPath(name).suffix.lower() in _ENDINGS)
 
 
-def _kind(uri: str) -> str:
-    """What stands before `://`, in small letters."""
+def _scheme(uri: str) -> str:
+    """Return the text before `://` in lower case, or ""."""
     scheme = re.match(r"([A-Za-z][\w+.-]*)://", uri)
     return scheme[1].lower() if scheme else ""
 
@@ -120,7 +196,7 @@ def _path(place: str) -> str:
 
 
 def _is_dialect(scheme: str) -> bool:
-    """Whether SQLAlchemy, if it is there, knows this kind of database, from itself or from a package."""
+    """Return whether SQLAlchemy is installed and supports this kind of database, by itself or by a package."""
     try:
         from sqlalchemy import exc, make_url
     except ModuleNotFoundError:
@@ -144,8 +220,7 @@ def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage
 
 def _open_url(uri: str) -> Source:
     """A file of a web server; what stands behind the `?` and is no option of ours belongs to the server."""
-    from towernmt.dataflow.storage.http_client import WebServer
-    from towernmt.dataflow.storage.http_storage import HttpStorage
+    from towernmt.dataflow.storage.http_storage import HttpStorage, WebServer
 
     url, _, query = uri.partition("#")[0].partition("?")
     scheme, _, rest = url.partition("://")
@@ -185,7 +260,7 @@ def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
 def _format(place: str, pattern: str, option_texts: Mapping[str, str]
             ) -> tuple[Callable[..., FileSource], dict[str, Parse]]:
     """What makes the source, and the options of the format: the one that is written, or that a name tells."""
-    format = option_texts.get("format") or _told(place, pattern)
+    format = option_texts.get("format") or _format_of_name(place, pattern)
     read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
     if (format == "parallel") != has_braces(pattern):
         raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
@@ -193,7 +268,7 @@ def _format(place: str, pattern: str, option_texts: Mapping[str, str]
     return _FORMATS[format]
 
 
-def _told(place: str, pattern: str) -> str:
+def _format_of_name(place: str, pattern: str) -> str:
     """The format that a name tells."""
     if has_braces(pattern):
         return "parallel"

@@ -1,1 +1,1 @@
-"""Where files lie: local, compressed, HTTP, S3, and the local cache of what is far away."""
+"""Storages of files: local disks, web servers and S3, decompression, and the local cache of remote files."""

@@ -1,15 +1,15 @@
 """A bounded folder of copies of remote files, shared by any number of threads and processes.
 
 ```
-NAME            a whole copy; the time of its last change is that of its last use
+NAME            a complete copy; its modification time is the time of its last use
 NAME.tmp        an unfinished copy, of its full size from the start; its writer holds a lock on it
-lock            held while room is made
+lock            held while copies are removed to make space
 ```
 
-A copy appears whole, by a rename, or not at all. The least recently used copy is removed first. Readers hold no lock:
-a file that is open or memory-mapped stays readable after it is unlinked (POSIX), and the disk has its room back when
-the last reader lets go. So the folder may hold more than its limit by what is mapped at the moment.
-Locks are those of `flock`: they end with the process that held them, however it ends.
+A complete copy appears by a rename. The least recently used copy is removed first. Readers hold no lock: a file that
+is open or memory-mapped stays readable after it is unlinked (POSIX), and the disk space is free when the last reader
+closes it. So the folder may exceed its limit by the files that are mapped at the moment. Locks are those of `flock`:
+they end with the process that held them, however it ends.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files.atomic_files import flush_to_disk
-from towernmt.core.files.user_cache import PLACE_VARIABLE, user_cache
+from towernmt.core.files import PLACE_VARIABLE, flush_to_disk, user_cache
 
 DEFAULT_GB = 10.0
 SIZE_VARIABLE = "TOWERNMT_CACHE_GB"
@@ -79,11 +78,11 @@ class ObjectCache:
             raise self._explain(error, name, size) from error
 
     def discard(self, name: str, version: str) -> None:
-        """Forget a copy, since it is damaged."""
+        """Remove a copy, since it is damaged."""
         self._path(name, version).unlink(missing_ok=True)
 
     def bytes(self) -> int:
-        """Size of all copies, whole ones and those on their way."""
+        """Return the total size of all copies, including unfinished ones."""
         return sum(size for _, size, _ in self._files())
 
     def _path(self, name: str, version: str) -> Path:
@@ -139,7 +138,7 @@ class ObjectCache:
         return None if total + size <= self.limit_bytes else waiting
 
     def _allocate(self, unfinished: BinaryIO, size: int) -> None:
-        """Take the room on the disk; copies give way where the disk is fuller than the limit assumed."""
+        """Allocate `size` bytes on the disk. Unlink old copies if the disk is full before the limit is reached."""
         old = [path for _, _, path in sorted(self._files()) if not path.name.endswith(_UNFINISHED)]
         while True:
             try:
@@ -157,7 +156,7 @@ class ObjectCache:
                 old.pop(0).unlink(missing_ok=True)
 
     def _files(self) -> Iterator[tuple[int, int, Path]]:
-        """(last use in ns, bytes, path) of each copy."""
+        """Yield (last use in ns, bytes, path) of each copy."""
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name):
@@ -174,7 +173,7 @@ class ObjectCache:
 
 
 def default_cache() -> ObjectCache:
-    """The cache that the environment names: `TOWERNMT_CACHE` (a folder) and `TOWERNMT_CACHE_GB` (10^9 bytes).
+    """Return the cache of the environment variables `TOWERNMT_CACHE` (a folder) and `TOWERNMT_CACHE_GB` (10^9 bytes).
 
     Raises:
         SettingsError: `TOWERNMT_CACHE_GB` is not a positive number.
@@ -192,7 +191,7 @@ def default_cache() -> ObjectCache:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
-    """The file, made if need be, open and locked for this thread alone."""
+    """Yield the file, created if missing, open and locked for this thread."""
     with open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666)) as file:
         _wait_for_lock(file, "LOCK_EX")
         try:
@@ -211,10 +210,10 @@ def _flock(file: BinaryIO, *operations: str) -> None:
 
 
 def _wait_for_lock(file: BinaryIO, operation: str) -> None:
-    """Take a lock that another process holds for as long as it goes on writing the file, and `PATIENCE_SECONDS` more.
+    """Wait for a lock as long as the other process writes the file, and `PATIENCE_SECONDS` more.
 
     Raises:
-        DataError: that process does not go on.
+        DataError: the other process has stopped writing.
     """
     pause, written, since = 0.005, -1, time.monotonic()
     while True:
@@ -232,7 +231,7 @@ def _wait_for_lock(file: BinaryIO, operation: str) -> None:
 
 
 def _is_linked(file: BinaryIO) -> bool:
-    """Whether the file is still the one of its name."""
+    """Return whether the name of the open file still refers to it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
     except FileNotFoundError:
@@ -240,7 +239,7 @@ def _is_linked(file: BinaryIO) -> bool:
 
 
 def _remove_abandoned(path: Path) -> bool:
-    """Unlink a copy on its way if nobody holds its lock: its writer was killed. Whether it is gone."""
+    """Unlink an unfinished copy if its writer was killed, so that no process holds its lock. Return success."""
     try:
         with open(path, "rb") as file:
             _flock(file, "LOCK_EX", "LOCK_NB")
@@ -254,7 +253,7 @@ def _remove_abandoned(path: Path) -> bool:
 
 
 def _open_used(path: Path) -> BinaryIO | None:
-    """An existing copy, marked as used now."""
+    """Open an existing copy and mark it as used now, or return None."""
     try:
         file = open(path, "rb")
     except FileNotFoundError:

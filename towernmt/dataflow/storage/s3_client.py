@@ -1,8 +1,8 @@
-"""Requests to an S3 server: clients, retries, and a one-sentence error for what no retry mends.
+"""Requests to an S3 server: clients, retries, and a one-sentence error for failures that no retry fixes.
 
-Credentials are found by boto3's own chain (environment, `~/.aws`, the machine's role) and are never read, logged
-or saved here. boto3's own retries are switched off for reading: they end where a body begins, and are many where
-a body is cut; `retrying` counts both alike.
+boto3's own chain (environment, `~/.aws`, the machine's role) finds the credentials; this module never reads, logs or
+saves them. boto3's own retries are switched off for reading: they end where a body begins, and are many where a body
+is cut. `retrying` counts both alike.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.secrets import mask_uri
+from towernmt.core.errors import DataError, SettingsError, mask_uri
 
 T = TypeVar("T")
 
@@ -34,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class S3Options:
-    """Where the server is and how patient to be.
+    """Address of the server, and limits of retries.
 
     Attributes:
-        endpoint_url: of an S3-compatible server; None: what the AWS environment says, otherwise Amazon's.
-        region: None: what the AWS environment says.
-        retries: how often in a row a request is repeated without a byte of progress.
-        timeout: seconds to wait for a connection, and for each piece of an answer.
+        endpoint_url: URL of an S3-compatible server; None for the AWS environment, or else Amazon.
+        region: region of the bucket; None for the AWS environment.
+        retries: maximum number of consecutive retries without progress.
+        timeout: seconds to wait for a connection, and for each read of a response.
     """
 
     endpoint_url: str | None = None
@@ -50,19 +49,19 @@ class S3Options:
 
 
 class ObjectMissing(DataError):
-    """There is no object of that name in the bucket."""
+    """The bucket has no object of that name."""
 
 
 class ObjectChanged(DataError):
-    """The object is no longer the one that reading began with."""
+    """The object has changed since reading began."""
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`s3://bucket/key` as (bucket, key).
+    """Return (bucket, key) of `s3://bucket/key`.
 
     Raises:
-        DataError: no bucket, or another scheme.
-        SettingsError: credentials, which the message does not repeat.
+        DataError: the bucket is missing, or the scheme is another one.
+        SettingsError: the name contains credentials, which the message does not repeat.
     """
     scheme, separator, rest = name.partition("://")
     bucket, _, key = rest.partition("/")
@@ -75,16 +74,19 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def retrying(options: S3Options, name: str, request: Callable[[], T]) -> T:
-    """The result of `request`, which is retried as long as a retry may help.
+    """Return the result of `request`, which is retried as long as a retry may help.
 
-    Waits grow twofold and are drawn at random between nothing and their bound ("full jitter", M. Brooker,
-    "Exponential Backoff And Jitter", AWS Architecture Blog, 2015), so that readers do not return all at once.
+    The bound of the delays doubles with each retry, and each delay is drawn uniformly from 0 to the bound ("full
+    jitter", M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015), so that readers do not all
+    retry at the same time.
 
     Args:
-        options: how often.
-        name: the object, for messages.
+        options: limits of retries.
+        name: name of the object, for messages.
+        request: sends a request.
+
     Raises:
-        DataError: it failed for good; one sentence with the name and the reason.
+        DataError: the request failed permanently; the message has the name and the reason.
     """
     failures = 0
     while True:
@@ -172,7 +174,7 @@ _making = [threading.Lock()]
 
 
 def _after_fork() -> None:
-    """The child makes clients of its own, and a lock that another thread of the parent held is not its lock."""
+    """Reset the clients and the lock in a child process, since a thread of the parent may have held the lock."""
     _clients.clear()
     _making[0] = threading.Lock()
 
@@ -265,12 +267,12 @@ def changed(name: str) -> ObjectChanged:
 
 
 def _code(error: Any) -> tuple[str, int]:
-    """(S3's own word, HTTP status) of a ClientError; 0: no status."""
+    """Return the error code of S3 and the HTTP status of a ClientError; 0 if the status is missing."""
     response = error.response
     return (str(response.get("Error", {}).get("Code", "")),
             int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)))
 
 
 def _reason(error: Exception) -> str:
-    """The error in words, on one line. Messages of botocore hold names and addresses, and no secrets."""
+    """Return the message of an error on one line. Messages of botocore contain names and addresses, but no secrets."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -1,10 +1,18 @@
-"""Objects of S3 as files: listed with globs, read in ranges; if a range is cut, its rest is requested."""
+"""S3 objects as files: listed with globs and read in ranges, folders named by a URI, and uploads of streams.
+
+If the answer to a range is cut, the rest of the range is requested. An uploaded object appears when its stream has
+ended; before that, nothing of it is visible.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
+from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, BinaryIO, cast
+from urllib.parse import parse_qsl
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.storage.s3_client import (
@@ -20,16 +28,16 @@ from towernmt.dataflow.storage.stored_files import StoredFile
 
 CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 1 << 18  # then twice as many each time: a short read behind a seek costs little
-_PIECE = 1 << 16
+_READ_BYTES = 1 << 16
 _MAGIC = re.compile(r"[*?\[]")
 
 
 class S3Storage:
-    """An S3-compatible server (a `Storage`). Nothing is open in the object: it may cross threads, forks and pickle.
+    """A `Storage` of an S3-compatible server. The object holds nothing open: it may be forked, pickled and shared.
 
     Args:
         endpoint_url, region, retries, timeout: see `S3Options`.
-        chunk_bytes: most bytes of a request; so many are in memory for each open object.
+        chunk_bytes: maximum size of a request in bytes, and of the buffer of each open object.
     """
 
     def __init__(self, endpoint_url: str | None = None, region: str | None = None, retries: int = S3Options.retries,
@@ -41,7 +49,7 @@ class S3Storage:
         self._chunk_bytes = chunk_bytes
 
     def list(self, pattern: str) -> list[StoredFile]:
-        """See `Storage.list`; patterns are `s3://bucket/key`, and only the key may have `*`, `?` and `[...]`."""
+        """Return the objects that match `s3://bucket/key`, where the key may have wildcards; see `Storage.list`."""
         bucket, key = split_name(pattern)
         if not _MAGIC.search(key):
             return [self._stat(pattern, bucket, key)]
@@ -60,7 +68,7 @@ class S3Storage:
         return sorted(files)
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
-        """See `Storage.open`. The object can be sought in; no request is made before the first read."""
+        """Return a seekable reader of an object, which sends no request before the first read; see `Storage.open`."""
         reader: Any = ObjectReader(self.options, file, offset, self._chunk_bytes)
         return cast(BinaryIO, reader)
 
@@ -88,17 +96,17 @@ class S3Storage:
 
 
 class ObjectReader(io.RawIOBase):
-    """The bytes of one object, of the content that it had when it was listed.
+    """A reader of the bytes of an object. The content must be the same as when the object was listed.
 
-    A range is fetched whole before any of it is given out, so that no connection waits on a slow reader. Where it is
-    cut, what arrived is kept, and the rest is asked for from that byte on; failures count in a row, and a byte of
-    progress begins the count anew.
+    A range is fetched completely before any of it is returned, so that no connection waits for a slow reader. If a
+    range is cut, the received bytes are kept, and the rest is requested from that byte on. Consecutive failures are
+    counted, and each byte of progress resets the count.
 
     Args:
         options: the server.
         file: the object, with its ETag as version.
-        offset: the first byte.
-        chunk_bytes: most bytes of a range.
+        offset: index of the first byte.
+        chunk_bytes: maximum size of a range in bytes.
     """
 
     def __init__(self, options: S3Options, file: StoredFile, offset: int, chunk_bytes: int) -> None:
@@ -125,10 +133,10 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def readinto(self, into: Any) -> int:
-        """Fill as much of `into` as is in memory; 0 at the end of the object alone.
+        """Fill `into` from memory and return the number of bytes, which is 0 only at the end of the object.
 
         Raises:
-            DataError: the object is gone, has changed, or cannot be read after all retries.
+            DataError: the object is missing, has changed, or cannot be read after all retries.
         """
         view = memoryview(into).cast("B")
         if not len(view) or self._position >= self._file.size:
@@ -142,7 +150,7 @@ class ObjectReader(io.RawIOBase):
         return count
 
     def _fetch(self) -> None:
-        """The next range into memory."""
+        """Fetch the next range into memory."""
         self._buffer, self._start = bytearray(), self._position
         wanted = min(self._range, self._file.size - self._start)
         self._range = min(self._chunk_bytes, 2 * self._range)
@@ -169,14 +177,14 @@ class ObjectReader(io.RawIOBase):
                 raise DataError(f"{self.name}: asked for bytes {begin} to {end - 1}, the server answers with "
                                 f"{answer['ContentLength']} bytes; it does not know ranges. Use another server, or "
                                 "copy the object to a disk.")
-            while piece := body.read(_PIECE):
+            while piece := body.read(_READ_BYTES):
                 self._buffer += piece
         if self._start + len(self._buffer) < end:
             raise ConnectionError(f"the answer ended at byte {self._start + len(self._buffer)} instead of {end}")
 
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression for whole keys: `*`, `?` and `[...]` stay within a folder, `**/` does not."""
+    """Return a glob as a regular expression for complete keys, where only `**` matches a slash."""
     parts, position = [], 0
     while position < len(pattern):
         rest = pattern[position:]
@@ -198,3 +206,97 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
             parts.append(re.escape(rest[0]))
             position += 1
     return re.compile("".join(parts), re.DOTALL)
+
+
+_OPTIONS = ("endpoint_url", "region", "retries")
+
+
+@dataclass(frozen=True)
+class S3Folder:
+    """A folder in S3.
+
+    Attributes:
+        uri: the URI as written, which can be parsed again.
+        name: `s3://bucket/prefix`, without a slash at the end.
+        options: the server.
+    """
+
+    uri: str
+    name: str
+    options: S3Options
+
+    def path(self, file: str) -> str:
+        """Return the name of an object below the folder."""
+        return f"{self.name}/{file}"
+
+    def storage(self) -> S3Storage:
+        """Return the storage of the server."""
+        return S3Storage(self.options.endpoint_url, self.options.region, self.options.retries)
+
+    def read(self, file: str) -> bytes:
+        """Return the content of a small object.
+
+        Raises:
+            DataError: the object is missing (`ObjectMissing`) or cannot be read.
+        """
+        storage = self.storage()
+        with storage.open(storage.list(self.path(file))[0]) as stream:
+            return b"".join(iter(lambda: stream.read(1 << 20), b""))
+
+
+def parse_s3_folder(uri: str) -> S3Folder:
+    """The folder that a URI names.
+
+    Raises:
+        SettingsError: an option that does not exist, or that has no such value.
+        DataError: no bucket.
+    """
+    name, _, query = uri.partition("?")
+    split_name(name)
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(given) - set(_OPTIONS))
+    if unknown:
+        raise SettingsError(f"{name}: there is no option {unknown[0]}; behind the ? may stand {', '.join(_OPTIONS)}.")
+    retries = given.get("retries", str(S3Options.retries))
+    if not retries.isdecimal():
+        raise SettingsError(f"{name}: retries={retries} is not a whole number.")
+    return S3Folder(uri, name.rstrip("/"),
+                    S3Options(given.get("endpoint_url") or None, given.get("region") or None, int(retries)))
+
+
+PART_BYTES = 16 << 20
+_THREADS = 4
+
+
+def upload_stream(options: S3Options, name: str, stream: BinaryIO) -> None:
+    """Write an object, in parts if it is large; it takes the place of one of that name when it is whole.
+
+    boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
+
+    Args:
+        options: the server.
+        name: s3://bucket/key.
+        stream: what it holds; need not be sought in.
+    Raises:
+        DataError: it cannot be written.
+    """
+    from boto3.s3.transfer import TransferConfig
+
+    config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=_THREADS)
+    patient = client(options, attempts=options.retries + 1)
+    bucket, key = split_name(name)
+    # A stream is there once: boto3 repeats what fails, part by part.
+    retrying(dataclasses.replace(options, retries=0), name,
+             lambda: patient.upload_fileobj(stream, bucket, key, Config=config))
+
+
+def check_writable(options: S3Options, name: str) -> None:
+    """Check that objects can be written: write an empty object next to `name`, and remove it.
+
+    Raises:
+        DataError: access is denied, or the server cannot be reached.
+    """
+    bucket, key = split_name(name)
+    probe, s3 = f"{key}.write-test-{token_hex(8)}", client(options)
+    retrying(options, name, lambda: s3.put_object(Bucket=bucket, Key=probe, Body=b""))
+    retrying(options, name, lambda: s3.delete_object(Bucket=bucket, Key=probe))

@@ -1,23 +1,31 @@
-"""The interface between file formats and places that hold files; and local disks."""
+"""Stored files: the interface of a storage, local disks, and decompression.
+
+A file that is cut off or damaged must not look like a shorter corpus. So the length of the file, the end mark of
+every compressed stream, and the checksums of the formats are checked.
+"""
 
 from __future__ import annotations
 
+import bz2
 import glob
+import lzma
 import os
 import stat
+import zlib
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
-from towernmt.core.errors import DataError
-from towernmt.dataflow.text.chunks import check_rereadable
+from towernmt.core.errors import DataError, remedy
+from towernmt.dataflow.text.text_lines import check_rereadable
 
 
 class StoredFile(NamedTuple):
-    """One file as it was when it was listed.
+    """The state of a file when it was listed.
 
     Attributes:
-        name: path, or s3://bucket/key; for opening and for messages.
-        size: bytes.
-        version: changes when the content does: an ETag, or time of change and size.
+        name: path or URL, for opening and for messages.
+        size: size in bytes.
+        version: text that changes with the content: an ETag, or time of the last change and size.
     """
 
     name: str
@@ -26,27 +34,27 @@ class StoredFile(NamedTuple):
 
 
 class Storage(Protocol):
-    """A place that holds files: a disk, an object store."""
+    """Access to files, for example on a disk or in an object store."""
 
     def list(self, pattern: str) -> list[StoredFile]:
-        """The files that a pattern matches (`*`, `?`, `[...]`; `**` any folders between), sorted by name.
+        """Return the files that a pattern matches (`*`, `?`, `[...]`; `**` for any folders), sorted by name.
 
-        A name that exists as it is written is taken as it is, whatever characters it has.
+        If a file has the name `pattern` itself, wildcards in it have no meaning.
 
         Raises:
-            DataError: nothing matches, or the place cannot be reached.
+            DataError: no file matches, or the storage cannot be reached.
         """
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
-        """The file's bytes from `offset` on; `read(n)` may give fewer than n bytes, but none only at the end.
+        """Return a reader from `offset` on. `read(n)` may return fewer than n bytes, but none only at the end.
 
         Raises:
-            DataError: it is gone, cannot be read, or has changed since it was listed.
+            DataError: the file is missing, cannot be read, or has changed since it was listed.
         """
 
 
 class LocalStorage:
-    """Files on disks of this machine (a `Storage`)."""
+    """A `Storage` of the files on disks of this machine."""
 
     def list(self, pattern: str) -> list[StoredFile]:
         """See `Storage.list`. Hidden files match only patterns that begin with a dot, as in a shell."""
@@ -64,7 +72,7 @@ class LocalStorage:
         return files
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
-        """See `Storage.open`."""
+        """Return a reader of a file; see `Storage.open`."""
         try:
             opened = open(file.name, "rb", buffering=0)
         except OSError as error:
@@ -81,7 +89,7 @@ class LocalStorage:
         return opened
 
     def _stat(self, path: str) -> StoredFile | None:
-        """The file, or None where it is a folder."""
+        """Return the file of a path, or None if it is a folder."""
         try:
             status = os.stat(path)
         except OSError as error:
@@ -99,4 +107,133 @@ def _version(status: os.stat_result) -> str:
 def _unreadable(path: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: there is no such file. Check the path.")
-    return DataError(f"{path}: cannot be read ({error.strerror}). Check the file.")
+    return DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, 'Check the file.')}")
+
+
+READ_BYTES = 1 << 17       # measured: half of it and twice as much are slower
+_COMPRESSED_BYTES = 1 << 14       # so that one call decompresses some MiB at most, however well the text packs
+
+
+class UnreadableError(Exception):
+    """A file has wrong bytes. A caller that knows the line makes a DataError with `at`.
+
+    Args:
+        reason: what is wrong.
+        advice: a sentence on how to fix it.
+    """
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.advice = advice
+
+    def at(self, place: str) -> DataError:
+        """The error for the user."""
+        return DataError(f"{place}: {self}. {self.advice}")
+
+
+class _Decoder(Protocol):
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Compression(NamedTuple):
+    """A compression format: its name, and the constructor of a decoder for one stream."""
+
+    name: str
+    decoder: Callable[[], _Decoder]
+
+
+def _gzip() -> _Decoder:
+    return zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+
+def _zstandard() -> _Decoder:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise DataError("Reading .zst files needs the package zstandard: pip install 'towernmt[zstd]'.") from error
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+_COMPRESSIONS = {".gz": Compression("gzip", _gzip), ".bz2": Compression("bzip2", bz2.BZ2Decompressor),
+                 ".xz": Compression("xz", lzma.LZMADecompressor), ".zst": Compression("zstd", _zstandard)}
+
+
+def split_compression(name: str) -> tuple[str, Compression | None]:
+    """Return a file's name without the suffix of its compression, and the compression, or None."""
+    for suffix, compression in _COMPRESSIONS.items():
+        if name.lower().endswith(suffix):
+            return name[:-len(suffix)], compression
+    return name, None
+
+
+def read_bytes(storage: Storage, file: StoredFile, offset: int = 0) -> Iterator[bytes]:
+    """Yield the (decompressed) bytes of a file from `offset` on, in chunks.
+
+    An uncompressed file is read from the offset; a compressed file is decompressed from its beginning.
+
+    Raises:
+        DataError: the file is missing or has changed.
+        UnreadableError: the file cannot be read to its end.
+    """
+    compression = split_compression(file.name)[1]
+    if compression is None:
+        yield from _stored(storage, file, offset, READ_BYTES)
+        return
+    for data in _decompressed(_stored(storage, file, 0, _COMPRESSED_BYTES), compression):
+        for start in range(offset, len(data), READ_BYTES):
+            yield data[start:start + READ_BYTES]
+        offset = max(0, offset - len(data))
+
+
+def _stored(storage: Storage, file: StoredFile, position: int, size: int) -> Iterator[bytes]:
+    """Yield the stored bytes, and check that their number is the size when the file was listed."""
+    with storage.open(file, position) as opened:
+        try:
+            while data := opened.read(size):
+                position += len(data)
+                yield data
+        except OSError as error:
+            raise UnreadableError(f"cannot be read at byte {position} ({error.strerror or error})",
+                                  "Check the disk.") from error
+    if position != file.size:
+        raise UnreadableError(f"it had {file.size} bytes when reading began, but reading came to byte {position}",
+                              "Do not change a file while it is read.")
+
+
+def _decompressed(pieces: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+    """Every stream of a file, one after another; zero bytes between and after them are padding."""
+    decoder: _Decoder | None = compression.decoder()
+    for data in pieces:
+        while data:
+            if decoder is None:
+                data = data.lstrip(b"\0")
+                if not data:
+                    break
+                decoder = compression.decoder()
+            if text := _decompress(decoder, data, compression):
+                yield text
+            if decoder.eof:
+                data, decoder = decoder.unused_data, None
+            else:
+                data = b""
+    if decoder is not None:
+        raise _damaged(compression, "the file ends in the middle of the data")
+
+
+def _decompress(decoder: _Decoder, data: bytes, compression: Compression) -> bytes:
+    try:
+        return decoder.decompress(data)
+    except MemoryError:
+        raise
+    except Exception as error:      # zlib.error, OSError, ValueError, LZMAError, ZstdError: each library has its own
+        raise _damaged(compression, " ".join(str(error).split())) from error
+
+
+def _damaged(compression: Compression, reason: str) -> UnreadableError:
+    return UnreadableError(f"the {compression.name} data are damaged ({reason})", "Restore the file from a good copy.")

@@ -1,1 +1,1 @@
-"""Lines of text: normalisation, links of words, filters."""
+"""Text: lines of files, words, language codes, word alignments, filters of sentence pairs."""

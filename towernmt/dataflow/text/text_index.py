@@ -1,34 +1,118 @@
-"""An index of a text file: where each chunk of lines begins, so that many processes can read parts of it.
+"""The first reading of whole text files: their checks and checksums, and an index of their chunks of lines.
 
-A compressed file has no such places: the first reading unpacks it to a plain file beside.
+`Scan` checks one file while it is read. `TextIndex` records where each chunk of lines begins, so that many processes
+can read ranges of a file. A compressed file has no such positions: the first reading unpacks it to a plain file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.chunks import LINES_PER_CHUNK, Chunk, read_chunks
-from towernmt.dataflow.text.text_scan import Scan, TextSummary
+from towernmt.dataflow.text.text_lines import LINES_PER_CHUNK, Chunk, check_rereadable, read_chunks
 
 
 @dataclass(frozen=True)
-class TextPart:
-    """Some consecutive chunks of a text; small, and sent to other processes.
+class TextSummary:
+    """The result of a scan of a complete file.
 
     Attributes:
-        path: the text as it was named, for messages.
-        file: where its plain content is.
+        path: path of the file as written by the user.
+        lines: number of lines.
+        bytes: size of the (decompressed) text.
+        sha256: checksum of the (decompressed) text.
+    """
+
+    path: str
+    lines: int
+    bytes: int
+    sha256: str
+
+
+def scan_pair(source: str | Path, target: str | Path) -> tuple[TextSummary, TextSummary]:
+    """Read two parallel files once, and check that both are UTF-8 and have the same number of lines.
+
+    Raises:
+        DataError: a file is missing, its encoding is wrong (with line and byte), or the numbers of lines differ (with
+            the line at which the shorter file ends).
+    """
+    for path in (source, target):
+        check_rereadable(path)
+    scans = Scan(source), Scan(target)
+    for chunks in zip_longest(read_chunks(source), read_chunks(target)):
+        for scan, chunk in zip(scans, chunks, strict=True):
+            if chunk is not None:
+                chunk.decode()
+                scan.add(chunk)
+    first, second = (scan.summary() for scan in scans)
+    check_parallel(first, second)
+    return first, second
+
+
+def check_parallel(first: TextSummary, second: TextSummary) -> None:
+    """Check that both sides have the same number of lines.
+
+    Raises:
+        DataError: the numbers of lines differ.
+    """
+    if first.lines != second.lines:
+        short, long = sorted((first, second), key=lambda summary: summary.lines)
+        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: "
+                        "line n of one must be the translation of line n of the other. Look for a missing or "
+                        "an extra line.")
+
+
+def check_as_long(other: TextSummary, text: TextSummary) -> None:
+    """Check that a file that belongs to a text, line by line, has the same number of lines.
+
+    Raises:
+        DataError: the numbers of lines differ.
+    """
+    if other.lines != text.lines:
+        raise DataError(f"{other.path} has {other.lines} lines, but {text.path} has {text.lines}: line n of one must "
+                        "belong to line n of the other. Look for a missing or an extra line.")
+
+
+class Scan:
+    """The counts and the checksum of a file while it is read, chunk by chunk.
+
+    Attributes:
+        path, lines, bytes: those of `TextSummary`, for the chunks that were added.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path, self.lines, self.bytes, self._hash = str(path), 0, 0, hashlib.sha256()
+
+    def add(self, chunk: Chunk) -> None:
+        """Count and hash the next chunk."""
+        self.lines += chunk.lines
+        self.bytes += len(chunk.data)
+        self._hash.update(chunk.data)
+
+    def summary(self) -> TextSummary:
+        """Return the summary of the chunks that were added."""
+        return TextSummary(self.path, self.lines, self.bytes, self._hash.hexdigest())
+
+
+@dataclass(frozen=True)
+class TextRange:
+    """A range of consecutive chunks of a text; small enough to be sent to other processes.
+
+    Attributes:
+        path: path of the text as written by the user, for messages.
+        file: path of the decompressed content.
         file_bytes: size of that file.
         first_line: number of the first line, from 1.
-        lines: how many.
-        offsets: bytes at which each chunk begins, and at which the last one ends.
+        lines: number of lines.
+        offsets: byte offsets of the beginning of each chunk, and of the end of the last one.
     """
 
     path: str
@@ -40,14 +124,14 @@ class TextPart:
 
     @property
     def title(self) -> str:
-        """For messages: "lines 1 to 4,096 of train.de"."""
+        """A description for messages: "lines 1 to 4,096 of train.de"."""
         return f"lines {self.first_line:,} to {self.first_line + self.lines - 1:,} of {self.path}"
 
     def chunks(self) -> Iterator[Chunk]:
-        """Read the part.
+        """Read the chunks of the range.
 
         Raises:
-            DataError: the file cannot be read, or is no longer the one that was indexed.
+            DataError: the file cannot be read, or has changed since it was indexed.
         """
         try:
             with open(self.file, "rb") as file:
@@ -72,14 +156,14 @@ class TextPart:
 
 @dataclass(frozen=True)
 class TextIndex:
-    """What the first reading of a file found.
+    """The result of the first reading of a file.
 
     Attributes:
         summary: lines, bytes and checksum.
-        file: where the plain content is.
+        file: path of the decompressed content.
         file_bytes: size of that file.
-        offsets: bytes at which each chunk begins, and at which the last one ends.
-        state: of the file that was read, see `state_of`.
+        offsets: byte offsets of the beginning of each chunk, and of the end of the last one.
+        state: state of the file that was read, see `state_of`.
     """
 
     summary: TextSummary
@@ -88,29 +172,31 @@ class TextIndex:
     offsets: list[int]
     state: list[int]
 
-    def parts(self, chunks: int) -> list[TextPart]:
-        """The text in parts of so many chunks; the last one may be smaller."""
+    def parts(self, chunks: int) -> list[TextRange]:
+        """Return the text in ranges of `chunks` chunks each; the last range may be smaller."""
         lines = chunks * LINES_PER_CHUNK
-        return [TextPart(self.summary.path, self.file, self.file_bytes, 1 + n * lines,
+        return [TextRange(self.summary.path, self.file, self.file_bytes, 1 + n * lines,
                          min(lines, self.summary.lines - n * lines),
                          tuple(self.offsets[n * chunks:(n + 1) * chunks + 1]))
                 for n in range(-(-self.summary.lines // lines))]
 
     def check_unchanged(self) -> None:
-        """Raises:
-            DataError: the file is no longer the one that was read.
+        """Check that the file has not changed since it was read.
+
+        Raises:
+            DataError: the file has changed.
         """
         if state_of(self.summary.path) != self.state:
             raise DataError(f"{self.summary.path} has changed since it was checked. Prepare again, while nothing "
                             "writes to it.")
 
     def to_text(self) -> str:
-        """As JSON."""
+        """Return the index as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> TextIndex:
-        """What `to_text` wrote."""
+        """Return the index that `to_text` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"summary": TextSummary(**values["summary"])})
 
@@ -125,14 +211,15 @@ def state_of(path: str | Path) -> list[int]:
 
 
 def index_text(path: str, unpacked: Path | None = None, later: Path | None = None) -> TextIndex:
-    """Read a whole file: it must be UTF-8.
+    """Read a complete file, check that it is UTF-8, and return its index.
 
     Args:
-        path: of the text.
-        unpacked: of a compressed file, where its plain content is written.
-        later: where that will be when all is read.
+        path: path of the text.
+        unpacked: for a compressed file, path to which the decompressed content is written.
+        later: final path of the decompressed content after the caller has moved it.
+
     Raises:
-        DataError: missing file, or wrong encoding (with line and byte).
+        DataError: the file is missing, or its encoding is wrong (with line and byte).
     """
     state, scan, offsets = state_of(path), Scan(path), [0]
     with nullcontext() if unpacked is None else open(unpacked, "wb") as copy:

@@ -1,14 +1,15 @@
-"""A validation set: source text with one reference translation of each sentence, or several; and where it is."""
+"""Validation sets: source text with one or several reference translations of each sentence, and the files of a set."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.dataflow.text.text_lines import clean
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,12 @@ class ValidationSet:
     """Raw text on which a model is evaluated during training.
 
     Attributes:
-        name: what its figures are called; "" for a set that is the only one.
-        source: a sentence each.
-        references: for each translator his translations of all sentences; the loss is that of the first.
+        name: name of the set in the names of its scores; "" for the only set.
+        source: source sentences.
+        references: one or more translations of all sentences; the loss is that of the first.
+
     Raises:
-        DataError: no sentences, or not as many translations.
+        DataError: the set is empty, or the numbers of sentences differ.
     """
 
     name: str
@@ -39,7 +41,7 @@ class ValidationSet:
                                 "reference lines: there must be as many of each.")
 
     def first(self, sentences: int) -> ValidationSet:
-        """The set of the first so many sentences; 0 for all."""
+        """Return a set of the first `sentences` sentences; 0 for all."""
         count = sentences or None
         return ValidationSet(self.name, self.source[:count], [reference[:count] for reference in self.references])
 
@@ -50,10 +52,10 @@ class ValidationSet:
 
 @dataclass(frozen=True)
 class ValidationFiles:
-    """Where a validation set's text is.
+    """The files of a validation set.
 
     Attributes:
-        name: of the set; see `ValidationSet`.
+        name: name of the set; see `ValidationSet`.
         source: file of the source text.
         targets: a file for each reference.
     """
@@ -64,12 +66,14 @@ class ValidationFiles:
 
 
 def named_sets(files: Sequence[ValidationFiles], origin: str) -> list[ValidationFiles]:
-    """The same with a name for each: where there are several, one that lacks it is called as its source's file.
+    """Return the sets with names. If there are several, a set without a name gets that of its source file.
 
     Args:
-        origin: where the names stand, for messages.
+        files: the files of the sets.
+        origin: file or option that contains the names, for messages.
+
     Raises:
-        SettingsError: a name that two have, or that cannot be part of a scalar's name.
+        SettingsError: a name is repeated, or cannot be part of the name of a scalar.
     """
     if len(files) == 1 and not files[0].name:
         return list(files)
@@ -96,18 +100,49 @@ def files_of_set(number: int, references: int) -> tuple[str, list[str]]:
 
 
 def _stem(path: str) -> str:
-    """The name of a file without the suffixes of its compression and its language."""
+    """Return the name of a file without the suffixes of its compression and its language."""
     name = Path(path).name
     return Path(name.removesuffix(".gz")).stem or name
 
 
-def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) -> ValidationSet | None:
-    """The text of a set; None where its files are empty.
+def check_has_text(texts: Sequence[tuple[str, Iterable[str]]], fix: str) -> None:
+    """Check that a test set has text. Reading stops at the first lines that have text.
 
     Args:
-        read: gives the lines of a file.
+        texts: the file and the lines of the source, then of each reference; or of a single text.
+        fix: the end of the error message.
+
     Raises:
-        DataError: files of different lengths.
+        DataError: a file is empty or has only blank lines, or no line has text in the source and in the reference.
+    """
+    lines, with_text = [0] * len(texts), [False] * len(texts)
+    missing = set(range(1, len(texts))) or {0}      # references, until a line has text in them and in the source
+    for row in zip_longest(*(text for _, text in texts)):
+        has_text = [line is not None and bool(clean(line)) for line in row]
+        lines = [count + (line is not None) for count, line in zip(lines, row, strict=True)]
+        with_text = [one or other for one, other in zip(with_text, has_text, strict=True)]
+        missing -= {number for number in missing if has_text[0] and has_text[number]}
+        if not missing:
+            return
+    for (name, _), count, has_any in zip(texts, lines, with_text, strict=True):
+        if not has_any:
+            raise DataError(f"{name} {'has only blank lines' if count else 'is empty'}: {fix}")
+    raise DataError(f"{texts[0][0]} and {texts[min(missing)][0]}: no line has text in both files: {fix}")
+
+
+NO_VALIDATION_TEXT = "pass validation text with its translations, or leave this validation set out."
+"""The fix for a validation set without text."""
+
+
+def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) -> ValidationSet:
+    """Return the text of a validation set.
+
+    Args:
+        files: the files of the set.
+        read: returns the lines of a file.
+
+    Raises:
+        DataError: the files have different numbers of lines, or no text.
     """
     source = [clean(line) for line in read(files.source)]
     references = [read(target) for target in files.targets]
@@ -115,4 +150,5 @@ def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) 
         if len(source) != len(reference):
             raise DataError(f"{files.source} has {len(source)} lines, but {target} has {len(reference)}: line n of "
                             "one must be the translation of line n of the other.")
-    return ValidationSet(files.name, source, references) if source else None
+    check_has_text([(files.source, source), *zip(files.targets, references, strict=True)], NO_VALIDATION_TEXT)
+    return ValidationSet(files.name, source, references)

@@ -1,1 +1,1 @@
-"""Vocabularies: text to ids and back."""
+"""Vocabularies: text to ids and back, by subwords or words, random segmentations, and source factors."""

@@ -1,6 +1,7 @@
-"""The interface of all vocabularies: text to integer ids and back. The ids of the special tokens are always the same.
+"""The interface of all vocabularies: text to integer ids and back.
 
-Kinds are `towernmt.dataflow.vocabulary.words` and the modules of `subword`; `vocabulary_files` loads and saves them.
+The ids of the special tokens are always the same. The kinds of vocabularies are `word_vocabulary`, `bpe_codes` and
+`sentencepiece_vocabulary`; `vocabulary_files` loads and saves them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files.atomic_files import replacing
-from towernmt.dataflow.text.cleaning import clean
+from towernmt.core.files import replacing
+from towernmt.dataflow.text.text_lines import clean
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
@@ -27,12 +28,12 @@ SUFFIXES = (".model", ".codes", ".words")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How segmentations are drawn (Kudo, 2018, arXiv:1804.10959; Provilkov et al., 2020, arXiv:1910.13267).
+    """Settings of sampled segmentations (Kudo, 2018, arXiv:1804.10959; Provilkov et al., 2020, arXiv:1910.13267).
 
     Attributes:
-        alpha: unigram: exponent of the probabilities, 0 draws evenly and more keeps to the best; BPE: the share of
-            merges that is left out, 0 to 1.
-        nbest: unigram: draw among so many best segmentations; -1 for among all.
+        alpha: unigram: exponent of the probabilities; 0 samples uniformly, larger values favour the best segmentation.
+            BPE: probability of leaving out a merge, 0 to 1.
+        nbest: unigram: sample among this number of best segmentations; -1 for all.
     """
 
     alpha: float = 0.1
@@ -40,53 +41,54 @@ class Sampling:
 
 
 class WordDraws(Protocol):
-    """Draws segmentations of words, of very many at once. Not for several threads at once."""
+    """A sampler of segmentations of many words at once. Not for several threads at once."""
 
     @property
     def held_bytes(self) -> int:
-        """How much memory what is kept of the words takes, about."""
+        """Approximate memory of the cached words in bytes."""
 
     def add(self, word: str) -> int | None:
-        """The number of a word; None where it is to keep its segmentation."""
+        """Return the number of a word, or None if it has to keep its segmentation."""
 
     def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 `[words]`: how many random numbers a draw of each word takes at most."""
+        """Return int64 `[words]`: maximum number of random numbers that a sample of each word takes."""
 
     def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
              ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """A segmentation of each word.
+        """Sample a segmentation of each word.
 
         Args:
-            numbers: int64 `[words]`, as `add` gave them.
+            numbers: int64 `[words]`, results of `add`.
             uniform: random numbers, from 0 to below 1.
-            first: int64 `[words]`: where those of each word begin in `uniform`.
+            first: int64 `[words]`: index in `uniform` of the first random number of each word.
+
         Returns:
-            (ids of all words one after another, int64 `[words]`: how many each has; none: it is to keep its
+            (concatenated ids of all words, int64 `[words]`: number of ids of each word, 0 if the word has to keep its
             segmentation).
         """
 
 
 class StoredWords(Protocol):
-    """The words of sentences that are stored as ids, for segmenting them anew.
+    """The words of sentences that are stored as ids, for segmenting them again.
 
-    A word is here what no piece crosses: one between white space, or a part of such a word.
+    A word is here a unit that no subword crosses: text between white space, or a part of it.
 
     Attributes:
-        size: of the vocabulary.
-        within_words: whether they lie within what stands between white space, as no piece has white space inside.
+        size: size of the vocabulary.
+        within_words: whether no word contains white space, since no subword contains it.
     """
 
     size: int
     within_words: bool
 
     def begins(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """bool `[tokens]`: whether a word begins with each id, if not for the beginning of a sentence."""
+        """Return bool `[tokens]`: whether a word begins with each id, apart from beginnings of sentences."""
 
     def text(self, ids: Sequence[int]) -> str | None:
-        """What the ids of a word spell; None where they do not tell, or where there is nothing to draw."""
+        """Return the text of a word's ids, or None if it is unknown or has only one segmentation."""
 
     def draws(self) -> WordDraws:
-        """Draws segmentations of these texts; each call gives a new one, without words."""
+        """Return a new sampler of segmentations, without words."""
 
 
 class Vocabulary(ABC):
@@ -94,8 +96,8 @@ class Vocabulary(ABC):
 
     Attributes:
         kind: "sentencepiece", "bpe-codes" or "word".
-        size: number of ids, special ones included.
-        streams: ids of a piece: 1, and 1 + the number of factors of a `FactoredVocabulary`.
+        size: number of ids, including special ones.
+        streams: number of ids of a subword: 1, or 1 + the number of factors of a `FactoredVocabulary`.
     """
 
     kind: str
@@ -104,45 +106,48 @@ class Vocabulary(ABC):
     streams: int = 1
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text (cleaned first, see `towernmt.dataflow.text.cleaning.clean`); any text will do."""
+        """Return the ids of any text, which is cleaned first (see `towernmt.dataflow.text.text_lines.clean`)."""
         return self.encode_batch([text])[0]
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """The ids of many texts; faster than one by one. Kinds that can, use several threads."""
+        """Return the ids of many texts, faster than one by one. Some kinds of vocabularies use several threads."""
 
     def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
-        """A segmentation of each text drawn at random: a function of the text, its number and the seed alone.
+        """Sample a segmentation of each text, as a function of the text, its number and the seed alone.
 
-        So it is the same in each process, and whatever other texts are drawn for in one call.
+        So a sample depends neither on the process nor on the other texts of a call.
 
         Args:
-            texts: cleaned first, as by `encode`.
-            sampling: how far from the best segmentation.
-            seed: of the draws, from 0.
+            texts: texts, which are cleaned first, as by `encode`.
+            sampling: strength of the sampling.
+            seed: seed of the samples, from 0.
             first: number of the first text, from 0; the others follow.
+
         Raises:
             SettingsError: this kind of vocabulary has only one segmentation of a text.
         """
         raise self._one_segmentation()
 
     def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
-        """As `encode_batch`, and for each piece the number of its word, from 0: of a piece of several, the first's.
+        """Return the ids of `encode_batch`, and for each subword the index of its word in the text.
 
-        Words are what stands between white space. Here each is encoded alone, for kinds whose pieces never hold more.
+        Words are separated by white space. A subword that spans several words belongs to the first. Here each word is
+        encoded by itself, for vocabularies whose subwords never span several words.
         """
         return self._word_by_word(texts, lambda words: self.encode_batch(words, threads))
 
     def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
-        """As `sample_batch`, with the words of the pieces as `encode_with_words` has them."""
+        """Return the ids of `sample_batch`, and the words of the subwords as `encode_with_words` does."""
         raise self._one_segmentation()
 
     def stored_words(self, sampling: Sampling) -> StoredWords:
-        """What segments anew what is stored as ids of the best segmentation.
+        """Return the finder of words in stored ids, with which they are segmented again.
 
         Args:
-            sampling: how far from the best segmentation; without `nbest`.
+            sampling: strength of the sampling; without `nbest`.
+
         Raises:
             SettingsError: this kind of vocabulary has only one segmentation of a text.
         """
@@ -150,12 +155,12 @@ class Vocabulary(ABC):
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether its pieces have probabilities, as those of a unigram model, for segmentations to be drawn by."""
+        """Whether subwords have probabilities, as in a unigram model, for sampling segmentations."""
         return False
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Detokenised text: stops before the first EOS; PAD and BOS are skipped.
+        """Return the detokenised text of ids up to the first EOS, without PAD and BOS.
 
         Raises:
             DataError: an id is negative or not below `size`.
@@ -163,18 +168,18 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def id_to_piece(self, id: int) -> str:
-        """The written form of an id."""
+        """Return the written form of an id."""
 
     @abstractmethod
     def piece_to_id(self, piece: str) -> int:
-        """The id of a piece; UNK if there is no such piece."""
+        """Return the id of a subword, or UNK if it is unknown."""
 
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
-        """Suffix to content of the files that hold this vocabulary; the main file first."""
+        """Return the content of the vocabulary's files by suffix, the main file first."""
 
     def save(self, prefix: str | Path) -> list[Path]:
-        """Write the files `PREFIX.SUFFIX`; each is replaced whole. Returns the paths, the main file first."""
+        """Write the files `PREFIX.SUFFIX`, each by an atomic replacement. Return the paths, the main file first."""
         paths = []
         for suffix, content in self.files().items():
             path = Path(f"{prefix}{suffix}")
@@ -200,7 +205,7 @@ class Vocabulary(ABC):
                 [[word for word, part in enumerate(line) for _ in part] for line in parts])
 
     def _sentence_ids(self, ids: Iterable[int]) -> Iterator[int]:
-        """The ids that stand for text: those before EOS, without PAD and BOS."""
+        """Yield the ids of text: those before EOS, without PAD and BOS."""
         for id in ids:
             id = int(id)
             if id == EOS:

@@ -1,4 +1,4 @@
-"""Vocabularies on disk: which kind a file holds, both sides in one directory, and the word lists of source factors.
+"""Vocabularies on disk: the kind of a file, both languages in one directory, and word lists of source factors.
 
 A vocabulary is stored as one or two files that share a prefix:
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, remedy
 from towernmt.dataflow.vocabulary.base import SUFFIXES, Vocabulary
-from towernmt.dataflow.vocabulary.factored import factor_file, factored, factors_of
-from towernmt.dataflow.vocabulary.subword.bpe_codes import BpeCodesVocabulary
-from towernmt.dataflow.vocabulary.subword.sentence_piece import SentencePieceVocabulary
-from towernmt.dataflow.vocabulary.words import WordVocabulary
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
+from towernmt.dataflow.vocabulary.source_factors import factor_file, factored, factors_of
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
@@ -45,7 +45,7 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
         return BpeCodesVocabulary.parse(path.read_bytes(), pieces.read_bytes(), origin=str(path))
     except OSError as error:
         raise DataError(f"{error.filename or path}: cannot read the vocabulary ({error.strerror}). "
-                        "Check the path.") from error
+                        f"{remedy(error, 'Check the path.')}") from error
 
 
 def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:
@@ -79,7 +79,7 @@ def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bo
 
 
 def same_pieces(source: Vocabulary, target: Vocabulary) -> bool:
-    """Whether each id is the same piece in both, though they may divide text in different ways: a table can be one."""
+    """Return whether each id is the same piece in both, which can then share one embedding table."""
     return source.size == target.size and all(
         source.id_to_piece(id) == target.id_to_piece(id) for id in range(source.size))
 

@@ -1,1 +1,1 @@
-"""Formats of texts and files: a module a format, which takes one apart into segments and writes it again."""
+"""Formats of documents: each reads a file as segments, and writes it with their translations."""

@@ -1,6 +1,6 @@
-"""Catalogues of gettext (`.po`): entries without a translation, or with a fuzzy one, get one, which is marked as fuzzy.
+"""Gettext catalogues (`.po`): translate entries that have no translation or a fuzzy one, and mark them as fuzzy.
 
-All else stays as it is: what is translated already, comments, contexts, obsolete entries, the header.
+Everything else is unchanged: translated entries, comments, contexts, obsolete entries, the header.
 """
 
 from __future__ import annotations
@@ -9,90 +9,142 @@ import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from gettext import c2py
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.pieces import Pieces, Place
-from towernmt.documents.formats.plain import pieces_of
-from towernmt.documents.formats.text_file import decoded
+from towernmt.documents.formats.catalogue_text import CatalogueText, format_strings
+from towernmt.documents.formats.text_files import Pieces, Slot, decode_file
 from towernmt.documents.segments import Segment
 
 _WIDTH = 78
 _MOST_FORMS = 6
-"""Plural forms of the languages that have most of them."""
+"""Maximum number of plural forms in a language."""
 _KEYWORD = re.compile(r"\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d{1,2}\])?)\s*(?=\")")
 _STRING = re.compile(r'\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*')
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|(.))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES = {ord(character): f"\\{name}" for name, character in (*_CONTROLS.items(), ("\\", "\\"), ('"', '"'))}
 _CHARSET = re.compile(rb"charset=([\w.:-]+)")
-_FORMS = re.compile(r"nplurals\s*=\s*(\d+)")
+_FORMS = re.compile(r"nplurals\s*=\s*(\d{1,3})\s*;\s*(?:plural\s*=\s*([^;\n]+))?")
+_MARKER = re.compile(r"^X-Accelerator-Marker:\s*([&_~])", re.MULTILINE)
+_NUMBERS = 201
+"""Plural forms are compared for the numbers below this one."""
 
 
 @dataclass
 class _Entry:
-    """An entry; lines are by their numbers.
+    """An entry of a catalogue, with indices of its lines.
 
     Attributes:
-        texts: by their keywords.
-        begin: its first line that is no comment, nor tells a former msgid.
-        flags: its line of flags.
-        translation, behind: its lines msgstr.
+        texts: the texts by keyword.
+        begin: first line that is neither a comment nor a previous msgid.
+        flags: line of flags; None if the entry has none.
+        translation: first line of msgstr.
+        after: line after the last one of msgstr.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
     begin: int = -1
     flags: int | None = None
     translation: int = -1
-    behind: int = -1
+    after: int = -1
+
+    def named_flags(self, lines: Sequence[str]) -> list[str]:
+        """Return the flags of the entry."""
+        return [] if self.flags is None else re.split(r"[,\s]+", lines[self.flags].lstrip("#"))
 
     def wants_translation(self, lines: Sequence[str]) -> bool:
-        """Whether it has none, or a fuzzy one."""
+        """Return whether the entry has no translation, or a fuzzy one."""
         if not self.texts.get("msgid") or self.translation < 0:
             return False
-        is_fuzzy = self.flags is not None and "fuzzy" in re.split(r"[,\s]+", lines[self.flags])
-        return is_fuzzy or not any(text for keyword, text in self.texts.items() if keyword.startswith("msgstr"))
+        return "fuzzy" in self.named_flags(lines) or not any(
+            text for keyword, text in self.texts.items() if keyword.startswith("msgstr"))
+
+
+class _Forms:
+    """The plural forms of a catalogue.
+
+    Attributes:
+        number: number of forms; None if the header does not contain it.
+    """
+
+    def __init__(self, header: str) -> None:
+        named = _FORMS.search(header)
+        self.number = int(named[1]) if named else None
+        self._numbers: dict[int, set[int]] | None = None
+        if named and named[2]:
+            self._numbers = _numbers_of_forms(named[2].strip().rstrip("\\").strip())
+
+    def are_single(self, existing: int) -> list[bool]:
+        """Return, for each form, whether it has the translation of `msgid` instead of that of `msgid_plural`.
+
+        This is so only for a form of the number 1 alone. `msgid` may be "one file", which would be wrong for the other
+        numbers of a form, such as 21 and 31 in Russian.
+
+        Args:
+            existing: number of forms in the entry, for catalogues whose header does not contain the number.
+        """
+        number = min(max(self.number or existing or 2, 1), _MOST_FORMS)
+        if self._numbers is None:
+            return [form == 0 and number > 1 for form in range(number)]
+        numbers = [self._numbers.get(form, set()) for form in range(number)]
+        return [of_form == {1} for of_form in numbers]
+
+
+def _numbers_of_forms(expression: str) -> dict[int, set[int]] | None:
+    """Return the numbers of each plural form by the expression of a header; None if it is not valid."""
+    forms: dict[int, set[int]] = {}
+    try:
+        form_of = c2py(expression)
+        for number in range(_NUMBERS):
+            forms.setdefault(int(form_of(number)), set()).add(number)
+    except (ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        return None
+    return forms
 
 
 def open_po(content: bytes) -> Pieces:
-    """A catalogue.
+    """Return a catalogue as a document.
 
     Raises:
-        DataError: it is none.
+        DataError: the content is not a valid catalogue.
     """
-    text, encode = decoded(content, _charset(content))
+    text, encode = decode_file(content, _charset(content))
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
     entries = list(_entries(lines))
     header = next((entry.texts.get("msgstr", "") for entry in entries if entry.texts.get("msgid") == ""), "")
-    named = _FORMS.search(header)
-    pieces: list[str | Place] = []
-    place = 0
+    forms = _Forms(header)
+    marker = _MARKER.search(header)
+    accelerators = marker[1] if marker else "&_"
+    pieces: list[str | Slot] = []
+    index = 0
     for entry in entries:
         if entry.wants_translation(lines):
             end = re.sub(r"[^\r\n]", "", lines[entry.translation]) or "\n"
             flags = entry.begin if entry.flags is None else entry.flags
-            pieces += ["".join(lines[place:flags]), _fuzzy(lines, entry, end),
+            pieces += ["".join(lines[index:flags]), _fuzzy(lines, entry, end),
                        "".join(lines[flags + (entry.flags is not None):entry.translation]),
-                       _translation(entry, int(named[1]) if named else None, end)]
-            place = entry.behind
-    return Pieces([*pieces, "".join(lines[place:])], encode)
+                       _translation(entry, forms, accelerators, entry.named_flags(lines), end)]
+            index = entry.after
+    return Pieces([*pieces, "".join(lines[index:])], encode)
 
 
 def _charset(content: bytes) -> str:
     found = _CHARSET.search(content[:20_000])
     charset = found[1].decode("ascii") if found else "CHARSET"
-    if charset == "CHARSET":                    # as templates have it
+    if charset == "CHARSET":                    # the placeholder of templates
         return "utf-8"
     try:
         return codecs.lookup(charset).name
     except LookupError:
-        raise DataError(f"The header names the encoding {charset[:40]}, which is not known here.") from None
+        raise DataError(f"The encoding {charset[:40]} in the header is unknown: save the file as UTF-8.") from None
 
 
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
-    """The entries of a catalogue.
+    """Yield the entries of a catalogue.
 
     Raises:
-        DataError: a line is neither a comment nor a text in quotes.
+        DataError: a line is not valid.
     """
     entry, keyword = _Entry(), ""
     for number, line in enumerate(lines):
@@ -118,53 +170,55 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
                 entry.translation = number
         text = _unquoted(line[found.end() if found else 0:])
         if not keyword or text is None:
-            raise DataError(f"The file is no catalogue of gettext: line {number + 1} is neither a comment, nor msgid, "
-                            "msgstr or more text in quotes.")
+            raise DataError(f"The file is not a valid gettext catalogue: line {number + 1} is not a comment, a msgid, "
+                            "a msgstr or a text in quotes.")
         entry.texts[keyword] += text
-        entry.behind = number + 1
+        entry.after = number + 1
     if entry.translation >= 0:
         yield entry
 
 
 def _fuzzy(lines: Sequence[str], entry: _Entry, end: str) -> str:
-    """The line of flags of an entry that was translated by a program."""
+    """Return the line of flags of an entry, with the flag fuzzy."""
     if entry.flags is None:
         return f"#, fuzzy{end}"
     line = lines[entry.flags]
     return line if "fuzzy" in re.split(r"[,\s]+", line) else line.replace("#,", "#, fuzzy,", 1)
 
 
-def _translation(entry: _Entry, forms: int | None, end: str) -> Place:
-    """The lines msgstr of an entry.
+def _translation(entry: _Entry, forms: _Forms, accelerators: str, flags: Sequence[str], end: str) -> Slot:
+    """Return a slot for the lines msgstr of an entry.
 
-    Args:
-        forms: plural forms that the header names; None: none.
+    The lines are empty if the translation does not have the placeholders of the source. `accelerators` are signs that
+    mark the letter of a keyboard shortcut, and `end` is the line end.
     """
-    single = Pieces(pieces_of(entry.texts["msgid"]))
+    kind = format_strings(flags)
+    single = CatalogueText(entry.texts["msgid"], kind, accelerators)
     if "msgid_plural" not in entry.texts:
-        return Place(single.segments, lambda translated: _quoted("msgstr", single.text(translated), end))
-    plural = Pieces(pieces_of(entry.texts["msgid_plural"]))
-    there = sum(keyword.startswith("msgstr[") for keyword in entry.texts)
-    number = min(max(forms or there or 2, 1), _MOST_FORMS)
+        return Slot(single.segments, lambda translated: _quoted("msgstr", single.written(translated) or "", end))
+    plural = CatalogueText(entry.texts["msgid_plural"], kind, accelerators)
+    existing = sum(keyword.startswith("msgstr[") for keyword in entry.texts)
     split = len(single.segments)
 
     def write(translated: Sequence[Segment]) -> str:
-        one, many = single.text(translated[:split]), plural.text(translated[split:])
-        return "".join(_quoted(f"msgstr[{form}]", one if form == 0 and number > 1 else many, end)
-                       for form in range(number))
+        one, many = single.written(translated[:split]), plural.written(translated[split:])
+        texts = [one if is_single else many for is_single in forms.are_single(existing)]
+        if None in texts:
+            texts = [""] * len(texts)
+        return "".join(_quoted(f"msgstr[{form}]", text or "", end) for form, text in enumerate(texts))
 
-    return Place([*single.segments, *plural.segments], write)
+    return Slot([*single.segments, *plural.segments], write)
 
 
 def _unquoted(line: str) -> str | None:
-    """The text of strings in quotes; None: there are none, or something else is there."""
-    texts, place = [], 0
-    while place < len(line):
-        found = _STRING.match(line, place)
+    """Return the text of the strings in quotes on a line; None if the line has anything else or no strings."""
+    texts, index = [], 0
+    while index < len(line):
+        found = _STRING.match(line, index)
         if found is None:
             return None
         texts.append(found[1])
-        place = found.end()
+        index = found.end()
     return _ESCAPE.sub(_unescaped, "".join(texts)) if texts else None
 
 
@@ -176,10 +230,10 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _quoted(keyword: str, text: str, end: str) -> str:
-    """A text as gettext writes it: on one line, or a line for each of its own, wrapped."""
-    whole = text.translate(_ESCAPES)
-    if len(keyword) + len(whole) + 3 <= _WIDTH and "\n" not in text[:-1]:
-        return f'{keyword} "{whole}"{end}'
+    """Return a text as gettext writes it: on one line, or wrapped, with a new line after each line end of the text."""
+    escaped_text = text.translate(_ESCAPES)
+    if len(keyword) + len(escaped_text) + 3 <= _WIDTH and "\n" not in text[:-1]:
+        return f'{keyword} "{escaped_text}"{end}'
     lines = [f'{keyword} ""']
     for line in text.splitlines(keepends=True) if "\n" in text else [text]:
         row = ""

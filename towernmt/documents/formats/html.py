@@ -1,130 +1,118 @@
-"""HTML, whole pages and parts of them: blocks are segments, tags within them are marks.
+"""HTML, complete pages and fragments: blocks are segments, tags within them are marks.
 
-Not translated: code, scripts, styles, formulas, drawings, what has `translate="no"` or the class `notranslate`.
-Translated beside the text: titles, alternative texts, placeholders, labels and descriptions. What is broken is kept as
-it is: an end without a beginning, a beginning without an end.
+Not translated: code, scripts, styles, formulas, drawings, elements with `translate="no"` or the class `notranslate`.
+Translated in addition to the text: titles, alternative texts, placeholders, labels and descriptions. Invalid markup,
+such as an end tag without a start tag, is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.markup.document import MarkupDocument, Piece
-from towernmt.documents.formats.markup.entities import Spelling
-from towernmt.documents.formats.markup.tokens import Attribute, Token, Tokens
+from towernmt.documents.formats.markup import Attribute, MarkupDocument, Piece, Spelling, Token, Tokens
 
 BLOCKS = frozenset("""address article aside base blockquote body button caption center col colgroup dd details dialog
     dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html
     iframe legend li link main menu meta nav noframes noscript object ol optgroup option p param plaintext pre script
     search section select style summary table tbody td template textarea tfoot th thead title tr ul xmp""".split())
-"""Elements that begin a segment; all others, unknown ones too, are within one."""
+"""Elements that begin a segment; all others, including unknown ones, are inside a segment."""
 KEPT = frozenset("""applet code iframe kbd math noembed noframes object plaintext samp script style svg tt var
     xmp""".split())
-"""Elements that are not translated, as in the translators of browsers."""
+"""Elements that are not translated; browsers' translators do the same."""
 VOID = frozenset("area base br col embed frame hr img input link meta param source track wbr".split())
 ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label", "aria-description"))
 _DESCRIPTIONS = frozenset(("description", "og:title", "og:description", "twitter:title", "twitter:description"))
 _BUTTONS = frozenset(("submit", "button", "reset"))
+_XHTML = re.compile(r"\s*<\?xml\s|[^<]{0,100}<(?:!DOCTYPE\s[^>]{0,100}XHTML|html\s[^>]{0,300}xmlns\s*=)", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"<\?xml\s[^>]{0,100}?encoding\s*=\s*[\"']([\w-]{1,40})")
 _CHARSET = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?([\w-]{1,40})", re.IGNORECASE)
 
 
 class HtmlDocument(MarkupDocument):
-    """A text of HTML.
+    """An HTML page or fragment.
 
     Args:
-        text: a page, or a part of one.
+        text: the page or fragment.
         ignored: further elements that are not translated.
-        encoding: in which it is written as bytes.
+        encoding: encoding of the written document.
+        by_line: whether a line break in the text ends a segment; None for line breaks inside `<pre>` only.
+
     Raises:
-        DataError: it has too many tags.
+        DataError: the text has too many tags.
     """
 
-    def __init__(self, text: str, ignored: Collection[str] = (), encoding: str = "utf-8") -> None:
+    def __init__(self, text: str, ignored: Collection[str] = (), encoding: str = "utf-8",
+                 by_line: bool | None = None) -> None:
         super().__init__()
+        self._by_line = by_line
         self._text, self._kept = text, KEPT | {name.lower() for name in ignored}
         self._encoding = encoding
-        self._tokens = list(Tokens(text))
-        self._ends = _ends(self._tokens)
-        self._opened: list[tuple[str, int]] = []        # names and keys, in this segment
-        self._names: Counter[str] = Counter()
-        self._lines = 0         # how many elements are open that keep their lines
-        self._break = False     # whether only white space is behind a line break
-        place = 0
-        while place < len(self._tokens):
-            place = self._take(place)
-        self._block(())
+        self._is_xhtml = _XHTML.match(text) is not None
+        self._tokens = list(Tokens(text, xhtml=self._is_xhtml))
+        self._ends = _ends(self._tokens, self._is_xhtml)
+        self._lines = 0         # number of open elements in which line breaks are significant
+        self._break = False     # whether only white space follows the last line break
+        index = 0
+        while index < len(self._tokens):
+            index = self._take(index)
+        self.add_block(())
 
     def written(self, translated: Sequence[tuple]) -> bytes:
-        """The text in its encoding; what that lacks, as entities."""
+        """Return the translated text in its encoding; characters that the encoding lacks become entities."""
         return self.text(translated).encode(self._encoding, "xmlcharrefreplace")
 
-    def _take(self, place: int) -> int:
-        """Take a token; the place of the next."""
-        token = self._tokens[place]
+    def _take(self, index: int) -> int:
+        """Process a token, and return the index of the next one."""
+        token = self._tokens[index]
         source = self._text[token.start:token.end]
         if token.kind == "open" and self._is_kept(token):
-            return self._keep(place)
+            return self._keep(index)
         if token.kind == "text":
             self._take_text(source)
-            return place + 1
+            return index + 1
         if token.name == "pre":
             self._lines = max(self._lines + (1 if token.kind == "open" else -1), 0)
         if token.kind == "other":
             self.add_nothing((source,))
         elif token.name in BLOCKS:
-            self._block(self._with_values(token))
-            if token.name == "textarea" and self._tokens[place + 1:place + 2] and token.kind == "open":
-                text = self._tokens[place + 1]      # what users have written; or the end, where there is none
+            self.add_block(self._with_values(token))
+            if token.name == "textarea" and self._tokens[index + 1:index + 2] and token.kind == "open":
+                text = self._tokens[index + 1]      # text of the user, or the end tag
                 self.add_between((self._text[text.start:text.end],))
-                return place + 2
+                return index + 2
         elif token.kind == "close":
-            self._close(token.name, source)
+            self.close_element(token.name, source)
         else:
             self._open(token)
-        return place + 1
+        return index + 1
 
     def _take_text(self, source: str) -> None:
         self._break = self._break and source.isspace()
-        for line in source.splitlines(keepends=True) if self._lines else (source,):
+        by_line = bool(self._lines) if self._by_line is None else self._by_line
+        for line in source.splitlines(keepends=True) if by_line else (source,):
             self.add_text(line)
-            if self._lines and line[-1:] in "\r\n":
-                self._block(())
+            if by_line and line[-1:] in "\r\n":
+                self.add_block(())
 
     def _open(self, token: Token) -> None:
         pieces = self._with_values(token)
-        if token.name == "wbr":
+        if token.name == "wbr" or self._is_xhtml and token.is_empty and token.name not in VOID:
             self.add_nothing(pieces)
         elif token.name in VOID:
             self.add_single(pieces)
-            if token.name == "br" and self._break:      # two of them are the end of a paragraph
-                self._block(())
+            if token.name == "br" and self._break:      # two line breaks end a paragraph
+                self.add_block(())
             self._break = token.name == "br"
         else:
-            self._opened.append((token.name, self.open(pieces)))
-            self._names[token.name] += 1
+            self.open_element(pieces, token.name)
 
-    def _close(self, name: str, source: str) -> None:
-        if not self._names[name]:
-            self.add_nothing((source,))
-            return
-        while True:
-            opened, key = self._opened.pop()
-            self._names[opened] -= 1
-            if opened == name:
-                self.close(key, (source,))
-                return
-            self.close(key)
-
-    def _block(self, pieces: Sequence[Piece]) -> None:
-        """The end of a segment, and a tag that is in none."""
-        while self._opened:
-            self.close(self._opened.pop()[1])
-        self._names.clear()
+    def add_block(self, source: Sequence[Piece]) -> None:
+        """See `MarkupDocument.add_block`."""
         self._break = False
-        self.add_between(pieces)
+        super().add_block(source)
 
     def _is_kept(self, token: Token) -> bool:
         if token.name in self._kept:
@@ -133,18 +121,18 @@ class HtmlDocument(MarkupDocument):
                    or attribute.name == "class" and "notranslate" in self._given(attribute).split()
                    for attribute in token.attributes)
 
-    def _keep(self, place: int) -> int:
-        """Take an element that is not translated, as a word if it is within a segment; the place behind it."""
-        token = self._tokens[place]
+    def _keep(self, index: int) -> int:
+        """Process an element that is not translated, and return the index of the token after it."""
+        token = self._tokens[index]
         is_block = token.name in BLOCKS
-        end = place if token.name in VOID else self._ends.get(place, -1)
-        if end < 0:     # it never ends: up to the next block, or to the end if it is one itself
-            end = next((number - 1 for number in range(place + 1, len(self._tokens))
+        end = index if token.name in VOID or self._is_xhtml and token.is_empty else self._ends.get(index, -1)
+        if end < 0:     # an element without an end tag ends before the next block, and a block at the end of the text
+            end = next((number - 1 for number in range(index + 1, len(self._tokens))
                         if not is_block and self._tokens[number].name in BLOCKS), len(self._tokens) - 1)
-        inside = self._tokens[place:end + 1]
+        inside = self._tokens[index:end + 1]
         source = self._text[token.start:inside[-1].end]
         if is_block or any(one.name in BLOCKS for one in inside):
-            self._block((source,))
+            self.add_block((source,))
         elif words := Spelling().read("".join(self._text[one.start:one.end] for one in inside if one.kind == "text")):
             self.add_shielded(words, source)
         else:
@@ -155,20 +143,20 @@ class HtmlDocument(MarkupDocument):
         return self._text[attribute.start:attribute.end]
 
     def _with_values(self, token: Token) -> list[Piece]:
-        """A tag; values of attributes that are translated are segments."""
+        """Return the pieces of a tag; the values of translated attributes become segments."""
         pieces: list[Piece] = []
-        place = token.start
+        index = token.start
         translated = self._translated(token)
         for attribute in token.attributes:
             value = self._given(attribute)
             if attribute.name in translated and any(map(str.isalpha, value)):
                 quote = self._text[attribute.start - 1]
-                pieces += [self._text[place:attribute.start], self.value(value, quote if quote in "\"'" else "")]
-                place = attribute.end
-        return [*pieces, self._text[place:token.end]]
+                pieces += [self._text[index:attribute.start], self.value(value, quote if quote in "\"'" else "")]
+                index = attribute.end
+        return [*pieces, self._text[index:token.end]]
 
     def _translated(self, token: Token) -> Collection[str]:
-        """The attributes of a tag that are translated."""
+        """Return the names of a tag's attributes that are translated."""
         if token.name == "meta":
             named = {self._given(one).lower() for one in token.attributes if one.name in ("name", "property")}
             return ("content",) if named & _DESCRIPTIONS else ()
@@ -181,26 +169,26 @@ class HtmlDocument(MarkupDocument):
 
 
 def open_html(content: bytes) -> HtmlDocument:
-    """A file of HTML, in the encoding that it names, or UTF-8.
+    """Return an HTML file as a document; its encoding is the one that it declares, or UTF-8.
 
     Raises:
-        DataError: it is not in this encoding, or has too many tags.
+        DataError: the file is not in this encoding, or has too many tags.
     """
-    named = _CHARSET.search(content[:4096])
+    named = _XML_ENCODING.match(content) or _CHARSET.search(content[:4096])
     encoding = "utf-8-sig" if content.startswith(b"\xef\xbb\xbf") else named[1].decode() if named else "utf-8"
     try:
         return HtmlDocument(content.decode(encoding), encoding=encoding)
     except (UnicodeDecodeError, LookupError):
-        raise DataError(f"The file is not text in the encoding {encoding}: save it as UTF-8.") from None
+        raise DataError(f"The file is not valid text in the encoding {encoding}: save it as UTF-8.") from None
 
 
-def _ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """The places of the tags that close others, by the places of these."""
+def _ends(tokens: Sequence[Token], is_xhtml: bool) -> dict[int, int]:
+    """Return the indices of end tags, by the indices of their start tags."""
     opened: dict[str, list[int]] = defaultdict(list)
     ends = {}
-    for place, token in enumerate(tokens):
-        if token.kind == "open":
-            opened[token.name].append(place)
+    for index, token in enumerate(tokens):
+        if token.kind == "open" and not (is_xhtml and token.is_empty):
+            opened[token.name].append(index)
         elif token.kind == "close" and opened[token.name]:
-            ends[opened[token.name].pop()] = place
+            ends[opened[token.name].pop()] = index
     return ends

@@ -1,74 +1,102 @@
-"""Markdown (`.md`), as CommonMark and GitHub have it: headings, paragraphs, lists, tables, the words of images.
+"""Markdown (`.md`) of CommonMark and GitHub: headings, paragraphs, lists, tables, the words of images.
 
-What is not translated stays byte for byte: front matter, code, HTML blocks, addresses, definitions of links. A wrapped
-paragraph is wrapped again. What is written is read once more: where words would be taken for marks, they get escapes.
+Text that is not translated is copied byte for byte: front matter, code, HTML blocks, addresses, link definitions. A
+wrapped paragraph is wrapped again. The translation is parsed, and characters that are read as marks are escaped.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.markdown_inline import Image, Inline, Unknown
-from towernmt.documents.formats.pieces import Pieces, Place, has_words
-from towernmt.documents.formats.text_file import decoded
-from towernmt.documents.formats.wrapping import NARROWEST, divided, filled, fills, joined
-from towernmt.documents.segments import Mark, Segment, plain_text
+from towernmt.documents.formats.markdown_inline import (
+    Image,
+    Inline,
+    Unknown,
+    keep_extensions,
+    whole_tokens,
+    without_extensions,
+)
+from towernmt.documents.formats.text_files import (
+    NARROWEST,
+    Pieces,
+    Slot,
+    decode_file,
+    divide,
+    has_words,
+    join_lines,
+    was_wrapped,
+    wrapped_lines,
+)
+from towernmt.documents.segments import Mark, Part, Segment, Shielded, plain_text
 
 LONGEST = 10_000
-"""Characters of a paragraph: the time for one grows with their square."""
+"""Maximum length of a paragraph in characters, because the parser's time grows with the square of the length."""
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
+_DEFINITION = re.compile(r":[ \t]+")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|])")
 _BLOCK = re.compile(r"(?=#{1,6}(?:\s|$)|[>|]|[-+*=](?:\s|$)|(?:-{2,}|={2,}|\*{3,}|_{3,})\s*$|`{3}|~{3}|:?-+:?\s*\|)"
                     r"|\d{1,9}(?=[.)](?:\s|$))")
-"""How a block begins that is no paragraph; a backslash behind it makes it one."""
+"""Beginning of a block that is not a paragraph; a backslash after the match makes it a paragraph."""
 
 
-def open_markdown(content: bytes) -> Pieces:
-    """A file of Markdown.
+def open_mdx(content: bytes) -> Pieces:
+    """Return a file of MDX: Markdown with imports, exports and components.
 
     Raises:
-        DataError: it is no text, or its encoding is not known.
+        DataError: the file is not text, or its encoding is not known.
     """
-    text, encode = decoded(content)
+    return open_markdown(content, is_mdx=True)
+
+
+def open_markdown(content: bytes, is_mdx: bool = False) -> Pieces:
+    """Return a file of Markdown.
+
+    Raises:
+        DataError: the file is not text, or its encoding is not known.
+    """
+    text, encode = decode_file(content)
     front = _FRONT_MATTER.match(text)
     begin = front.end() if front else 0
-    return Pieces([text[:begin], *_Blocks(text[begin:]).pieces()], encode)
+    return Pieces([text[:begin], *_Blocks(text[begin:], is_mdx).pieces()], encode)
 
 
 class _Blocks:
-    """A text, block by block."""
+    """The blocks of a text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, is_mdx: bool) -> None:
         self._lines = _LINE.findall(text)
         self._check(self._lines)
-        self._parser = MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join")
+        self._parser = keep_extensions(
+            MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join"))
         self._env: dict[str, Any] = {}
-        self._tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(text, self._env)
+        self._tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(
+            "".join(without_extensions(self._lines, is_mdx)), self._env)
         for token in self._tokens:
             if token.type == "inline":
                 self._check([token.content], token.map[0] if token.map else 0)
 
     @staticmethod
     def _check(texts: Sequence[str], first: int = 0) -> None:
-        """Refuse what takes parsers very long."""
+        """Refuse paragraphs that the parser would need very long for."""
         for number, text in enumerate(texts, first):
             if len(text) > LONGEST:
                 raise DataError(f"Line {number + 1} begins a paragraph of more than {LONGEST} characters: divide it.")
 
-    def pieces(self) -> Iterator[str | Place]:
-        """Places, and what is between them."""
+    def pieces(self) -> Iterator[str | Slot]:
+        """Yield the slots, and the text between them."""
         line = column = 0
-        for place, (first, begin), (last, end) in self._places():
+        for index, (first, begin), (last, end) in self._places():
             yield self._between((line, column), (first, begin))
-            yield place
+            yield index
             line, column = last, end
         yield self._between((line, column), (len(self._lines), 0))
 
@@ -78,8 +106,8 @@ class _Blocks:
         middle = "".join(self._lines[begin[0] + 1:end[0]])
         return self._lines[begin[0]][begin[1]:] + middle + (self._lines[end[0]][:end[1]] if end[1] else "")
 
-    def _places(self) -> Iterator[tuple[Place, tuple[int, int], tuple[int, int]]]:
-        """Each place, and where it begins and ends: line and column."""
+    def _places(self) -> Iterator[tuple[Slot, tuple[int, int], tuple[int, int]]]:
+        """Yield each slot with its start and end, as line and column."""
         row, column = 0, 0
         for before, token in zip([None, *self._tokens], self._tokens, strict=False):
             if token.type == "tr_open" and token.map:
@@ -89,14 +117,26 @@ class _Blocks:
             if before.type in ("th_open", "td_open"):
                 found = self._cell(row, column, token.content)
                 column = found[1] if found else column
-                spans = [(row, *found)] if found else []
+                groups = [[(row, *found)]] if found else []
             else:
-                spans = self._spans(token, before.type == "heading_open" and before.markup.startswith("#"))
-            if spans and (place := self._place(spans, before.type in ("th_open", "td_open"))) is not None:
-                yield place, (spans[0][0], spans[0][1]), (spans[-1][0], spans[-1][2])
+                groups = self._definitions(
+                    self._spans(token, before.type == "heading_open" and before.markup.startswith("#")))
+            for spans in groups:
+                if (index := self._place(spans, before.type in ("th_open", "td_open"))) is not None:
+                    yield index, (spans[0][0], spans[0][1]), (spans[-1][0], spans[-1][2])
+
+    def _definitions(self, spans: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+        """Return the lines of a block, a list for each definition in it, without the colon before it."""
+        groups: list[list[tuple[int, int, int]]] = []
+        for number, begin, end in spans:
+            found = _DEFINITION.match(self._lines[number], begin, end) if groups else None
+            if found or not groups:
+                groups.append([])
+            groups[-1].append((number, found.end() if found else begin, end))
+        return groups
 
     def _spans(self, token: Token, is_atx: bool) -> list[tuple[int, int, int]]:
-        """Where the lines of a block are in the source: line, begin, end; none where they are not found."""
+        """Return line, start and end of each line of a block in the source; an empty list if they are not found."""
         spans = []
         first = token.map[0] if token.map else 0
         for number, content in enumerate(token.content.split("\n"), first):
@@ -115,7 +155,7 @@ class _Blocks:
         return spans
 
     def _cell(self, row: int, column: int, content: str) -> tuple[int, int] | None:
-        """Where a cell is in its row."""
+        """Return start and end of a cell in its row; None if it is not found."""
         line, core = self._lines[row].rstrip("\r\n"), content.replace("|", "\\|")
         begin = line.find(core, column)
         while begin >= 0:
@@ -124,8 +164,8 @@ class _Blocks:
             begin = line.find(core, begin + 1)
         return None
 
-    def _place(self, spans: Sequence[tuple[int, int, int]], is_cell: bool) -> Place | None:
-        """The place of a block; None where its source is not understood."""
+    def _place(self, spans: Sequence[tuple[int, int, int]], is_cell: bool) -> Slot | None:
+        """Return the slot of a block; None if its source is not understood."""
         texts = [self._lines[number][begin:end] for number, begin, end in spans]
         ends = [self._lines[number][end:] + self._lines[after][:begin]
                 for (number, _, end), (after, begin, _) in zip(spans, spans[1:], strict=False)]
@@ -135,28 +175,29 @@ class _Blocks:
             inline = Inline(self._parser, self._env, source.replace("\\|", "|") if is_cell else source)
         except Unknown:
             return None
-        return _Written(inline, ends, self._reads, is_cell).place()
+        return _Written(inline, ends, self._reads, is_cell).index()
 
     def _reads(self, source: str) -> str:
-        """What readers see of a source: its words, code and breaks."""
-        return _shown(self._parser.parseInline(source, self._env)[0].children or [])
+        """Return the words and names of marks that the parser reads in a source, without white space."""
+        tokens = self._parser.parseInline(source, self._env)[0].children or []
+        return _squeezed("".join(map(_read, whole_tokens(tokens))))
 
 
 class _Written:
-    """How the text of a block is written."""
+    """Writes the translated text of a block."""
 
     def __init__(self, inline: Inline, ends: Sequence[str], reads: Callable[[str], str], is_cell: bool) -> None:
         self._inline, self._ends, self._reads, self._is_cell = inline, ends, reads, is_cell
         self._special = re.compile(_SPECIAL.pattern.replace("|", "")) if is_cell else _SPECIAL
 
-    def place(self) -> Place | None:
-        """The place: its segments are the texts between hard breaks, and the words of images; None without words."""
-        segments = [self._inline.marks.segment(joined(unit).text) for unit in self._inline.units]
+    def index(self) -> Slot | None:
+        """Return a slot for the texts between hard breaks and the words of images; None if it has no words."""
+        segments = [self._inline.marks.segment(join_lines(unit).text) for unit in self._inline.units]
         images: list[Segment] = [(words,) for words in self._inline.images]
         if not any(has_words("".join(part for part in segment if isinstance(part, str)))
                    for segment in (*segments, *images)):
             return None
-        return Place([*segments, *images], self._write)
+        return Slot([*segments, *images], self._write)
 
     def _write(self, translated: Sequence[Segment]) -> str:
         images = list(map(plain_text, translated[len(self._inline.units):]))
@@ -169,18 +210,47 @@ class _Written:
         return written.replace("|", "\\|") if self._is_cell else written
 
     def _unit(self, unit: Sequence[str], segment: Segment, ends: Sequence[str], images: Sequence[str]) -> str:
-        """A text between hard breaks."""
-        lines = _wrapped(self._flat(segment), unit)
-        rows = self._rows(lines, images, False)
-        if _squeezed(self._reads("\n".join(rows))) != _squeezed(plain_text(segment)):
-            rows = self._rows(lines, images, True)
+        """Return the source of a translated text between hard breaks."""
+        rows = self._understood(segment, unit, images)
         within = self._ends[0].lstrip(" \t") if self._ends else "\n"      # line ends in addresses and code
         between = [ends[min(number, len(ends) - 1)] if ends else within for number in range(len(rows) - 1)]
         return "".join(part for row, end in zip(rows, [*between, ""], strict=True)
                        for part in (row.replace("\n", within), end))
 
+    def _understood(self, segment: Segment, unit: Sequence[str], images: Sequence[str]) -> list[str]:
+        """Return the lines of a text in the first variant that the parser reads correctly."""
+        first: list[str] = []
+        for variant in self._variants(segment):
+            lines = _wrapped(self._flat(variant), unit)
+            meant = self._meant(variant)
+            for is_escaped in (False, True):
+                rows = self._rows(lines, images, is_escaped)
+                if self._reads("\n".join(rows)) == meant:
+                    return rows
+            first = first or rows
+        return first
+
+    def _variants(self, segment: Segment) -> Iterator[Segment]:
+        """Yield the segment, and then variants with less emphasis.
+
+        Markdown cannot write emphasis that begins or ends within a word or next to some signs, as in some translations.
+        """
+        yield segment
+        segment = _merged(segment)
+        yield segment
+        segment = tuple(part._replace(content=part.content.replace("_", "*")) if _is_emphasis(part) else part
+                        for part in segment)
+        yield segment
+        yield _merged(_trimmed(segment))
+        yield tuple(part for part in segment if not _is_emphasis(part))
+
+    def _meant(self, segment: Segment) -> str:
+        """Return the result that the parser should read; see `_Blocks._reads`."""
+        return _squeezed("".join(part if isinstance(part, str) else part.text if isinstance(part, Shielded)
+                                 else _named(self._inline.names.get((part.kind, part.key), "")) for part in segment))
+
     def _rows(self, lines: Sequence[str], images: Sequence[str], is_escaped: bool) -> list[str]:
-        """Lines as they are written; they begin like a block only if their source does."""
+        """Return the source of lines, escaped so that they begin like a block only if their source does."""
         rows = []
         sources = self._inline.source.split("\n")
         begins_so = _BLOCK.match(sources[0]) is not None
@@ -198,16 +268,16 @@ class _Written:
                 written.append(self._special.sub(r"\\\1", part) if is_escaped else
                                "".join(self._inline.escapes.get(character, character) for character in part))
             elif isinstance(part.content, Image):
-                before, number, behind = part.content
-                written.append(before + re.sub(r"(?<!\\)([\[\]])", r"\\\1", images[number]) + behind)
+                before, number, after = part.content
+                written.append(before + re.sub(r"(?<!\\)([\[\]])", r"\\\1", images[number]) + after)
             else:
                 if part.content == "[" and re.search(r"(?<!\\)!$", "".join(written[-1:])):
-                    written[-1] = written[-1][:-1] + "\\!"     # no image
+                    written[-1] = written[-1][:-1] + "\\!"     # not an image
                 written.append(part.content)
         return "".join(written)
 
     def _flat(self, segment: Segment) -> str:
-        """A segment as one string, with white space outside of emphasis: `** word**` would be none."""
+        """Return a segment as text, with white space moved out of emphasis, because `** word**` is not emphasis."""
         flat = self._inline.marks.text(segment)
         sides: dict[str, str] = {"open": "", "close": ""}
         for character in set(flat):
@@ -220,23 +290,73 @@ class _Written:
 
 
 def _wrapped(text: str, unit: Sequence[str]) -> list[str]:
-    """A text in lines as its source had them: filled to the same width, or as many."""
+    """Divide a text into lines: wrapped at the width of the source, or as many lines as in the source."""
     width = max(map(len, unit))
     may_begin = _may_begin if all(map(_may_begin, unit[1:])) else bool
-    if len(unit) > 1 and width >= NARROWEST and all(fills(*pair, width) for pair in zip(unit, unit[1:], strict=False)):
-        return filled(text, width, may_begin)
-    return [line for line in divided(text, joined(unit), may_begin) if line] or [""]
+    if len(unit) > 1 and width >= NARROWEST and all(was_wrapped(*pair, width) for pair in pairwise(unit)):
+        return wrapped_lines(text, width, may_begin)
+    return [line for line in divide(text, join_lines(unit), may_begin) if line] or [""]
 
 
 def _may_begin(line: str) -> bool:
-    """Whether a line within a paragraph may begin so."""
+    """Return whether a line within a paragraph may begin like this."""
     found = _BLOCK.match(line)
-    return found is None or found[0] not in ("", "1")       # lists that begin with other numbers interrupt nothing
+    return found is None or found[0] not in ("", "1")       # a list may interrupt a paragraph only if it begins with 1
 
 
-def _shown(tokens: Sequence[Token]) -> str:
-    return "".join(" " if token.type in ("softbreak", "hardbreak") else "" if token.type in ("html_inline", "image")
-                   else token.content for token in tokens)
+def _read(token: Token) -> str:
+    """Return the words of a token, or its name if it is a mark."""
+    if token.type in ("text", "text_special", "code_inline", "address", "kept"):
+        return token.content
+    if token.type in ("softbreak", "hardbreak"):
+        return ""
+    return _named(token.content if token.type == "html_inline" else token.type)
+
+
+def _named(name: str) -> str:
+    return f"\0{name}\0" if name else ""
+
+
+def _is_emphasis(part: Part) -> TypeGuard[Mark]:
+    return (isinstance(part, Mark) and part.kind != "single" and isinstance(part.content, str) and part.content != ""
+            and not part.content.strip("*_~"))
+
+
+def _merged(segment: Segment) -> Segment:
+    """Return the segment, with adjacent pairs of the same emphasis joined."""
+    made: list[Part] = []
+    keys: dict[int, int] = {}       # of the second pair: the key of the first
+    for part in segment:
+        before = made[-1] if made else None
+        if (isinstance(part, Mark) and isinstance(before, Mark) and _is_emphasis(part) and _is_emphasis(before)
+                and (before.kind, part.kind) == ("close", "open") and before.content == part.content):
+            keys[part.key] = before.key
+            made.pop()
+        elif isinstance(part, Mark) and part.kind == "close" and part.key in keys:
+            made.append(part._replace(key=keys[part.key]))
+        else:
+            made.append(part)
+    return tuple(made)
+
+
+def _trimmed(segment: Segment) -> Segment:
+    """Return the segment, with signs and white space at the edges of emphasis moved out of it."""
+    made: list[Part] = []
+    for part in segment:
+        before = made[-1] if made else ""
+        if isinstance(part, str) and _is_emphasis(before) and before.kind == "open":
+            text = part.lstrip(_signs_of(part))
+            made[-1:] = [part[:len(part) - len(text)], before, text] if text else [before, part]
+        elif _is_emphasis(part) and part.kind == "close" and isinstance(before, str):
+            text = before.rstrip(_signs_of(before))
+            made[-1:] = [text, part, before[len(text):]] if text else [before, part]
+        else:
+            made.append(part)
+    return tuple(part for part in made if part != "")
+
+
+def _signs_of(text: str) -> str:
+    return "".join(character for character in text if not character.isalnum())
 
 
 def _squeezed(text: str) -> str:

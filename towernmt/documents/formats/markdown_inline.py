@@ -1,4 +1,9 @@
-"""Text of Markdown with its marks, each as the source writes it. A parser says what the marks are; here is where."""
+"""Inline text of Markdown with the source of each mark, and extensions that are not translated.
+
+The parser returns the marks of a text; this module finds their positions. Extensions are not translated: mathematics,
+admonitions, footnotes, attributes, MDX. The parser supports only CommonMark, so lines of extensions are blank in its
+input, and an inline rule matches mathematics and other extensions before the parser looks for emphasis in them.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +15,67 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from towernmt.documents.formats.marked_text import MarkedText, paired
+from towernmt.documents.formats.text_files import MarkedText, pair_tags
 from towernmt.documents.segments import Mark, Shielded
 
 _ADDRESS = re.compile(r"<[^<>\s]+>")
 _BREAK = re.compile(r"[ \t]*\\?\n[ \t]*")
 _REFERENCE = re.compile(r"\[(?:[^\[\]\\]|\\.)*\]", re.DOTALL)
-_FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\]:?)")
 _HTML = re.compile(r"<(/?)([A-Za-z][\w-]*)[^>]*?(/?)>", re.DOTALL)
+_NOTHING = re.compile(r"<wbr\s*/?>|<!--", re.IGNORECASE)
+"""HTML that does not divide a word."""
+_RAISED = re.compile(r"<(?:sup|sub)[\s>]", re.IGNORECASE)
 _VOID = ("br", "hr", "img", "input", "wbr")
 
 
 class Unknown(Exception):
-    """A source that is not understood: it stays as it is."""
+    """A source that is not understood, and so is not translated."""
 
 
 class Image(NamedTuple):
-    """An image: its words are translated by themselves.
+    """An image, whose words are a separate segment.
 
     Attributes:
-        before, behind: the source around its words.
-        number: of its words among those of a text.
+        before, after: the source around the words.
+        number: index among the images of the text.
     """
 
     before: str
     number: int
-    behind: str
+    after: str
 
 
 class Inline:
     """The text of a block.
 
+    Args:
+        parser: the parser.
+        env: the link definitions of the document.
+        source: the source of the text.
+
     Attributes:
-        source: the text itself.
-        units: lines of text between hard breaks; each mark is a character of `marks`.
-        breaks: for each line but the last, how many line ends of the source are before its end, and whether that is a
-            hard break by a backslash.
-        marks: their contents are sources, or an `Image`.
+        source: the source of the text.
+        units: the lines between hard breaks, with characters of `marks` for marks.
+        breaks: for each line except the last one, the number of earlier line ends in the source, and whether the line
+            ends with a hard break by a backslash.
+        marks: the marks; their contents are the source or an `Image`.
         images: the words of images.
-        escapes: how characters are written that the source writes by an escape alone.
+        escapes: the escapes of characters that the source always escapes.
+        names: the parser's name of each mark by kind and key; for HTML, the tag.
+
+    Raises:
+        Unknown: the source is not understood.
     """
 
     def __init__(self, parser: MarkdownIt, env: dict[str, Any], source: str) -> None:
-        """
-        Args:
-            env: the links that the document defines.
-        Raises:
-            Unknown: it is not understood.
-        """
         self.marks, self.images = MarkedText(), list[str]()
         self.units: list[list[str]] = [[""]]
         self.breaks: list[tuple[int, bool]] = []
+        self.names: dict[tuple[str, int], str] = {}
         self._parser, self._env, self.source, self._at = parser, env, source, 0
         self._depth = 0
-        tokens = list(_whole(parser.parseInline(source, env)[0].children or []))
-        self._kinds = iter(paired([_tag(token) for token in tokens if _is_mark(token)]))
+        tokens = list(whole_tokens(parser.parseInline(source, env)[0].children or []))
+        self._kinds = iter(pair_tags([_tag(token) for token in tokens if _is_mark(token)]))
         escaped: dict[str, str] = {}
         raw = set[str]()
         for token in tokens:
@@ -80,8 +91,9 @@ class Inline:
     def _add(self, token: Token) -> None:
         kind = token.type
         if kind == "text":
-            for number, text in enumerate(_FOOTNOTE.split(self._expect(token.content))):
-                self._put(text if number % 2 == 0 else self.marks.add(Shielded(text, text)))
+            self._put(self._expect(token.content))
+        elif kind == "kept":
+            self._put(self.marks.add(Shielded(token.content, self._expect(token.content))))
         elif kind == "text_special":
             self._expect(token.markup)
             self._put(token.content)
@@ -102,10 +114,17 @@ class Inline:
         else:
             self._depth += {"_open": 1, "_close": -1}.get(re.sub(".*(?=_)", "", kind), 0)
             mark_kind, key = next(self._kinds)
-            self._put(self.marks.add(Mark(mark_kind, key, self._content(token))))   # type: ignore[arg-type]
+            content = self._content(token)
+            self.names[mark_kind, key] = token.content if kind == "html_inline" else kind
+            if kind == "html_inline" and _NOTHING.match(token.content):
+                self.names["open", key], self.names["close", key] = token.content, ""
+                self._put(self.marks.add(Mark("open", key, content)) + self.marks.add(Mark("close", key, "")))
+                return
+            is_raised = _RAISED.match(token.content) is not None and kind == "html_inline"
+            self._put(self.marks.add(Mark(mark_kind, key, content, is_raised)))   # type: ignore[arg-type]
 
     def _content(self, token: Token) -> Any:
-        """What the source writes for a mark."""
+        """Return the source of a mark, or an `Image`."""
         if token.type == "link_close":
             return self._to(self._end_of_link(self._at))
         if token.type == "image":
@@ -125,27 +144,27 @@ class Inline:
         self.images.append(inner)
         return Image("![", len(self.images) - 1, source[words - begin:])
 
-    def _end_of_link(self, place: int) -> int:
-        """Behind a link, from the bracket that ends its words."""
-        if not self.source.startswith("]", place):
+    def _end_of_link(self, index: int) -> int:
+        """Return the index after a link, for the index of the bracket that ends its words."""
+        if not self.source.startswith("]", index):
             raise Unknown
-        place += 1
-        if self.source.startswith("(", place) and (end := self._end_of_target(place + 1)) is not None:
+        index += 1
+        if self.source.startswith("(", index) and (end := self._end_of_target(index + 1)) is not None:
             return end
-        found = _REFERENCE.match(self.source, place)
-        return place if found is None else found.end()
+        found = _REFERENCE.match(self.source, index)
+        return index if found is None else found.end()
 
-    def _end_of_target(self, place: int) -> int | None:
-        """Behind an address and title within brackets; None: there are none."""
+    def _end_of_target(self, index: int) -> int | None:
+        """Return the index after the address and title of a link; None if they are missing."""
         source, helpers = self.source, self._parser.helpers
-        place = _behind_space(source, place)
-        address = helpers.parseLinkDestination(source, place, len(source))
+        index = _behind_space(source, index)
+        address = helpers.parseLinkDestination(source, index, len(source))
         if address.ok:
-            place = _behind_space(source, address.pos)
-            title = helpers.parseLinkTitle(source, place, len(source))
-            if title.ok and place > address.pos:
-                place = _behind_space(source, title.pos)
-        return place + 1 if source.startswith(")", place) else None
+            index = _behind_space(source, address.pos)
+            title = helpers.parseLinkTitle(source, index, len(source))
+            if title.ok and index > address.pos:
+                index = _behind_space(source, title.pos)
+        return index + 1 if source.startswith(")", index) else None
 
     def _end_of_code(self, fence: str) -> int:
         for found in re.finditer("`+", self.source[self._at + len(fence):]):
@@ -166,32 +185,32 @@ class Inline:
             raise Unknown
         return self._to(self._at + len(text))
 
-    def _to(self, place: int) -> str:
-        """The source from here to a place, which is here from now on."""
-        begin, self._at = self._at, place
-        return self.source[begin:place]
+    def _to(self, index: int) -> str:
+        """Return the source up to an index, and move the position there."""
+        begin, self._at = self._at, index
+        return self.source[begin:index]
 
 
-def _whole(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Tokens, those of `<address>` as one."""
-    place = 0
-    while place < len(tokens):
-        token = tokens[place]
+def whole_tokens(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Yield the tokens, with those of `<address>` as one."""
+    index = 0
+    while index < len(tokens):
+        token = tokens[index]
         if token.type == "link_open" and token.markup == "autolink":
-            text = tokens[place + 1].content
+            text = tokens[index + 1].content
             yield Token("address", "", 0, content=text)
-            place += 3
+            index += 3
         else:
             yield token
-            place += 1
+            index += 1
 
 
 def _is_mark(token: Token) -> bool:
-    return token.type not in ("text", "text_special", "softbreak", "hardbreak", "code_inline", "address")
+    return token.type not in ("text", "text_special", "softbreak", "hardbreak", "code_inline", "address", "kept")
 
 
 def _tag(token: Token) -> tuple[str, str] | None:
-    """What a mark is for `paired`."""
+    """Return the kind and name of a mark, for `pair_tags`."""
     if token.type == "html_inline":
         found = _HTML.fullmatch(token.content)
         if found is None or found[3] or found[2].lower() in _VOID:
@@ -203,7 +222,176 @@ def _tag(token: Token) -> tuple[str, str] | None:
     return None
 
 
-def _behind_space(source: str, place: int) -> int:
-    while place < len(source) and source[place] in " \t\n":
-        place += 1
-    return place
+def _behind_space(source: str, index: int) -> int:
+    while index < len(source) and source[index] in " \t\n":
+        index += 1
+    return index
+
+
+_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")
+_FENCE = re.compile(r"(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(`{3,}|~{3,})(.*)")
+_ADMONITION = re.compile(r"(?:(?:!!!|\?\?\?\+?)(?:[ \t]+[\w-]+){1,5}(?:[ \t]+\"[^\"]*\")?"
+                         r"|===[+!]*[ \t]+\"[^\"]*\")[ \t]*")
+"""Blocks of MkDocs: `!!! note "Title"`, `??? note`, `=== "Tab"`. The text after them is indented."""
+_ALERT = re.compile(r"\[!\w+\]")
+"""An alert of GitHub or Obsidian in a quotation: `> [!NOTE]`."""
+_FOOTNOTE = re.compile(r"\[\^[^\]\s]+\]:")
+_LINE = re.compile(r":{3,}.*|\*\[[^\]]+\]:.*|(?:\{:[^{}]*\}|\{%.*%\}|\[\[?_?(?:TOC|toc)_?\]?\]|\{/\*.*\*/\})[ \t]*")
+"""A container, an abbreviation, attributes of a block, a tag of a template, a table of contents, a comment of MDX."""
+_INTERRUPTS = re.compile(r"#{1,6}\s|[-*+]\s|>|\d{1,9}[.)]\s|`{3}|~{3}|:{3}|\[[^\]]+\]:")
+"""Beginning of a line that does not continue the paragraph before it."""
+_ENVIRONMENT = re.compile(r"\\begin\{([A-Za-z]{1,30}\*?)\}")
+_TEX = re.compile(r"[\\^_={}]")
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_KEPT = re.compile("|".join((
+    r"\$\$(?P<display>(?:\\.|[^$\\]){1,1000})\$\$",
+    r"(?<![\\$])\$(?P<dollars>(?!\s)(?:\\.|[^$\\]){1,1000}(?<!\s))\$(?![\d$])",
+    r"\\\((?P<round>(?:(?!\\[()]).){1,1000})\\\)", r"\\\[(?P<square>(?:(?!\\[\[\]]).){1,1000})\\\]",
+    r"\[\^[^\]\s]{1,100}\]:?", r"\[\[[^\[\]\n]{1,100}\]\]",
+    r"(?<![\w:]):[a-z0-9+-][a-z0-9_+-]{0,40}:(?![\w:])",                       # :smile:
+    r"\{[:#.][^{}\n]{1,100}\}", r"\{%[^\n]{1,200}?%\}", r"\{\{[^{}\n]{1,100}\}\}",
+    r"\{/\*[^\n]{1,200}?\*/\}",
+    r"(?<=[A-Za-z0-9])~[A-Za-z0-9+-]{1,8}~(?!~)|(?<=[A-Za-z0-9])\^[A-Za-z0-9+-]{1,8}\^")), re.DOTALL)
+"""Extensions within a paragraph: mathematics, footnotes, wiki links, names of emoji, attributes, templates."""
+
+
+def without_extensions(lines: Sequence[str], is_mdx: bool) -> list[str]:
+    """Return the lines for the parser, with lines of extensions blank, and text in admonitions without its indent.
+
+    Args:
+        lines: the lines of a text, with their ends.
+        is_mdx: whether imports, exports and lines with only a component are extensions, too.
+    """
+    made = list(lines)
+    fence = ""
+    missing: set[str] = set()       # ends of mathematics that do not occur in later lines
+    number = 0
+    while number < len(made):
+        prefix, text, _ = _divided(made[number])
+        found = _FENCE.match(text)
+        if fence:
+            if found and found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+            number += 1
+            continue
+        if found and (found[1][0] == "~" or "`" not in found[2]):
+            fence = found[1]
+            number += 1
+            continue
+        last = number
+        if end := _end_of_mathematics(text):
+            last = _line_with(made, number, end, missing)
+            is_kept = last >= 0
+            last = max(last, number)
+        elif _FOOTNOTE.match(text):
+            last, is_kept = _end_of_footnote(made, number), True
+        elif is_mdx and not prefix and re.match(r"(?:import|export)\s|<[A-Z][^>]*$", text):
+            last, is_kept = _end_of_block(made, number), True
+        elif _ADMONITION.fullmatch(text) and number + 1 < len(made):
+            is_kept = _take_indent(made, number, len(prefix))
+        else:
+            is_kept = (_LINE.fullmatch(text) is not None or ">" in prefix and _ALERT.match(text) is not None
+                       or is_mdx and re.fullmatch(r"</?[A-Z][^>]*>[ \t]*", text) is not None)
+        if is_kept:
+            for index in range(number, last + 1):
+                before, _, after = _divided(made[index])
+                made[index] = (before if ">" in before else "") + after
+        number = last + 1
+    return made
+
+
+def keep_extensions(parser: MarkdownIt) -> MarkdownIt:
+    """Add the inline rule that makes tokens of the type `kept` from extensions."""
+    parser.inline.ruler.before("escape", "kept", _rule)
+    return parser
+
+
+def _rule(state: StateInline, silent: bool) -> bool:
+    found = _KEPT.match(state.src, state.pos, state.posMax)
+    if found is None or not _is_mathematics(found):
+        return False
+    if not silent:
+        state.push("kept", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
+
+
+def _is_mathematics(found: re.Match[str]) -> bool:
+    """Return whether a match is mathematics, not amounts in dollars or words in escaped brackets."""
+    kind = found.lastgroup
+    if kind is None or kind == "display":
+        return True
+    content = found[kind]
+    if "\n\n" in content:
+        return False
+    if _TEX.search(content):
+        return True
+    return not _WORD.search(content) or kind == "dollars" and not content[0].isdigit()
+
+
+def _divided(line: str) -> tuple[str, str, str]:
+    """Divide a line into indent with signs of quotations, text, and line end."""
+    text = line.rstrip("\r\n")
+    found = _PREFIX.match(text)
+    begin = found.end() if found else 0
+    return text[:begin], text[begin:], line[len(text):]
+
+
+def _end_of_mathematics(text: str) -> str:
+    """Return the end of the mathematics that begins in a line; "" if none begins."""
+    text = text.rstrip()
+    if text.startswith("$$") and (text.count("$$") == 1 or text.count("$$") == 2 and text.endswith("$$")):
+        return "$$"
+    if text == "\\[" or text.startswith("\\[") and _TEX.search(text[2:].removesuffix("\\]")) and (
+            text.endswith("\\]") or "\\]" not in text):
+        return "\\]"
+    found = _ENVIRONMENT.match(text)
+    return f"\\end{{{found[1]}}}" if found else ""
+
+
+def _line_with(lines: Sequence[str], first: int, end: str, missing: set[str]) -> int:
+    """Return the index of the line in which mathematics ends; -1 if it does not end."""
+    if lines[first].rstrip().endswith(end) and lines[first].strip(" \t>\r\n") != end:
+        return first
+    if end in missing:
+        return -1
+    for number in range(first + 1, len(lines)):
+        if lines[number].rstrip().endswith(end):
+            return number
+    missing.add(end)
+    return -1
+
+
+def _end_of_footnote(lines: Sequence[str], first: int) -> int:
+    """Return the last line of a footnote: its paragraph, and the indented lines after it."""
+    last = first
+    for number in range(first + 1, len(lines)):
+        line = lines[number]
+        is_indented = line.startswith(("    ", "\t"))
+        if not line.strip():
+            continue
+        if not is_indented and (number > last + 1 or _INTERRUPTS.match(line)):
+            break
+        last = number
+    return last
+
+
+def _end_of_block(lines: Sequence[str], first: int) -> int:
+    last = first
+    while last + 1 < len(lines) and lines[last + 1].strip():
+        last += 1
+    return last
+
+
+def _take_indent(lines: list[str], title: int, indent: int) -> bool:
+    """Remove the indent of the text after the title of an admonition; return whether there is such text."""
+    is_there = False
+    for number in range(title + 1, len(lines)):
+        before, rest = lines[number][:indent], lines[number][indent:]
+        if not lines[number].strip():
+            continue
+        if before.strip() or not rest.startswith(("    ", "\t")):
+            break
+        lines[number] = before + (rest[1:] if rest.startswith("\t") else rest[4:])
+        is_there = True
+    return is_there

@@ -1,8 +1,8 @@
-"""Plain text (`.txt`): each line is a segment, and so are the lines of a paragraph that was wrapped.
+"""Plain text (`.txt`): each line or wrapped paragraph is a segment.
 
-A text counts as wrapped at the width of its longest line if nearly all its lines end where the first word of the next
-one had no more room. The translation of such a paragraph is wrapped at the same width. Other line ends stay, and so do
-indents, bullets, white space and lines without a letter.
+A text is wrapped at the width of its longest line if nearly all its lines end where the first word of the next line
+does not fit. The translation of a wrapped paragraph is wrapped at the same width. Other line ends are kept, and so
+are indents, bullets, white space and lines without a letter.
 """
 
 from __future__ import annotations
@@ -12,16 +12,45 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from towernmt.documents.formats.pieces import Pieces, Place, has_words
-from towernmt.documents.formats.text_file import decoded
-from towernmt.documents.formats.wrapping import NARROWEST, WIDEST, filled, fills, joined
+from towernmt.documents.formats.text_files import (
+    NARROWEST,
+    WIDEST,
+    Pieces,
+    Slot,
+    decode_file,
+    has_words,
+    join_lines,
+    was_wrapped,
+    wrapped_lines,
+)
 from towernmt.documents.segments import Segment, plain_text
+
+_LINES = re.compile(r"(\r?\n)")
+
+
+class Lines(Pieces):
+    """The text of a request; line ends and blank lines are kept.
+
+    Args:
+        text: the text.
+        by_line: whether each line is a segment; otherwise the complete text is one segment.
+    """
+
+    def __init__(self, text: str, by_line: bool = True) -> None:
+        pieces = _LINES.split(text) if by_line else [text]
+        super().__init__([_line_slot(piece) if piece.strip() else piece for piece in pieces],
+                         lambda written: written.encode("utf-8", "surrogatepass"))
+
+
+def _line_slot(line: str) -> Slot:
+    return Slot([(line,)], lambda translated: plain_text(translated[0]))
+
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|$)")
 _BEFORE = re.compile(r"\s*(?:[-*+•–—·>]+\s+)*")
 _ENDS = tuple(".!?:;…。！？")
 _MOSTLY = 0.8
-"""So large a share of the lines must end where a width had them wrapped."""
+"""Minimum share of lines that end at the width, in a wrapped text."""
 
 
 class _Line(NamedTuple):
@@ -32,7 +61,7 @@ class _Line(NamedTuple):
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it has a bullet."""
+        """Whether the line has a bullet."""
         return bool(self.before.strip())
 
     @property
@@ -41,24 +70,24 @@ class _Line(NamedTuple):
 
 
 def open_text(content: bytes) -> Pieces:
-    """A file of plain text.
+    """Return a plain text file as a document.
 
     Raises:
-        DataError: it is none, or its encoding is not known.
+        DataError: the content is not text, or its encoding is unknown.
     """
-    text, encode = decoded(content)
-    return Pieces(pieces_of(text), encode)
+    text, encode = decode_file(content)
+    return Pieces(text_pieces(text), encode)
 
 
-def pieces_of(text: str) -> list[str | Place]:
-    """A text, taken apart into lines and wrapped paragraphs."""
+def text_pieces(text: str) -> list[str | Slot]:
+    """Divide a text into lines and wrapped paragraphs."""
     lines = list(_lines(text))
     width = _width(lines)
-    pieces: list[str | Place] = []
+    pieces: list[str | Slot] = []
     begin = 0
     while begin < len(lines):
         end = begin + 1
-        while width and end < len(lines) and _goes_on(lines[end - 1], lines[end], width):
+        while width and end < len(lines) and _continues(lines[end - 1], lines[end], width):
             end += 1
         paragraph = lines[begin:end]
         if has_words(paragraph[0].core) or len(paragraph) > 1:
@@ -78,32 +107,32 @@ def _lines(text: str) -> Iterator[_Line]:
 
 
 def _width(lines: Sequence[_Line]) -> int:
-    """At which width a text was wrapped; 0: at none."""
+    """Return the width at which a text is wrapped; 0 if it is not wrapped."""
     width = max((line.width for line in lines if line.core), default=0)
     pairs = [pair for pair in pairwise(lines) if _are_of_one_block(*pair)]
-    wrapped = [pair for pair in pairs if fills(" " * len(pair[0].before) + pair[0].core, pair[1].core, width)]
-    goes_on = any(not line.core.endswith(_ENDS) for line, _ in wrapped)
-    return width if goes_on and NARROWEST <= width <= WIDEST and len(wrapped) >= _MOSTLY * len(pairs) else 0
+    wrapped = [pair for pair in pairs if was_wrapped(" " * len(pair[0].before) + pair[0].core, pair[1].core, width)]
+    has_open_end = any(not line.core.endswith(_ENDS) for line, _ in wrapped)
+    return width if has_open_end and NARROWEST <= width <= WIDEST and len(wrapped) >= _MOSTLY * len(pairs) else 0
 
 
 def _are_of_one_block(line: _Line, after: _Line) -> bool:
-    """Whether two lines could be of one paragraph."""
+    """Return whether two lines could belong to one paragraph."""
     return bool(line.core and after.core) and not (line.after or after.begins_anew) and (
         len(after.before) == len(line.before))
 
 
-def _goes_on(line: _Line, after: _Line, width: int) -> bool:
-    return _are_of_one_block(line, after) and fills(" " * len(line.before) + line.core, after.core, width)
+def _continues(line: _Line, after: _Line, width: int) -> bool:
+    return _are_of_one_block(line, after) and was_wrapped(" " * len(line.before) + line.core, after.core, width)
 
 
-def _place(paragraph: Sequence[_Line], width: int) -> Place:
+def _place(paragraph: Sequence[_Line], width: int) -> Slot:
     if len(paragraph) == 1:
-        return Place([(paragraph[0].core,)], lambda translated: plain_text(translated[0]))
+        return _line_slot(paragraph[0].core)
     first, second = paragraph[:2]
     between = first.end + second.before
     room = width - len(second.before)
 
     def write(translated: Sequence[Segment]) -> str:
-        return between.join(filled(plain_text(translated[0]), room))
+        return between.join(wrapped_lines(plain_text(translated[0]), room))
 
-    return Place([(joined([line.core for line in paragraph]).text,)], write)
+    return Slot([(join_lines([line.core for line in paragraph]).text,)], write)

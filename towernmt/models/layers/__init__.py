@@ -1,12 +1,11 @@
-"""Layers as functions over `get_variable`: they obey the rules of tower functions by construction."""
+"""Layers: functions over `get_variable`."""
 
 from __future__ import annotations
 
-from towernmt.core.lazy_exports import lazy_exports
+from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
-    "embeddings": ["embedding_table"],
-    "normalization": ["layer_norm", "rms_norm"],
-    "positions": ["sinusoids"],
+    "embeddings": ["embedding_table", "sinusoids"],
+    "feed_forward": ["layer_norm", "rms_norm"],
     "projections": ["Projection", "linear"],
 })

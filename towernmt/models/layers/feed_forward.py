@@ -1,19 +1,73 @@
-"""The feed-forward layer of the Transformer: with ReLU (Vaswani et al. 2017), swish, GELU, or gated (Shazeer 2020).
+"""The feed-forward layer of the Transformer, normalisation, and gradient checkpointing.
 
-Swish is `x * sigmoid(x)` (Ramachandran et al. 2017); of GELU there are the two approximations of Hendrycks & Gimpel
-(2016): `x * sigmoid(1.702 x)`, and the one with a hyperbolic tangent.
+Activations: ReLU (Vaswani et al. 2017), swish, GELU, or gated (Shazeer 2020). Swish is `x * sigmoid(x)` (Ramachandran
+et al. 2017); GELU has the two approximations of Hendrycks & Gimpel (2016): `x * sigmoid(1.702 x)`, and the one with a
+hyperbolic tangent. Normalisation: layer normalisation and RMSNorm.
+
+Gradient checkpointing computes layers again in the backward pass and keeps nothing (Chen et al. 2016). Between the
+passes only the inputs and outputs of such a layer are in memory; the price is one more forward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from towernmt.core.tensors import Tensor
+from tensorpack.tfutils.tower import get_current_tower_context
+
+from towernmt.core.errors import TowerRuleError
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import relu, to_float32
-from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.gains import PLAIN, Gains
+from towernmt.models.kernels import is_made_once, relu, to_float32
 from towernmt.models.layers.projections import linear
+from towernmt.models.layers.randomness import dropout
+from towernmt.models.model_settings import PLAIN, Gains
+
+
+def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
+    """Apply layer normalisation (Ba et al. 2016) over the last dimension of `x` float32 `[..., depth]`."""
+    depth = int(x.shape[-1])
+    with tf1.variable_scope(name):
+        scale = tf1.get_variable("scale", [depth], initializer=tf1.ones_initializer())
+        offset = tf1.get_variable("offset", [depth], initializer=tf1.zeros_initializer())
+    return _standardize(x, epsilon) * scale + offset
+
+
+def _standardize(x: Tensor, epsilon: float) -> Tensor:
+    """Return `(x - mean) / deviation` over the last dimension; its own gradient needs fewer passes over memory."""
+    def standard(x: Tensor) -> tuple[Tensor, Tensor]:
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + epsilon)
+        return centred * inverse, inverse
+
+    @tf.custom_gradient
+    def standardize(x: Tensor) -> Tensor:
+        y, inverse = standard(x)
+
+        def gradient(dy: Tensor) -> Tensor:
+            mean_dy = tf.reduce_mean(dy, -1, keepdims=True)
+            mean_dy_y = tf.reduce_mean(dy * y, -1, keepdims=True)
+            return (dy - mean_dy - y * mean_dy_y) * inverse
+
+        return y, gradient
+
+    return standard(x)[0] if is_made_once() else standardize(x)     # steps of decoding have no gradient
+
+
+def rms_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
+    """Apply root mean square normalisation (Zhang & Sennrich 2019) over the last dimension of `x` `[..., depth]`."""
+    with tf1.variable_scope(name):
+        scale = tf1.get_variable("scale", [int(x.shape[-1])], initializer=tf1.ones_initializer())
+
+    @tf.custom_gradient
+    def normalize(x: Tensor) -> Tensor:
+        inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + epsilon)
+        y = x * inverse
+        return y, lambda dy: (dy - y * tf.reduce_mean(dy * y, -1, keepdims=True)) * inverse
+
+    return normalize(x) * scale
+
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
@@ -31,15 +85,17 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Tensor:
-    """`outer(act(inner x))`, or gated `outer(gate(a) * b)` with a and b side by side in `inner x`.
+    """Return `outer(act(inner x))`, or with a gate `outer(gate(a) * b)`, where a and b are the halves of `inner x`.
 
-    All maps have a bias, where Shazeer (2020) has none.
+    All maps have a bias, unlike those of Shazeer (2020).
 
     Args:
         x: `[..., depth]`.
-        filter_size: depth inside; a gated layer has three maps of it where the plain one has two.
-        dropout_rate: inside.
-        kind: one of `choices.FEED_FORWARDS`.
+        filter_size: depth of the inner layer. A gated layer has three maps of this depth, a plain one two.
+        dropout_rate: dropout on the inner layer.
+        kind: one of `FEED_FORWARDS`.
+        gains: factors of the initial kernels.
+
     Returns:
         `[..., depth]`, in the compute dtype.
     """
@@ -51,3 +107,83 @@ def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "
             gate, value = tf.split(to_float32(packed), 2, -1)
             hidden = GATES[kind](gate) * value
         return linear(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])
+
+
+def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`layer(x)`, computed again for its gradient where `GraphSettings` say so; in training towers only.
+
+    The layer is built twice by calling it twice, the second time while the gradient is built and in the same variable
+    scope. So it must be a function of `x`, of tensors made before and of variables that it asks `get_variable` for;
+    draws of `randomness` are the same both times, as they depend on clock and place alone.
+
+    What it computes the second time waits for the arriving gradient, and by that differs from what the first one
+    computed: TensorFlow's optimiser must neither make them one nor compute the second early.
+
+    Args:
+        layer: from a tensor to a tensor.
+        x: float tensor.
+    Returns:
+        what `layer` returns.
+    Raises:
+        TowerRuleError: the layer reads a variable that it has not asked `get_variable` for, or the gradient is built
+            outside of the tower.
+    """
+    context = get_current_tower_context()
+    if not graph_state().settings.gradient_checkpointing or context is None or not context.is_training:
+        return layer(x)
+    graph, scope = tf1.get_default_graph(), tf1.get_variable_scope()
+    before = len(graph.get_operations())
+    variables: dict[str, Variable] = {}
+    y = _with_getter(layer, x, scope, lambda name, get: variables.setdefault(name, get()))
+    captured = _captured(graph.get_operations()[before:], x, variables)
+    values = [tf.convert_to_tensor(variable) for variable in variables.values()]
+
+    @tf.custom_gradient
+    def passed(y: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> list[Tensor]:
+            if get_current_tower_context() is not context:
+                raise TowerRuleError(f"train.gradient_checkpointing: the gradient of a layer in '{scope.name}' is "
+                                     "computed outside of the tower that built it: compute it inside, or switch "
+                                     "train.gradient_checkpointing off.")
+            given = dict(zip(variables, values, strict=True))
+            dy = tf.convert_to_tensor(dy)
+            with tf1.control_dependencies([dy]):
+                again = tf.identity(x)
+                y_again = _with_getter(layer, again, scope, lambda name, get: given[name] if name in given else get())
+            wanted = [again, *values, *captured]
+            # Partial derivatives: dependencies between these tensors lie outside of this layer.
+            gradients = tf1.gradients(y_again, wanted, dy, stop_gradients=wanted)
+            # All together: the layer below begins when nothing here waits for what was computed again.
+            return [None, *tf1.tuple([None if g is None else tf.convert_to_tensor(g) for g in gradients])]
+
+        return tf.identity(y), gradient
+
+    return passed(y, x, *values, *captured)
+
+
+def _with_getter(layer: Callable[[Tensor], Tensor], x: Tensor, scope: Any,
+                 choose: Callable[[str, Callable[[], Variable]], Tensor]) -> Tensor:
+    """Return `layer(x)` in the variable scope `scope`, with each variable replaced by `choose(name, get)`."""
+    def choosing(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Tensor:
+        return choose(name, lambda: getter(name, *arguments, **options))
+
+    with tf1.variable_scope(scope, custom_getter=choosing, auxiliary_name_scope=False):
+        return layer(x)
+
+
+def _captured(operations: list[Operation], x: Tensor, variables: dict[str, Variable]) -> list[Tensor]:
+    """Return the float inputs of these operations from outside, except `x`."""
+    inside = {operation.name for operation in operations}
+    handles = {variable.handle.name for variable in variables.values()}
+    found: dict[str, Tensor] = {}
+    for operation in operations:
+        for tensor in operation.inputs:
+            if tensor.op.name in inside or tensor is x:
+                continue
+            if tensor.dtype == tf.resource and tensor.name not in handles:
+                raise TowerRuleError(f"train.gradient_checkpointing: '{operation.name}' reads the variable "
+                                     f"'{tensor.op.name}', which its layer did not get by get_variable; "
+                                     "ask for it inside of the layer, or switch train.gradient_checkpointing off.")
+            if tensor.dtype.is_floating:
+                found[tensor.name] = tensor
+    return list(found.values())

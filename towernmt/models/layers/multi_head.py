@@ -1,21 +1,21 @@
-"""Multi-head scaled dot-product attention (Vaswani et al. 2017): to the sequence itself, and to the source.
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017), to itself and to the source.
 
-As in the paper the projections have no bias, unless they are asked for: then queries and outputs have one. (One on the
-keys would have a gradient of exactly zero, since the softmax does not see it, and Adam would turn the rounding of that
-zero into steps of full size; one on the values adds a constant to the context, which the output's bias can be.)
+As in the paper the projections have no bias by default; if biases are requested, queries and outputs have one. (A
+bias on the keys would have a gradient of exactly zero, since the softmax does not see it, and Adam would turn the
+rounding of that zero into steps of full size; a bias on the values adds a constant to the context, which the output's
+bias can express.)
 """
 
 from __future__ import annotations
 
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import compute_dtype, matmul, to_float32
-from towernmt.models.layers.attention import Attended, Attention, AttentionInputs
-from towernmt.models.layers.dropout import dropout
-from towernmt.models.layers.gains import PLAIN, Gains
-from towernmt.models.layers.positions import Distances, PairPositions
+from towernmt.models.kernels import compute_dtype, matmul, to_float32
+from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPlace, empty_places
+from towernmt.models.layers.embeddings import Distances, PairPositions
 from towernmt.models.layers.projections import linear
-from towernmt.models.layers.step_blocks import StepPlace, empty_places
+from towernmt.models.layers.randomness import dropout
+from towernmt.models.model_settings import PLAIN, Gains
 
 
 class SelfAttention(Attention):
@@ -82,7 +82,7 @@ class SelfAttention(Attention):
         return linear(x, self.depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
 
     def _biased(self, query: Tensor) -> Tensor:
-        """`query` `[batch, heads, queries, head depth]` with the bias of queries, if there is one."""
+        """Return `query` `[batch, heads, queries, head depth]`, with a bias if biases are requested."""
         if not self.biases:
             return query
         bias = tf1.get_variable("query_bias", [self.depth], initializer=tf1.zeros_initializer())
@@ -93,16 +93,15 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention of a target position to the source. It needs no cache: keys and values are prepared once a sentence.
-
-    Its weights are the mean over its first heads.
+    """Attention of target positions to the source. Keys and values are prepared once per sentence, without a cache.
 
     Args:
-        heads: divides the depth of both sequences, which is the same.
-        dropout_rate: on the attention weights.
-        gains: of the first kernels.
-        shown_heads: over how many heads the weights that it gives are the mean.
-        biases: on queries and output.
+        heads: number of heads; divides the depth of both sequences, which must be equal.
+        dropout_rate: dropout on the attention weights.
+        gains: factors of the initial kernels.
+        name: name of the variable scope.
+        shown_heads: the returned weights are the mean over the first `shown_heads` heads.
+        biases: whether queries and output have a bias.
     """
 
     def __init__(self, heads: int, dropout_rate: float = 0.0, gains: Gains = PLAIN,
@@ -112,7 +111,7 @@ class CrossAttention(Attention):
         self.biases = biases
 
     def prepare(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, each `[batch, heads, source length, head depth]`."""
+        """Return keys and values, each `[batch, heads, source length, head depth]`."""
         packed = linear(source, int(source.shape[-1]), "kv", parts=2, use_bias=False,
                         gains=[self.gains.logits, self.gains.values])
         key, value = split_heads(packed, self.heads, parts=2)
@@ -143,15 +142,15 @@ class CrossAttention(Attention):
         return linear(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
 
     def _shown(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The weights that it gives, `[batch, queries, source length]`."""
+        """Return the weights of the shown heads, `[batch, queries, source length]`."""
         key, shown = inputs.source[0], self.shown_heads
         return _mean_weights(query[:, :shown], key[:, :shown], inputs.source_bias)
 
 
 def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
-    """The mean over heads `[batch, heads, ...]`, float32 `[batch, queries, keys]`, without dropout.
+    """Return the mean of the weights over heads, float32 `[batch, queries, keys]`, without dropout.
 
-    Computed again, since `attend` keeps its own to itself.
+    `attend` does not return its weights, so they are computed again.
     """
     logits = to_float32(matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
     return tf.reduce_mean(tf.nn.softmax(logits + bias), axis=1)
@@ -159,15 +158,16 @@ def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_rate: float,
            distances: Distances | None = None) -> Tensor:
-    """Weighted sums of the values.
+    """Return the sums of the values, weighted by attention.
 
     Args:
-        query: `[batch, heads, query length, head depth]`, in the compute dtype as all projections.
+        query: `[batch, heads, query length, head depth]`, in the compute dtype.
         key: `[batch, heads, key length, head depth]`.
-        value: as `key`.
-        bias: float32, broadcast to `[batch, heads, query length, key length]`; None for none.
-        dropout_rate: on the attention weights.
-        distances: what is added to keys and values for their distance from the query; None for nothing.
+        value: tensor of the shape of `key`.
+        bias: float32, broadcast to `[batch, heads, query length, key length]`, or None.
+        dropout_rate: dropout on the attention weights.
+        distances: vectors added to keys and values for their distance from the query, or None.
+
     Returns:
         `[batch, heads, query length, head depth]`.
     """
@@ -183,32 +183,34 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
 
 
 def _heads_of_step(x: Tensor, parts: int, beam: int, heads: int) -> list[Tensor]:
-    """`[rows, parts * depth]` as `[batch, heads, beam, head depth]` for each part."""
+    """Split `[rows, parts * depth]` into a tensor `[batch, heads, beam, head depth]` for each part."""
     size = x.shape[1] // (parts * heads)
     by_part = tf.reshape(x, [-1, beam, parts, heads, size])
     return list(tf.unstack(tf.transpose(by_part, [2, 0, 3, 1, 4])))
 
 
 def _rows_of_step(x: Tensor) -> Tensor:
-    """`[batch, heads, beam, head depth]` as `[rows, heads * head depth]`."""
+    """Reshape `[batch, heads, beam, head depth]` to `[rows, heads * head depth]`."""
     return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [-1, x.shape[1] * x.shape[3]])
 
 
 def _turned(positions: PairPositions, x: Tensor, step: Tensor) -> Tensor:
-    """`[batch, heads, beam, head depth]`, all of one step, turned by their position."""
+    """Return `x` `[batch, heads, beam, head depth]` of one step, rotated by its position."""
     beam, size = x.shape[2], x.shape[3]
     one_by_one = tf.reshape(x, [-1, x.shape[1] * beam, 1, size])
     return tf.reshape(positions.turn(one_by_one, step), [-1, x.shape[1], beam, size])
 
 
 def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
-    """Packed projections by part and head.
+    """Split packed projections by part and head.
 
     Args:
         x: `[batch, length, parts * depth]`.
+        heads: number of heads.
+        parts: number of packed projections.
+
     Returns:
-        for each part `[batch, heads, length, depth / heads]`; one transposition serves all parts, and
-        taking them apart along the first dimension copies nothing.
+        For each part a tensor `[batch, heads, length, depth / heads]`. One transposition serves all parts.
     """
     shape = tf.shape(x)
     size = x.shape[-1] // (parts * heads)
@@ -217,6 +219,6 @@ def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """`[batch, heads, length, head depth]` as `[batch, length, heads * head depth]`."""
+    """Reshape `[batch, heads, length, head depth]` to `[batch, length, heads * head depth]`."""
     shape = tf.shape(x)
     return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [shape[0], shape[2], x.shape[1] * x.shape[3]])

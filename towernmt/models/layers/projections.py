@@ -1,6 +1,7 @@
-"""Affine maps: `linear`, inside of models, and `Projection`, from the last hidden layer to the logits.
+"""Affine maps: `linear` inside models, `Projection` to the vocabulary, and a scale for each hidden unit (LHUC).
 
-As all layers here, `linear` is a function over `get_variable`: it obeys the rules of tower functions by construction.
+As all layers, `linear` is a function over `get_variable`: it obeys the rules of tower functions by construction. LHUC
+(learning hidden unit contributions) learns its scales on a new domain.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ import numpy as np
 
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels.precision import affine, matmul, to_float32
-from towernmt.models.layers.initializers import StatelessUniform
+from towernmt.models.kernels import affine, matmul, to_float32
+from towernmt.models.layers.randomness import StatelessUniform
 
 
 def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = True,
            activation: Callable[[Tensor], Tensor] | None = None, gains: Sequence[float] = ()) -> Tensor:
-    """An affine map of the last dimension, kernel initialised as Glorot & Bengio (2010).
+    """Apply an affine map to the last dimension, with a kernel initialised as in Glorot & Bengio (2010).
 
     Args:
         x: `[..., input depth]`.
         depth: output depth of one part.
         name: variable scope.
-        parts: how many maps are packed side by side into one product; each is initialised as if alone.
-        use_bias: add a bias, zero at first.
-        activation: applied to the result.
-        gains: what the first kernel of each part is multiplied with; empty for 1.
+        parts: number of maps in one product; each is initialised separately.
+        use_bias: whether to add a bias, initially zero.
+        activation: function applied to the result.
+        gains: factor of the initial kernel of each part; empty for 1.
+
     Returns:
-        `[..., parts * depth]` in the compute dtype (see `precision.py`).
+        `[..., parts * depth]` in the compute dtype (see `kernels`).
     """
     input_depth = int(x.shape[-1])
     with tf1.variable_scope(name):
@@ -50,7 +52,7 @@ def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = Tr
 
 
 class _Scaled:
-    """First values, each column multiplied by its gain."""
+    """Initializer that multiplies each column of another initializer by a gain."""
 
     def __init__(self, initializer: Callable[..., Tensor], gains: np.ndarray) -> None:
         self.initializer, self.gains = initializer, gains
@@ -63,7 +65,7 @@ class Projection(NamedTuple):
     """The affine map from the last hidden layer to the logits.
 
     Attributes:
-        kernel: float32 `[target vocabulary, depth]`, the layout of an embedding, so that it can be one.
+        kernel: float32 `[target vocabulary, depth]`, the layout of an embedding table, with which it may be shared.
         bias: float32 `[target vocabulary]`.
     """
 
@@ -71,7 +73,7 @@ class Projection(NamedTuple):
     bias: Tensor
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 `[..., target vocabulary]` of `hidden` `[..., depth]`."""
+        """Return float32 `[..., target vocabulary]` from `hidden` `[..., depth]`."""
         if hidden.shape.rank == 2:
             return to_float32(self.flat_logits(hidden))
         shape = tf.shape(hidden)
@@ -80,5 +82,30 @@ class Projection(NamedTuple):
         return tf.reshape(logits, tf.concat([shape[:-1], [size]], 0))
 
     def flat_logits(self, tokens: Tensor) -> Tensor:
-        """`[tokens, target vocabulary]` in the compute dtype, of `tokens` `[tokens, depth]`."""
+        """Return `[tokens, target vocabulary]` in the compute dtype from `tokens` `[tokens, depth]`."""
         return affine(tokens, self.kernel, self.bias, transpose_kernel=True)
+
+
+VARIABLE = "lhuc"
+"""The last part of the name of every such variable, for `train.only=/lhuc$`."""
+
+
+def lhuc(x: Tensor, name: str) -> Tensor:
+    """Scale each unit by 2 * sigmoid(its variable), which is between 0 and 2, and initially 1.
+
+    Swietojanski & Renals (2014); for translation Vilar (2018), who applies it after each sublayer's product.
+
+    Args:
+        x: `[..., depth]`.
+        name: variable scope; the variable is `name/lhuc`, float32 `[depth]`, initially zero.
+
+    Returns:
+        float32 of the shape of `x`.
+    """
+    return to_float32(x) * lhuc_scale(int(x.shape[-1]), name)
+
+
+def lhuc_scale(depth: int, name: str) -> Tensor:
+    """Return the scales of `lhuc`, float32 `[depth]`, for loops, which cannot create variables."""
+    with tf1.variable_scope(name):
+        return 2.0 * tf.sigmoid(tf1.get_variable(VARIABLE, [depth], initializer=tf1.zeros_initializer()))

@@ -1,44 +1,74 @@
-"""Randomness without hidden state: every draw is a function of (seed, clock, place).
+"""Random values without hidden state.
 
-TensorFlow's stateful generators are in no checkpoint, so a resumed run would differ from one that was
-never stopped. Here the only state is the *clock*: one int64 variable, saved with the model, that counts
-the batches that training towers have seen.
+Initial values by (seed, name), draws and dropout masks by (seed, clock, place).
+
+TensorFlow's stateful generators are in no checkpoint, so a resumed run would differ from an uninterrupted one. Here
+the only state is the *clock*: one int64 variable, saved with the model, that counts the batches that training towers
+have seen.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.core.graph_state import Clock, configure_graph, graph_state
-from towernmt.core.tensors import Tensor
+from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import UNK
+
+
+class StatelessUniform:
+    """Initializer, uniform in [-limit, limit), that depends only on the seed and the variable's name.
+
+    A variable has the same initial values with any number of towers, with or without validation.
+    """
+
+    def __init__(self, limit: float, name: str) -> None:
+        self.limit, self.name = limit, name
+
+    def __call__(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
+        return tf.random.stateless_uniform(shape, _seed_of_variable(self.name), -self.limit, self.limit, dtype)
+
+
+class StatelessNormal:
+    """Initializer, normal with mean 0, that depends only on the seed and the variable's name."""
+
+    def __init__(self, stddev: float, name: str) -> None:
+        self.stddev, self.name = stddev, name
+
+    def __call__(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
+        return tf.random.stateless_normal(shape, _seed_of_variable(self.name), 0.0, self.stddev, dtype)
+
+
+def _seed_of_variable(name: str) -> list[int]:
+    return [graph_seed(), zlib.crc32(f"{tf1.get_variable_scope().name}/{name}".encode())]
 
 
 def set_seed(seed: int) -> None:
-    """Set the seed of the default graph: of initial parameters and of every draw in its towers.
+    """Set the seed of the default graph, for initial parameters and all random values of its towers.
 
-    TensorFlow's own random operations, which a model of yours may use, get it too: under op determinism they
-    refuse to be without one.
+    TensorFlow's random operations, which a custom model may use, get the seed too, because op determinism requires it.
     """
     configure_graph(replace(graph_state().settings, seed=int(seed)))
 
 
 def graph_seed() -> int:
-    """The seed of the default graph (0 by default)."""
+    """Return the seed of the default graph (0 by default)."""
     return graph_state().settings.seed
 
 
 def start_clock(batch_tensor: Tensor) -> None:
-    """Make the clock of the graph, which advances by one with each batch that is trained on.
+    """Create the clock of the graph, which counts the trained batches.
 
-    It is advanced by `UPDATE_OPS`, which tensorpack's trainers run with each step, after it was read and
-    after the batch arrived: a step that fails because there are no data leaves it as it was.
+    An operation in `UPDATE_OPS`, which tensorpack's trainers run with each step, advances the clock after it was read
+    and after the batch has arrived. A step that fails at the end of the data does not advance it.
 
     Args:
-        batch_tensor: any tensor that cannot be computed before the batch is there.
+        batch_tensor: any tensor that depends on the batch.
     """
     state = graph_state()
     if state.clock is not None:
@@ -61,3 +91,80 @@ def seed_of_place(name: str) -> Tensor:
         raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
     place = f"{tf1.get_variable_scope().name}/{name}/{getattr(context, 'index', 0)}/{graph_seed()}"
     return tf.stack([tf.constant(zlib.crc32(place.encode()), tf.int64), clock.now])
+
+
+_PHILOX = 1     # tf.random.Algorithm.PHILOX
+
+
+def drop_words(ids: Tensor, rate: float, name: str) -> Tensor:
+    """Replace words by the unknown word at random in a training tower (word dropout, Bowman et al. 2016).
+
+    Padding, BOS and EOS stay. The model has to infer a dropped word from the other words and the factors.
+
+    Args:
+        ids: int32 `[batch, length]`, or `[batch, length, 1 + factors]`, where factors stay.
+        rate: probability of a replacement.
+        name: name of the operation, unique within the enclosing variable scope.
+
+    Returns:
+        int32 of the shape of `ids`; `ids` itself in towers that do not train.
+    """
+    if rate == 0.0 or not get_current_tower_context().is_training:
+        return ids
+    if ids.shape.rank == 3:
+        return tf.concat([drop_words(ids[:, :, 0], rate, name)[:, :, None], ids[:, :, 1:]], 2)
+    dropped = tf.equal(dropout(tf.ones(tf.shape(ids)), rate, name), 0.0) & (ids > UNK)
+    return tf.where(dropped, tf.fill(tf.shape(ids), UNK), ids)
+
+
+def dropout(x: Tensor, rate: float, name: str) -> Tensor:
+    """Dropout (Srivastava et al. 2014) in a training tower; the identity elsewhere.
+
+    Each element takes 16 random bits of Philox (Salmon et al. 2011), so that one draw serves two; the rate
+    is exact to 1/65536, and the scale is that of the rate in effect.
+
+    Args:
+        x: float tensor of any shape.
+        rate: the share of elements set to zero; the others are scaled by 1 / (1 - rate).
+        name: the place, unique within the enclosing variable scope.
+    Returns:
+        float32 of the shape of `x` where elements are dropped; `x` itself elsewhere.
+    """
+    context = get_current_tower_context()
+    if rate == 0.0 or context is None or not context.is_training:
+        return x
+    with tf1.name_scope(name):
+        dropped = round(rate * 65536)
+        keep = _random_bits16(tf.shape(x), seed_of_place(name)) >= dropped
+        return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
+
+
+def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """`x` times `scale` where `keep`, 0 elsewhere; what waits for the gradient is a byte an element."""
+
+    @tf.custom_gradient
+    def masked(x: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> Tensor:
+            # Without the dependency TensorFlow finds that the mask as float32 was there already, and keeps it.
+            with tf1.control_dependencies([dy]):
+                mask = tf.cast(keep, tf.float32)
+            return dy * (mask * scale)
+
+        return x * (tf.cast(keep, tf.float32) * scale), gradient
+
+    return masked(x)
+
+
+def _random_bits16(shape: Tensor, seed: Tensor) -> Tensor:
+    """Return uniform uint16 of `shape`.
+
+    The first word of the seed is the key of Philox, and the clock is the high word of its counter. The low word counts
+    the blocks within one tensor. With the clock in the low word, each batch would get the values of the previous batch,
+    shifted by a few elements.
+    """
+    size = tf.reduce_prod(shape)
+    words = tf.bitcast(seed, tf.uint64)     # slices, since `unstack` has no GPU kernel for uint64
+    bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[(size + 1) // 2], key=words[:1], counter=tf.concat([tf.zeros([1], tf.uint64), words[1:]], 0),
+        alg=_PHILOX, dtype=tf.uint32)
+    return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)

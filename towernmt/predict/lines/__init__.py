@@ -1,1 +1,1 @@
-"""What a single line may ask for, and what comes back for it: options, JSON, retries, going on behind a stop."""
+"""Lines: what they request, what is found for them, and outputs line by line."""

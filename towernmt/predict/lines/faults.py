@@ -1,12 +1,4 @@
-"""Translations that went wrong in a way that can be seen without knowing the language.
-
-- `empty`: no text, for a line that has some.
-- `loop`: the translation says the same again and again. Four copies or more of some tokens follow one another, eight
-  tokens in all, and the source has no such repetition: no more than half as many copies of some letters follow one
-  another in it. So "ha ha ha ha ha", a row of dots or a number of many zeros, which the source has too, is no loop; and
-  a word that is said two or three times for emphasis is none either.
-- `cut`: the translation reached its length limit, without an end of its own. Nearly always the model got lost.
-"""
+"""Find translations that are visibly wrong, without knowing the languages."""
 
 from __future__ import annotations
 
@@ -15,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from towernmt.predict.decoding.settings import SearchSettings
-from towernmt.predict.hypotheses import Translation
+from towernmt.predict.lines.hypotheses import Translation
+from towernmt.predict.search.search_settings import SearchSettings
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +22,13 @@ NGRAM, SHARE = 3, 0.3
 
 
 def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], str]) -> str | None:
-    """What is wrong with a translation, the worst first.
+    """Return the worst fault of a translation, or None.
 
     Args:
         text: the translation.
         ids: its tokens, without EOS.
         ended: whether EOS ended it.
-        source: gives the text that was translated; only asked where it matters.
+        source: returns the source text; called only if needed.
     """
     if not text:
         return EMPTY
@@ -47,10 +39,10 @@ def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], st
 
 
 def most_copies(sequence: Sequence[Any], least: int) -> int:
-    """How often some part of a sequence follows itself at most; 1 if none does.
+    """Return the largest number of consecutive copies of any subsequence; 1 without repetition.
 
     Args:
-        least: so many items all the copies of a part have at least.
+        least: minimum number of items in all copies together.
     """
     if not sequence:
         return 1
@@ -81,10 +73,10 @@ class FaultCounts:
         self._first: dict[str, int] = {}
 
     def add(self, number: int, translation: Translation) -> None:
-        """Count a line.
+        """Count a fault of a line.
 
         Args:
-            number: of the line.
+            number: line number.
         """
         self._lines += 1
         self._retried += translation.retried
@@ -94,7 +86,7 @@ class FaultCounts:
             self._first.setdefault(translation.fault, number)
 
     def as_json(self) -> dict[str, Any]:
-        """What was counted, as JSON has it."""
+        """Return the counts for JSON."""
         return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts), "first": self._first}
 
     def merge(self, later: Mapping[str, Any]) -> None:
@@ -118,12 +110,12 @@ class FaultCounts:
 
 def counted(translations: Iterable[Translation], name: str, first: int = 1,
             counts: FaultCounts | None = None) -> Iterator[Translation]:
-    """The translations of lines, as they are; at their end it is said how many have which fault.
+    """Yield translations unchanged, and log the numbers of their faults at the end.
 
     Args:
-        name: where the lines come from.
-        first: the number of the first line.
-        counts: what counts them, and nothing is said; None: something new.
+        name: name of the input.
+        first: number of the first line.
+        counts: counter to use without logging; None means a new counter whose numbers are logged.
     """
     faults = FaultCounts(name) if counts is None else counts
     for number, translation in enumerate(translations, start=first):
@@ -148,6 +140,6 @@ def retry_settings(search: SearchSettings) -> dict[str, Any]:
 
 
 def worse(fault: str | None, other: str | None) -> bool:
-    """Whether one fault is worse than another; None is no fault."""
+    """Return whether one fault is worse than another; None means no fault."""
     order = [*FAULTS, None]
     return order.index(fault) < order.index(other)

@@ -1,1 +1,1 @@
-"""The interfaces that clients speak: LibreTranslate's, DeepL's, and a small one of our own."""
+"""The interfaces of the server: those of LibreTranslate and DeepL, and the native one."""

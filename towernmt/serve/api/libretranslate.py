@@ -1,44 +1,45 @@
-"""LibreTranslate's interface, as its clients speak it (version 1.9).
+"""LibreTranslate's interface, as its clients use it (version 1.9).
 
 Errors are `{"error": "..."}`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from towernmt.documents.formats.registry import SUFFIXES
-from towernmt.serve.api.deepl_documents import as_file, opened, translated
-from towernmt.serve.detection import detect
-from towernmt.serve.languages import language_name
-from towernmt.serve.refusal import Refusal, bad
-from towernmt.serve.text import TextAsked, sample_of, translate_texts
-from towernmt.serve.web.amounts import check_texts
-from towernmt.serve.web.call import Call, endpoint
+from towernmt.dataflow.text.language_codes import language_name
+from towernmt.documents.formats.text_files import SUFFIXES
+from towernmt.serve.api.native_documents import as_file, opened, taken_in
+from towernmt.serve.request_limits import Refusal, bad
+from towernmt.serve.served_models import detect
+from towernmt.serve.text_translation import TextRequest, sample_of, translate_texts
+from towernmt.serve.web.http_requests import Call, check_texts, endpoint
 
 FORMATS = ("text", "html")
 
 
 def written(refusal: Refusal) -> dict[str, Any]:
-    """A refusal."""
+    """Return a refusal as JSON."""
     return {"error": str(refusal)}
 
 
 async def translate(call: Call) -> Response:
-    """`/translate`: `q` (a text or several), `source` (a code, or `auto`), `target`, `format`, `alternatives`."""
-    texts = call.parameters.texts("q")
-    if not call.parameters.given("q"):
-        raise bad("Invalid request: missing q parameter")
-    source, target = call.parameters.required("source"), call.parameters.required("target")
-    format = call.parameters.choice("format", FORMATS, "text")
-    alternatives = call.parameters.number("alternatives", 0, 0, 100)
-    model, detected = call.service.models.find(None if source == "auto" else source, target, sample_of(texts, format))
+    """Answer `/translate`: `q` (one or more texts), `source` (a code or `auto`), `target`, `format`, `alternatives`.
+
+    The refusals have the wording of LibreTranslate, which clients compare.
+    """
+    texts = _texts(call)
+    source, target = _required(call, "source"), _required(call, "target")
+    format = call.parameters.text("format") or "text"
+    if format not in FORMATS:
+        raise bad(f"{format[:40]} format is not supported: there are {', '.join(FORMATS)}.")
+    model, detected = call.service.models.find(source, target, sample_of(texts, format))
+    alternatives = _alternatives(call, model.model.alternatives - 1)
     check_texts(call, model.direction, texts)
-    asked = TextAsked(format=format, alternatives=alternatives)
+    asked = TextRequest(format=format, alternatives=alternatives)
     answers = await call.in_thread(lambda: translate_texts(model, texts, asked, call.service.limits, call.ticket))
     answer: dict[str, Any] = {"translatedText": [one.text for one in answers]}
     if detected is not None:
@@ -50,7 +51,7 @@ async def translate(call: Call) -> Response:
 
 
 async def languages(call: Call) -> Response:
-    """`/languages`: those that are served, from which and into which."""
+    """Answer `/languages` with the source languages and their target languages."""
     models = call.service.models
     codes = sorted({*models.sources, *models.targets})
     return JSONResponse([{"code": code, "name": language_name(code), "targets": models.targets_of(code)}
@@ -58,39 +59,42 @@ async def languages(call: Call) -> Response:
 
 
 async def detect_language(call: Call) -> Response:
-    """`/detect`: the languages that are served, the most probable first."""
-    texts = call.parameters.texts("q")
-    if not texts:
-        raise bad("Invalid request: missing q parameter")
+    """Answer `/detect` with the source languages, most probable first."""
+    texts = _texts(call)
     check_texts(call, None, texts)
     return JSONResponse([{"confidence": round(100 * one.confidence), "language": one.language}
-                         for one in detect(" ".join(texts), call.service.models.sources)])
+                         for one in detect(" ".join(texts), call.service.models.languages)])
 
 
 async def translate_file(call: Call) -> Response:
-    """`/translate_file`: `file`, `source`, `target`; answers with the address of the translation."""
-    name, file = await opened(call)
-    source, target = call.parameters.required("source"), call.parameters.required("target")
-    model, _ = call.service.models.find(None if source == "auto" else source, target, file.sample)
-    document = call.service.documents.add(name, lambda: translated(call, model, file))
-    while not document.is_over:
-        await asyncio.sleep(0.05)
-        call.check()
-    if document.status == "error":
-        call.service.documents.remove(document)
-        raise bad(document.error)
+    """Answer `/translate_file` (`file`, `source`, `target`) with the URL of the translation once it is finished."""
+    if "file" not in call.parameters.files:
+        raise bad("Invalid request: missing file parameter")
+    source, target = _required(call, "source"), _required(call, "target")
+    if not call.parameters.files["file"].name:
+        raise bad("Invalid request: empty file")
+    name, file = await opened(call, "Invalid request: file format not supported")
+    model, _ = call.service.models.find(source, target, file.sample)
+    document = await taken_in(call, name, file, model)
+    try:
+        await call.until(lambda: document.is_over)
+    finally:
+        if document.status != "done":       # it has failed, or its client has gone
+            call.service.documents.remove(document)
+    if document.refusal is not None:
+        raise document.refusal
     address = call.request.url_for("download_file", number=document.number, key=document.key)
     return JSONResponse({"translatedFileUrl": str(address)})
 
 
 async def download_file(call: Call) -> Response:
-    """`/download_file/...`: a translated file."""
+    """Answer `/download_file/...` with a translated file."""
     path = call.request.path_params
     return as_file(call.service.documents.get(path["number"], path["key"]))
 
 
 async def settings(call: Call) -> Response:
-    """`/frontend/settings`: what LibreTranslate's own page asks first."""
+    """Answer `/frontend/settings`, which LibreTranslate's own page requests first."""
     models, limits = call.service.models, call.service.limits
     source = models.sources[0]
     target = models.targets_of(source)[0]
@@ -103,13 +107,55 @@ async def settings(call: Call) -> Response:
 
 
 def routes() -> list[Route]:
-    """The routes."""
+    """Return the routes of LibreTranslate's interface."""
     return [
         Route("/translate", endpoint(translate, written), methods=["GET", "POST"]),
-        Route("/languages", endpoint(languages, written, open_to_all=True), methods=["GET", "POST"]),
-        Route("/detect", endpoint(detect_language, written), methods=["GET", "POST"]),
+        Route("/languages", endpoint(languages, written, open_to_all=True), methods=["GET"]),
+        Route("/detect", endpoint(detect_language, written), methods=["POST"]),
         Route("/translate_file", endpoint(translate_file, written, lambda service: service.limits.max_document),
               methods=["POST"]),
         Route("/download_file/{number}/{key}", endpoint(download_file, written, open_to_all=True), methods=["GET"],
               name="download_file"),
         Route("/frontend/settings", endpoint(settings, written, open_to_all=True), methods=["GET"])]
+
+
+def _required(call: Call, name: str) -> str:
+    """Return the text of a parameter.
+
+    Raises:
+        Refusal: it is missing; in the words that clients of LibreTranslate know.
+    """
+    found = call.parameters.text(name)
+    if found is None:
+        raise bad(f"Invalid request: missing {name} parameter")
+    return found
+
+
+def _texts(call: Call) -> list[str]:
+    """Return the texts of the parameter `q`.
+
+    Raises:
+        Refusal: it is missing, or not a text.
+    """
+    if not call.parameters.given("q"):
+        raise bad("Invalid request: missing q parameter")
+    return call.parameters.texts("q")
+
+
+def _alternatives(call: Call, most: int) -> int:
+    """Return the number of alternatives that the request wants.
+
+    Raises:
+        Refusal: it is not a number, or larger than `most`.
+    """
+    value = (call.parameters.given("alternatives") or [0])[0]
+    try:
+        number = int(value) if type(value) in (str, int) and len(str(value)) < 20 else None
+    except ValueError:
+        number = None
+    if number is None:
+        raise bad("Invalid request: alternatives parameter is not a number")
+    if number > most:
+        raise bad(f"Invalid request: alternatives parameter must be <= {most}: this server gives at most {most + 1} "
+                  "translations of a sentence (its option --alternatives).")
+    return max(0, number)

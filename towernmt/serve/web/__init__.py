@@ -1,1 +1,1 @@
-"""What all interfaces of the server share: reading requests, callers and their rates, metrics, logs."""
+"""HTTP, for all interfaces of the server: requests, callers and their rates, metrics, log."""

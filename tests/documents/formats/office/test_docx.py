@@ -1,4 +1,4 @@
-"""Word's documents: runs, links, fields, tables and text boxes, written out by hand."""
+"""Word documents: runs, links, fields, tables and text boxes, written by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import re
 import zipfile
 
-from towernmt.documents.formats.office.docx import open_docx
+from towernmt.documents.formats.docx import open_docx
 from towernmt.documents.segments import Mark, Segment, Shielded
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -15,7 +15,7 @@ OTHERS = {"word/media/image1.png": bytes(range(256)), "docProps/app.xml": b"<Pro
 
 
 def document(body: str, **members: str) -> bytes:
-    """A document of Word with this body, and members by their kind."""
+    """Return a Word document with this body, and further members by kind."""
     parts = {"document.main": body, **members}
     types = "".join(f'<Override PartName="/word/{kind}.xml" ContentType="{KIND}{kind}+xml"/>' for kind in parts)
     made = io.BytesIO()
@@ -35,7 +35,7 @@ def tree(content: str) -> str:
 
 
 def written(content: bytes, translated: list[Segment] | None = None, kind: str = "document.main") -> str:
-    """A body as it is written again."""
+    """Return the body of the translated document."""
     opened = open_docx(content)
     whole = opened.written(opened.segments if translated is None else translated)
     with zipfile.ZipFile(io.BytesIO(content)) as before, zipfile.ZipFile(io.BytesIO(whole)) as after:

@@ -1,4 +1,4 @@
-"""Files made to hurt: each is refused with one sentence, soon, and without much memory."""
+"""Malicious files: each is refused quickly, with one sentence, and without much memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import archive
-from towernmt.documents.formats.registry import opener_of
+from towernmt.documents.formats import office
+from towernmt.documents.formats.text_files import opener_of
 
 TYPES = (b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/d.xml" '
          b'ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>')
@@ -28,27 +28,27 @@ def zipped(members: Mapping[str, bytes]) -> bytes:
 
 
 def both(content: bytes, **further: bytes) -> dict[str, bytes]:
-    """The members of a document of either kind."""
+    """Return the members of a document of each kind."""
     return {"[Content_Types].xml": TYPES, "d.xml": content, "content.xml": content, **further}
 
 
 GOOD = zipped(both(b"<a/>"))
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
-    "no archive": (lambda: b"hello", "no .*, or a damaged one"),
-    "cut": (lambda: GOOD[:len(GOOD) // 2], "no .*, or a damaged one"),
-    "empty": (lambda: b"", "no .*, or a damaged one"),
-    "nothing in it": (lambda: zipped({"a": b""}), "it has no member"),
+    "no archive": (lambda: b"hello", "not a valid .* file: it cannot be opened"),
+    "cut": (lambda: GOOD[:len(GOOD) // 2], "not a valid .* file: it cannot be opened"),
+    "empty": (lambda: b"", "not a valid .* file: it cannot be opened"),
+    "nothing in it": (lambda: zipped({"a": b""}), "the member .* is missing"),
     "entities": (lambda: zipped(both(LAUGHS)), "has a document type"),
     "a file outside": (lambda: zipped(both(FILE_OUTSIDE)), "has a document type"),
     "a document type in UTF-16": (lambda: zipped(both(LAUGHS.decode().encode("utf-16"))), "has a document type"),
-    "no XML": (lambda: zipped(both(b"<a><b></a>")), "is no XML"),
-    "not even text": (lambda: zipped(both(bytes(range(256)))), "is no XML"),
-    "too deep": (lambda: zipped(both(b"<a>" * 100_000 + b"</a>" * 100_000)), "is no XML"),
-    "a bomb": (lambda: zipped(both(b"<a/>", zeros=bytes(archive.MOST_BYTES))), "when it is unpacked"),
-    "a large member": (lambda: zipped(both(b"<a>" + bytes([32]) * archive.MOST_XML + b"</a>")), "more than 32 MB"),
-    "very many elements": (lambda: zipped(both(b"<a>" + b"<b/>" * (2 * archive.MOST_TAGS) + b"</a>")), "has more than"),
-    "very many members": (lambda: zipped({str(number): b"" for number in range(archive.MOST_MEMBERS + 1)}), "members"),
-    "a path that leads out": (lambda: zipped(both(b"<a/>") | {"../../etc/x": b""}), "leads out of it"),
+    "no XML": (lambda: zipped(both(b"<a><b></a>")), "is not valid XML"),
+    "not even text": (lambda: zipped(both(bytes(range(256)))), "is not valid XML"),
+    "too deep": (lambda: zipped(both(b"<a>" * 100_000 + b"</a>" * 100_000)), "is not valid XML"),
+    "a bomb": (lambda: zipped(both(b"<a/>", zeros=bytes(office.MOST_BYTES))), "unpacked file has"),
+    "a large member": (lambda: zipped(both(b"<a>" + bytes([32]) * office.MOST_XML + b"</a>")), "more than 32 MB"),
+    "very many elements": (lambda: zipped(both(b"<a>" + b"<b/>" * (2 * office.MOST_TAGS) + b"</a>")), "has more than"),
+    "very many members": (lambda: zipped({str(number): b"" for number in range(office.MOST_MEMBERS + 1)}), "members"),
+    "a path that leads out": (lambda: zipped(both(b"<a/>") | {"../../etc/x": b""}), "outside the archive"),
 }
 
 
@@ -62,9 +62,9 @@ def test_it_is_refused(case: str, suffix: str) -> None:
 
 
 def test_a_damaged_member_is_refused() -> None:
-    place = GOOD.index(b"d.xml") + 5
+    index = GOOD.index(b"d.xml") + 5
     with pytest.raises(DataError, match="damaged"):
-        opener_of("x.docx")(GOOD[:place] + b"\xff\xff\xff" + GOOD[place + 3:])
+        opener_of("x.docx")(GOOD[:index] + b"\xff\xff\xff" + GOOD[index + 3:])
 
 
 def test_two_members_of_one_name_are_refused() -> None:
@@ -73,7 +73,7 @@ def test_two_members_of_one_name_are_refused() -> None:
         with zipfile.ZipFile(made, "w") as file:
             file.writestr("a", b"")
             file.writestr("a", b"")
-    with pytest.raises(DataError, match="several members of one name"):
+    with pytest.raises(DataError, match="several members with the same name"):
         opener_of("x.odt")(made.getvalue())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 
-from towernmt.documents.formats.office.odt import open_odt
+from towernmt.documents.formats.odt import open_odt
 from towernmt.documents.segments import Mark, Segment, Shielded
 
 NAMES = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
@@ -18,7 +18,7 @@ STYLES = "".join(f'<style:style style:name="{name}" style:family="text"><style:t
 
 
 def document(body: str) -> bytes:
-    """A text document with this body, and a header."""
+    """Return a text document with this body, and a header."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("mimetype", "application/vnd.oasis.opendocument.text", zipfile.ZIP_STORED)
@@ -32,7 +32,7 @@ def document(body: str) -> bytes:
 
 
 def written(body: str, translated: list[Segment] | None = None) -> str:
-    """A body as it is written again; the header is translated by itself."""
+    """Return the body of the translated document; the translation of the header is identical."""
     content = document(body)
     opened = open_odt(content)
     whole = opened.written(opened.segments if translated is None else [*translated, ("Kopf",)])

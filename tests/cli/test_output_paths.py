@@ -1,0 +1,288 @@
+"""No command writes over what it reads, or into what another command made: all commands, all pairs of path options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from towernmt.cli.commands import COMMANDS
+from towernmt.cli.main import main, make_parser
+from towernmt.cli.output_paths import DIRECTORIES, NO_PATHS, WRITTEN, check_output_paths, path_options
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.predict.lines.output_file import descriptor_of
+
+PATHS = {"None", "('SOURCE', 'REFERENCE')", "DATA", "DIR", "DIRECTORY", "FILE", "KEY=VALUE", "MODEL", "PATH",
+         "REFERENCE", "RUN", "RUN[:WEIGHT]", "SHORTLIST", "TABLE", "TEXT|FILE", "URI", "[DIRECTION=]MODEL",
+         "[NAME=]RUN", "[NAME=]RUN_OR_FILE"}
+"""The metavars of options whose values may be paths."""
+PARSERS = make_parser(COMMANDS)[1]
+PAIRS = [(command, written, other) for command, options in WRITTEN.items() for written in options
+         for other in path_options(PARSERS[command]) if other != written]
+
+
+def options(command: str, **values: object) -> argparse.Namespace:
+    """What the command would get with only these options."""
+    parser = PARSERS[command]
+    defaults = {action.dest: action.default for action in parser._actions}
+    for action in parser._actions:
+        if action.dest in values and (isinstance(action.default, list) or action.nargs in ("+", "*")
+                                      or isinstance(action, argparse._AppendAction)):
+            values[action.dest] = [values[action.dest]]
+    return argparse.Namespace(**{**defaults, **values})
+
+
+def test_every_command_and_every_kind_of_option_is_declared():
+    assert set(WRITTEN) == set(COMMANDS)
+    for command, parser in PARSERS.items():
+        assert set(WRITTEN[command]) <= set(path_options(parser))
+        for action in parser._actions:
+            if action.nargs != 0 and action.choices is None and action.type in (None, str):
+                assert str(action.metavar) in PATHS | NO_PATHS, (command, action.dest, action.metavar)
+
+
+def test_every_option_that_names_an_output_is_among_them():
+    named = {(command, action.dest) for command, parser in PARSERS.items() for action in parser._actions
+             if action.dest in ("output", "logdir", "html", "hypothesis", "glossaries", "work_directory", "plot")}
+    assert named <= {(command, written) for command, written in WRITTEN.items() for written in written}
+
+
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "text"
+    file.write_text("ein Haus\n")
+    (tmp_path / "link").symlink_to(file)
+    os.link(file, tmp_path / "hard")
+    return file
+
+
+@pytest.mark.parametrize("command, written, other", PAIRS)
+def test_an_output_that_is_another_path_of_the_command_is_refused(command, written, other, text):
+    names = path_options(PARSERS[command])
+    for path in ("text", "./text", str(text), "link", "hard", "../" + text.parent.name + "/text"):
+        for output in ("text", "link"):
+            with pytest.raises((DataError, SettingsError)) as error:
+                check_output_paths(command, PARSERS[command], options(command, **{written: output, other: path}))
+            assert names[written] in str(error.value) and "is the same" in str(error.value)
+    fresh = options(command, **{written: "fresh", other: "text"})
+    if written not in ("keys", "glossaries") and other != "work_directory":
+        check_output_paths(command, PARSERS[command], fresh)
+
+
+@pytest.mark.parametrize("command, written, other", PAIRS)
+def test_an_output_that_is_a_directory_of_the_command_is_refused(command, written, other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "place").mkdir()
+    for path in ("place", "place/", str(tmp_path / "place"), "./place/."):
+        with pytest.raises((DataError, SettingsError), match="is the same directory as"):
+            check_output_paths(command, PARSERS[command], options(command, **{written: "place", other: path}))
+
+
+@pytest.mark.parametrize("value", ["name=text", "text:0.5", "reverse=text", "other+text", "text?separator=x", "te*",
+                                   "?ext", "{text,other}", "te{xt,st}", "x=other+text", "./{link,z}"])
+def test_a_path_inside_a_value_is_seen(value, text):
+    with pytest.raises(DataError, match="--html text is the same file as"):
+        check_output_paths("evaluate", PARSERS["evaluate"], options("evaluate", html="text", system=value))
+
+
+@pytest.mark.parametrize("command", [command for command, written in WRITTEN.items() if written])
+@pytest.mark.parametrize("kind, marks", [
+    ("a run", {"settings.yaml": "", "checkpoints/x": ""}), ("a run", {"checkpoints/step-1/model.index": ""}),
+    ("a checkpoint", {"model.index": "", "state.json": ""}), ("prepared data", {".preparing/x": ""}),
+    ("prepared data", {"manifest.json": '"towernmt-prepared"'}),
+    ("an export", {"towernmt.json": "{}"}), ("an unpacked package", {"towernmt-package.json": "{}"})])
+def test_what_another_command_made_is_written_by_its_owner_only(command, kind, marks, tmp_path):
+    for name, content in marks.items():
+        (tmp_path / "made" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "made" / name).write_text(content)
+    for written, owned in WRITTEN[command].items():
+        for place in ("chosen.yaml", "settings.yaml", "new/file"):
+            with pytest.raises(SettingsError, match=f"lies in {kind}"):
+                check_output_paths(command, PARSERS[command],
+                                   options(command, **{written: str(tmp_path / "made" / place)}))
+        if kind in owned:
+            check_output_paths(command, PARSERS[command], options(command, **{written: str(tmp_path / "made")}))
+        if kind == "a run" and command == "average":
+            for place in ("averages", "averages/new"):
+                check_output_paths(command, PARSERS[command], options(command, output=str(tmp_path / "made" / place)))
+
+
+def test_places_outside_the_disk_are_no_paths(text):
+    for output in ("-", "s3://bucket/text", "postgresql://host/text", "/dev/null", "/dev/stdout"):
+        check_output_paths("translate", PARSERS["translate"], options("translate", output=output, input="text"))
+    with pytest.raises(DataError, match="is the same file as --source"):
+        check_output_paths("load", PARSERS["load"], options("load", output="sqlite:///text?table=t", source="text"))
+
+
+@pytest.mark.parametrize("arguments", [
+    "lexicon --data d --source text --target other --output text",
+    "lexicon --model r --output r/vocabulary/source.model",
+    "translate --model r --shortlist text --output text", "translate --model r --output r/chosen.yaml",
+    "translate --model r --input other --output new --alignments new",
+    "evaluate --reference other --hypothesis-file text --html text",
+    "compare r --source other --reference text --html text", "plot r --output r/checkpoints/curves.svg",
+    "rerank --mbr chrf --input text --output text", "rerank --mbr chrf --input other --source text --output text",
+    "align --links text --gold other --output text", "package --model r --card text --output text",
+    "export --model r --format savedmodel --output r/exported", "grow --model r --vocabulary other --output r/grown",
+    "load --source text --output sqlite:///r/pairs.db?table=t",
+    "score --model r --source other --target text --output text",
+    "serve --model r --keys text --glossaries text", "import text --from marian --output text"])
+def test_the_commands_refuse_in_one_sentence_and_change_nothing(arguments, text, capsys):
+    for name in ("settings.yaml", "vocabulary/source.model", "checkpoints/step-1/model.index", "chosen.yaml"):
+        (text.parent / "r" / name).parent.mkdir(parents=True, exist_ok=True)
+        (text.parent / "r" / name).write_text("x: 1\n")
+    Path("other").write_text("a house\n")
+    before = {path: path.read_bytes() for path in text.parent.rglob("*") if path.is_file()}
+    assert main(arguments.split()) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and ("is the same file as" in error or "lies in a run" in error)
+    assert {path: path.read_bytes() for path in text.parent.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.processes
+def test_standard_output_that_is_an_input_is_refused(text):
+    command = [sys.executable, "-m", "towernmt", "rerank", "--mbr", "chrf", "--input", "text"]
+    with text.open("ab") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+    assert done.returncode == 1 and "standard output is the same file as --input text" in done.stderr
+    assert text.read_text() == "ein Haus\n"
+
+
+def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell, in which `towernmt` is this one."""
+    program = f"towernmt() {{ {sys.executable} -m towernmt \"$@\"; }}; {line}"
+    return subprocess.run(["bash", "-c", program], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("line, said", [
+    ("towernmt translate --model r --input text >&-", "the results of towernmt translate would be lost"),
+    ("towernmt translate --model r <&-", "towernmt translate has nothing to read: pass --input FILE"),
+    ("towernmt rerank --mbr chrf --input text >&-", "redirect it to a file, or pass --output FILE"),
+    ("towernmt rerank --mbr chrf <&-", "towernmt rerank has nothing to read"),
+    ("towernmt evaluate --reference text --hypothesis-file text >&-", "or pass --html FILE"),
+    ("towernmt completion bash >&-", "the results of towernmt completion would be lost"),
+    ("towernmt serve-keys add anna --keys keys >&-", "the results of towernmt serve-keys would be lost"),
+    ("towernmt completion bash > /dev/full", "No space left on device"),
+    ("towernmt evaluate --reference text --hypothesis-file text > /dev/full", "No space left on device"),
+    ("towernmt rerank --mbr chrf --input nbest > /dev/full", "No space left on device"),
+])
+def test_results_that_cannot_be_written_and_input_that_is_closed_are_errors(line, said, text, tmp_path):
+    (tmp_path / "nbest").write_text("0 ||| a house ||| -1.0\n")
+    done = shell(line, tmp_path)
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert not (tmp_path / "keys").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("line", ["towernmt evaluate --reference text --hypothesis-file text --html page.html >&-",
+                                  "towernmt rerank --mbr chrf --input nbest --output best >&- 2>&- <&-"])
+def test_a_closed_stream_that_is_not_needed_does_not_matter(line, text, tmp_path):
+    (tmp_path / "nbest").write_text("0 ||| a house ||| -1.0\n")
+    assert shell(line, tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("place", ["missing/../x", "./missing/../x", "missing/deep/../../x", "text/../x"])
+@pytest.mark.parametrize("command, written", [(command, one) for command in WRITTEN for one in WRITTEN[command]])
+def test_a_way_through_a_directory_that_is_missing_is_refused_before_the_work(command, written, place, text):
+    with pytest.raises(SettingsError, match=r"there is no directory .*: create it, or name the place without"):
+        check_output_paths(command, PARSERS[command], options(command, **{written: place}))
+    (text.parent / "there").mkdir()
+    check_output_paths(command, PARSERS[command], options(command, **{written: "there/../x"}))
+
+
+OUTPUTS = [(command, one) for command in WRITTEN for one in WRITTEN[command]]
+
+
+@pytest.mark.parametrize("command, written, other", [(command, written, other) for command, written, other in PAIRS
+                                                     if other not in WRITTEN[command]
+                                                     and command not in ("train", "average")])
+def test_an_output_below_a_directory_that_is_read_is_refused(command, written, other, text):
+    Path("place").mkdir()
+    Path("to-place").symlink_to("place")
+    for output in ("place/new", "./place/deep/new", "to-place/new", str(text.parent / "place/new")):
+        with pytest.raises(DataError, match="lies in the directory place, which .* reads"):
+            check_output_paths(command, PARSERS[command], options(command, **{written: output, other: "place"}))
+
+
+@pytest.mark.parametrize("name", ["text/x", "loop", "loop/x", "x" * 300])
+@pytest.mark.parametrize("command, written", OUTPUTS)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(command, written, name, text):
+    Path("loop").symlink_to("loop")
+    with pytest.raises(SettingsError, match="name another place"):
+        check_output_paths(command, PARSERS[command], options(command, **{written: name}))
+
+
+@pytest.mark.parametrize("command, written", OUTPUTS)
+def test_a_file_for_a_directory_a_directory_for_a_file_and_no_name_are_refused(command, written, text):
+    Path("folder").mkdir()
+    name = "text" if f"{command}.{written}" in DIRECTORIES else "folder"
+    if command != "translate" or written not in ("output", "alignments"):       # where a folder gets a file each
+        with pytest.raises(SettingsError, match="is expected"):
+            check_output_paths(command, PARSERS[command], options(command, **{written: name}))
+    with pytest.raises(SettingsError, match="is empty"):
+        check_output_paths(command, PARSERS[command], options(command, **{written: ""}))
+
+
+@pytest.mark.parametrize("work, output", [("place", "place/out"), (".", "out"), ("to-place", "place/out")])
+def test_an_output_in_the_work_directory_is_refused(work, output, text):
+    Path("place").mkdir()
+    Path("to-place").symlink_to("place")
+    with pytest.raises(SettingsError, match="lies in --work-directory"):
+        check_output_paths("translate", PARSERS["translate"],
+                           options("translate", input="text", work_directory=work, output=output))
+
+
+def test_a_package_is_not_replaced(text):
+    with zipfile.ZipFile("de-en.towernmt.zip", "w") as package:
+        package.writestr("towernmt-package.json", "{}")
+    with pytest.raises(SettingsError, match="is a package, which would be replaced"):
+        check_output_paths("score", PARSERS["score"], options("score", output="de-en.towernmt.zip"))
+
+
+def test_names_of_standard_streams_are_known(text):
+    Path("out").symlink_to("/dev/stdout")
+    assert [descriptor_of(name) for name in ("/dev/stdout", "/dev/stdin", "/proc/self/fd/1", "/dev/fd/2", "out", "text",
+                                             "link", "missing", os.devnull)] == [1, 0, 1, 2, 1, *[None] * 4]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("line, said", [
+    ("towernmt rerank --mbr chrf --input nbest --output /dev/stdout >&-", "is a standard stream that is closed"),
+    ("towernmt rerank --mbr chrf --input nbest --output /proc/self/fd/1 >&-", "is a standard stream that is closed"),
+    ("towernmt rerank --mbr chrf --input nbest --output out >&-", "is a standard stream that is closed"),
+    ("towernmt rerank --mbr chrf --input nbest --output /dev/stdout >> nbest", "is the same file as --input nbest"),
+    ("towernmt rerank --mbr chrf < nbest >> nbest", "is the same file as standard input"),
+    ("towernmt train --help-settings >&-", "the settings would be lost"),
+    ("towernmt --version > /dev/full", "standard output cannot be written"),
+    ("towernmt translate --help > /dev/full", "standard output cannot be written"),
+    ("towernmt train --help-settings > /dev/full", "No space left on device"),
+    ("towernmt inspect pairs.tsv > /dev/full", "No space left on device"),
+    ("towernmt align --links links > /dev/full", "No space left on device"),
+    ("towernmt --version >&-", ""), ("towernmt translate --help >&-", ""),
+    ("towernmt align --links links --gold links --output new 2>&-", "")])
+def test_other_ways_to_lose_results_are_errors(line, said, text, tmp_path):
+    (tmp_path / "nbest").write_text("0 ||| a house ||| -1.0\n")
+    (tmp_path / "pairs.tsv").write_text("a b\tc d\n")
+    (tmp_path / "links").write_text("0-0\n")
+    (tmp_path / "out").symlink_to("/dev/stdout")
+    done = shell(line, tmp_path)
+    assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") <= 1, done.stderr
+    assert (tmp_path / "nbest").read_text() == "0 ||| a house ||| -1.0\n" and not (tmp_path / "new").exists()
+
+
+@pytest.mark.processes
+def test_a_file_that_the_shell_appends_to_keeps_what_it_has(text, tmp_path):
+    (tmp_path / "nbest").write_text("0 ||| a house ||| -1.0\n")
+    (tmp_path / "out").symlink_to("/dev/stdout")
+    for name in ("/dev/stdout", "/proc/self/fd/1", "out"):
+        assert shell(f"towernmt rerank --mbr chrf --input nbest --output {name} >> log", tmp_path).returncode == 0
+    assert (tmp_path / "log").read_text() == "a house\n" * 3

@@ -1,0 +1,71 @@
+"""Batches and padding of an epoch are told without reading the corpus; a shard is checked when it is reached."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.batches.batch_settings import BatchSettings, StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.training_data import make_batches, open_training_data
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+
+SHARD_PAIRS = 250
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3,000 pairs of 1 to 30 words, in a text that lies in `pairs.tsv`."""
+    place, chance = tmp_path_factory.mktemp("text"), random.Random(3)
+    with open(place / "pairs.tsv", "w", encoding="utf-8") as file:
+        for _ in range(3000):
+            length = min(30, 1 + int(chance.expovariate(0.1)))
+            other = max(1, length + chance.randint(-2, 3))
+            file.write(f"{' '.join(chance.choices('abcdef', k=length))}\t{' '.join(chance.choices('uvw', k=other))}\n")
+    return place
+
+
+def prepared(text: Path, place: Path, shard_pairs: int) -> PreparedData:
+    return prepare(PrepareSettings(str(text / "pairs.tsv"), output=str(place), vocab_kind="word",
+                                   shard_pairs=shard_pairs))
+
+
+@pytest.mark.parametrize("batch_type", ["target", "source+target", "longest", "sentences"])
+def test_the_estimate_for_one_shard_is_what_the_shard_holds(text: Path, tmp_path: Path, batch_type: str) -> None:
+    batches = Batches(prepared(text, tmp_path / "data", 10_000), BatchSettings(300, batch_type))
+    assert batches.estimated_size == batches.padding_waste()
+
+
+@pytest.mark.parametrize("sort", [True, False])
+def test_the_estimate_for_many_shards_is_close(text: Path, tmp_path: Path, sort: bool) -> None:
+    batches = Batches(prepared(text, tmp_path / "data", SHARD_PAIRS), BatchSettings(300, sort_by_length=sort))
+    estimated, counted = batches.estimated_size, batches.padding_waste()
+    assert (estimated.pairs, counted.pairs) == (3000, 3000)
+    assert estimated.batches == pytest.approx(counted.batches, rel=0.03)
+    assert (estimated.source, estimated.target) == pytest.approx((counted.source, counted.target), abs=0.04)
+
+
+def test_batches_are_made_without_reading_a_shard_and_damage_is_told_where_it_is_reached(
+        text: Path, tmp_path: Path) -> None:
+    data = prepared(text, tmp_path / "data", SHARD_PAIRS)
+    shards = sorted((tmp_path / "data").glob("*.pairs"))
+    contents = {shard: shard.read_bytes() for shard in shards}
+    for shard in shards:
+        shard.unlink()
+    said: list[str] = []
+    batches = make_batches(open_training_data(tmp_path / "data"), StreamBatchSettings(300, shuffle=False), 1,
+                           said.append)
+    assert said[0].startswith("3,000 pairs in about ")
+    for shard in shards:
+        shard.write_bytes(contents[shard])
+    shards[1].write_bytes(contents[shards[1]][:-1] + b"\x77")
+    read = batches.read()
+    with pytest.raises(DataError, match=f"{shards[1].name}: .*damaged"):
+        for position, _ in read:
+            assert position.block in (0, 1)
+    assert position.block == 1 and data.num_blocks == len(shards)

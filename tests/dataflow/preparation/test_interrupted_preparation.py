@@ -1,0 +1,254 @@
+"""A preparation that was interrupted goes on with what is done, and its bytes are those of one that was not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.core.errors import DataError, UnfinishedError
+from towernmt.dataflow.preparation import passes, task_runners
+from towernmt.dataflow.preparation.encode_tasks import EncodePart
+from towernmt.dataflow.preparation.output_directory import STAGE
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.tasks import Task
+
+PREPARE = ("import sys\nfrom towernmt.dataflow.preparation import passes\npasses.CHUNKS_OF_A_PART = 1\n"
+           "from towernmt.cli.main import main\nsys.exit(main(['prepare', *sys.argv[1:]]))\n")
+
+
+def write_corpus(directory: Path, lines: int, words: int = 5) -> None:
+    """Pairs of which every tenth came before, as `train.de` and `train.en`."""
+    draw = random.Random(5)
+    for side in ("de", "en"):
+        text: list[str] = []
+        for line in range(lines):
+            repeated = line > 50 and line % 10 == 0
+            text.append(text[line // 2] if repeated else " ".join(f"{side}{draw.randrange(300)}" for _ in range(words)))
+        (directory / f"train.{side}").write_text("".join(f"{one}\n" for one in text))
+
+
+def sums(directory: str | Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(Path(directory).rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings:
+    """Of three parts and two shards."""
+    write_corpus(tmp_path, 9000)
+    monkeypatch.setattr(passes, "CHUNKS_OF_A_PART", 1)
+    monkeypatch.setattr(passes, "_WORTH_KEEPING", 0)
+    return PrepareSettings(str(tmp_path / "train.de"), str(tmp_path / "train.en"), str(tmp_path / "out"),
+                           vocab_kind="word", vocab_size=400, shard_pairs=5000, workers=1, duplicates="exact")
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
+    """Ctrl-C after every so many tasks; the list grows by the title of each task that is done."""
+    done: list[str] = []
+    real, since = task_runners.outcome, 0
+
+    def outcome(task: Task) -> BaseException | None:
+        nonlocal since
+        if since == tasks:
+            since = 0
+            raise KeyboardInterrupt
+        error, since = real(task), since + 1
+        done.append(task.title)
+        return error
+
+    monkeypatch.setattr(task_runners, "outcome", outcome)
+    return done
+
+
+def test_what_is_done_is_not_done_again_and_the_bytes_are_the_same(settings: PrepareSettings,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(replace(settings, output=settings.output + "-whole"))
+    done, interruptions = interrupting(monkeypatch, 2), 0
+    while True:
+        try:
+            prepare(settings)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions >= 7 and len(done) == len(set(done)) >= 15
+    assert sums(settings.output) == sums(settings.output + "-whole")
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, pytest.param({"vocab_size": 90}, marks=pytest.mark.thorough)])
+def test_other_settings_begin_anew(settings: PrepareSettings, change: dict[str, Any],
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(settings, **change)
+    prepare(replace(other, output=settings.output + "-whole"))
+    with monkeypatch.context() as patch:
+        interrupting(patch, 9)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings)
+    assert (Path(settings.output) / STAGE).exists()
+    prepare(other)
+    assert sums(settings.output) == sums(settings.output + "-whole")
+
+
+def test_text_that_changed_since_the_interruption_is_read_again(settings: PrepareSettings,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        interrupting(patch, 9)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings)
+    for path in (Path(settings.source), Path(settings.target)):
+        path.write_text(path.read_text() + "neu\n")
+    data = prepare(settings)
+    prepare(replace(settings, output=settings.output + "-whole"))
+    assert data.statistics["lines"] == 9001
+    assert sums(settings.output) == sums(settings.output + "-whole")
+
+
+def test_an_error_of_the_data_keeps_nothing(settings: PrepareSettings) -> None:
+    with pytest.raises(DataError, match="no pair is left"):
+        prepare(replace(settings, max_length=4))
+    assert not Path(settings.output).exists()
+
+
+def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSettings, tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt.dataflow.preparation import input_texts
+    from towernmt.dataflow.sources.mixture import MixtureReader
+
+    monkeypatch.setattr(input_texts, "_NOTED", 4096)
+    stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
+    prepare(replace(stream, output=settings.output + "-whole"))
+    real, taken = MixtureReader.take, 0
+
+    def take(reader: MixtureReader, pairs: int) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken == 3:
+            raise KeyboardInterrupt
+        return real(reader, pairs)
+
+    monkeypatch.setattr(MixtureReader, "take", take)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(stream)
+    assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 8192
+    prepare(stream)
+    assert taken == 5       # the rest, and the end
+    assert sums(settings.output) == sums(settings.output + "-whole")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_worker_that_is_killed_each_time_is_told_with_what_it_did(settings: PrepareSettings,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_runners, "_POOL_BYTES", 0)
+    monkeypatch.setattr(task_runners, "_start_method", lambda: "fork")
+    monkeypatch.setattr(EncodePart, "run", lambda task: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(UnfinishedError, match="killed 3 times by signal 9 while it was encoding lines .*train.de, "
+                                              "probably for want of memory: use fewer --workers"):
+        prepare(replace(settings, workers=2))
+    assert (Path(settings.output) / STAGE).exists()
+    monkeypatch.setattr(EncodePart, "run", lambda task: _raise(MemoryError()))
+    with pytest.raises(UnfinishedError, match="not enough memory for encoding lines"):
+        prepare(replace(settings, workers=2))
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_a_machine_that_does_not_see_the_directory_is_named(tmp_path: Path) -> None:
+    task = WriteNothing(tmp_path / "output", 0)
+    (tmp_path / "mark").write_text("another")
+    for mark in (tmp_path / "mark", tmp_path / "elsewhere" / "mark"):
+        error = task_runners._do_on_node(task, mark, "token")
+        assert isinstance(error, UnfinishedError) and "need --output" in str(error)
+        assert f"does not see {mark.parent}" in str(error)
+    (tmp_path / "mark").write_text("token")
+    assert task_runners._do_on_node(task, tmp_path / "mark", "token") is None and task.output.exists()
+
+
+class WriteNothing(Task):
+    """Writes an empty file."""
+
+    title = "writing nothing"
+
+    def run(self) -> None:
+        self.output.touch()
+
+
+def children(process: int) -> Iterator[int]:
+    """The processes that a process, or one of these, has started (Linux)."""
+    with suppress(FileNotFoundError):   # it has just ended
+        for child in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
+            yield child
+            yield from children(child)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_killed_workers_and_a_killed_main_process_change_no_byte(tmp_path: Path) -> None:
+    write_corpus(tmp_path, 90_000, words=9)
+    arguments = ["--source", str(tmp_path / "train.de"), "--target", str(tmp_path / "train.en"), "--vocab-kind", "word",
+                 "--shard-pairs", "20000", "--duplicates", "exact"]
+
+    def start(output: str, workers: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PREPARE, *arguments, "--output", str(tmp_path / output), "--workers", str(workers)],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    assert start("whole", 1).wait() == 0
+    work = tmp_path / "out" / STAGE / "work"
+
+    def encoded() -> set[Path]:
+        return set(work.glob("part-*.encoded.npz"))
+
+    for workers in (2, 3):
+        process, before = start("out", workers), len(encoded())
+        while len(encoded()) < before + 4:
+            assert process.poll() is None
+        if workers == 2:
+            for worker in children(process.pid):
+                os.kill(worker, signal.SIGKILL)
+            while len(encoded()) < before + 9:
+                assert process.poll() is None
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        assert ("is done again" in process.stderr.read()) == (workers == 2)
+    kept = {path: path.stat().st_mtime_ns for path in encoded()}
+    assert len(kept) >= 13
+    process = start("out", 2)
+    _, said = process.communicate()
+    assert process.returncode == 0 and "going on with what an interrupted preparation" in said
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
+def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    write_corpus(tmp_path, 90_000, words=9)
+    arguments = ["--source", str(tmp_path / "train.de"), "--target", str(tmp_path / "train.en"), "--vocab-kind", "word",
+                 "--shard-pairs", "20000", "--duplicates", "exact"]
+    command = [sys.executable, "-c", PREPARE, *arguments, "--output"]
+    assert subprocess.run([*command, str(tmp_path / "whole"), "--workers", "1"], capture_output=True).returncode == 0
+    process = subprocess.Popen([*command, str(tmp_path / "out"), "--ray", "local", "--workers", "2"],
+                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not list((tmp_path / "out" / STAGE / "work").glob("part-*.encoded.npz")):
+        assert process.poll() is None
+    killed = [child for child in children(process.pid)
+              if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"ray::_do_on_node")]
+    for worker in killed:
+        os.kill(worker, signal.SIGKILL)
+    _, said = process.communicate()
+    assert killed and process.returncode == 0 and "Ray: 1 machine, 2 processors" in said
+    assert sums(tmp_path / "out") == sums(tmp_path / "whole")

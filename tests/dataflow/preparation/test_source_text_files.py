@@ -1,0 +1,91 @@
+"""Preparing from sources: the same data as from two text files, and what a YAML file adds."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+
+PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the pairs as text files, TSV and a database; it is the working directory."""
+    for side, name in enumerate(("de", "en")):
+        (tmp_path / f"train.{name}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
+    with gzip.open(tmp_path / "train.tsv.gz", "wt") as file:
+        file.writelines("\t".join(pair) + "\n" for pair in PAIRS)
+    with sqlite3.connect(tmp_path / "train.db") as database:
+        database.execute("create table pairs (id integer primary key, source text, target text)")
+        database.executemany("insert into pairs (source, target) values (?, ?)", PAIRS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def prepared(**settings: object) -> PreparedData:
+    return prepare(PrepareSettings(output="out", vocab_kind="word", **settings))  # type: ignore[arg-type]
+
+
+def blocks(data: PreparedData) -> list[np.ndarray]:
+    return [np.array(array) for index in range(data.num_blocks) for array in vars(data.read_block(index)).values()]
+
+
+@pytest.mark.parametrize("uri", ["train.{de,en}", "train.tsv.gz", "sqlite:///train.db?table=pairs"])
+def test_a_source_is_prepared_as_two_text_files_are(place: Path, uri: str) -> None:
+    if uri.startswith("sqlite"):
+        pytest.importorskip("sqlalchemy")
+    expected = prepare(PrepareSettings("train.de", "train.en", "text", vocab_kind="word"))
+    data = prepared(source=uri)
+    assert data.pairs == 60
+    for found, wanted in zip(blocks(data), blocks(expected), strict=True):
+        assert np.array_equal(found, wanted)
+    assert not list(place.glob("**/corpus.source"))
+
+
+def test_a_mixture_brings_its_tags_limits_and_validation_text(place: Path) -> None:
+    Path("corpora.yaml").write_text(
+        "sources:\n  - {uri: train.{de,en}, tag: <a>}\n  - train.tsv.gz\nmix: concatenate\nmax_length: 7\n"
+        "validation: {source: train.de, target: train.en}\n")
+    data = prepared(source="corpora.yaml")
+    assert data.pairs == 120
+    assert data.source_vocabulary.decode(data.source_vocabulary.encode("<a> ja")) == "<a> ja"
+    assert data.manifest["settings"]["max_length"] == 7
+    assert data.manifest["settings"]["vocab_symbols"] == "<a>"
+    assert data.valid_target == [pair[1] for pair in PAIRS]
+
+
+def test_a_mixture_brings_all_its_validation_sets_with_all_references(place: Path) -> None:
+    Path("corpora.yaml").write_text(
+        "sources: [train.tsv.gz]\nvalidation:\n- {name: both, source: train.de, target: [train.en, train.de]}\n"
+        "- {source: train.en, target: train.de}\n")
+    both, swapped = prepared(source="corpora.yaml").validation_sets
+    assert (both.name, len(both.references), swapped.name, len(swapped.references)) == ("both", 2, "train", 1)
+    assert list(both.references[1]) == list(swapped.references[0])
+    assert prepared(source="corpora.yaml").validation_sets == [both, swapped]
+
+
+def test_prepared_again_from_the_same_sources_it_is_kept(place: Path) -> None:
+    before = prepared(source="train.tsv.gz").manifest
+    stamp = Path("out/manifest.json").stat().st_mtime_ns
+    assert prepared(source="train.tsv.gz").manifest == before
+    assert Path("out/manifest.json").stat().st_mtime_ns == stamp
+
+
+def test_sources_without_a_pair_are_refused_by_name(place: Path) -> None:
+    Path("empty.tsv").write_text("")
+    with pytest.raises(DataError, match=r"empty\.tsv: there is no pair"):
+        prepared(source="empty.tsv")
+    Path("long.tsv").write_text("a a a\tb\n")
+    with pytest.raises(DataError, match=r"long\.tsv: no pair is left; dropped: 1 long source"):
+        prepared(source="long.tsv", max_length=2)
+    with pytest.raises(SettingsError, match="--source is missing"):
+        prepared()

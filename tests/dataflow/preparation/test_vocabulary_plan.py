@@ -1,0 +1,209 @@
+"""Which vocabularies a preparation chooses, from measures that are written out, and from small texts."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.preparation import passes
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.text_tasks import TextMeasure, measure_sentences
+from towernmt.dataflow.preparation.vocabulary_learning import (
+    SIZES,
+    VocabularyPlan,
+    common_letters,
+    planned,
+    proposed_sharing,
+    proposed_size,
+    words_of,
+)
+
+LATIN, CYRILLIC = "the house on the hill", "дом стоит на горе"
+
+
+def plan_of(source: list[str], target: list[str], share: float = 1.0, **settings: Any) -> VocabularyPlan:
+    text = TextMeasure(share, {"source": measure_sentences(source), "target": measure_sentences(target)})
+    return planned(PrepareSettings(**settings), lambda: text)
+
+
+@pytest.mark.parametrize(("words", "size"), [
+    (0, 2_000), (19_999, 2_000), (20_000, 4_000), (199_999, 4_000), (200_000, 8_000), (9_999_999, 8_000),
+    (10_000_000, 16_000), (99_999_999, 16_000), (100_000_000, 32_000), (1e12, 32_000)])
+def test_the_size_grows_with_the_words_of_the_text(words: float, size: int) -> None:
+    assert proposed_size(words, characters=100)[0] == size
+
+
+@pytest.mark.parametrize(("characters", "size"), [(1000, 2_000), (1001, 4_000), (3_500, 8_000), (16_001, 33_000)])
+def test_characters_fill_half_of_a_vocabulary_at_most(characters: int, size: int) -> None:
+    found, reason = proposed_size(10_000, characters)
+    assert found == size >= 2 * characters
+    assert (f"{characters:,} characters" in reason) == (size > 2_000)
+
+
+def test_a_reason_tells_the_words_that_decided() -> None:
+    assert proposed_size(291_234, 80) == (8_000, "the text has about 290,000 words")
+    assert proposed_size(7, 80, "each language has") == (2_000, "each language has about 7 words")
+
+
+def test_sizes_stand_in_their_order() -> None:
+    limits, sizes = zip(*SIZES, strict=True)
+    assert list(limits) == sorted(limits) and list(sizes) == sorted(sizes) and limits[-1] == float("inf")
+
+
+@pytest.mark.parametrize(("sentence", "words"), [
+    ("the house on the hill", 5),
+    ("我家在山上有一座房子", 5),                # ten characters without a space
+    ("我 家 在 山 上", 5),                      # one of each: cut into words already
+    ("ฉันรักคุณ", 4.5),
+    ("Python を使う", 2),
+])
+def test_words_are_counted_by_characters_where_no_spaces_stand_between_them(sentence: str, words: float) -> None:
+    assert words_of(measure_sentences([sentence])) == words
+
+
+def test_letters_in_common_are_the_overlap_of_their_frequencies() -> None:
+    assert common_letters(Counter("aab1"), Counter("abc 2 2")) == pytest.approx(1 / 3 + 1 / 3)
+    assert common_letters(Counter("ab"), Counter("ba!")) == 1
+    assert common_letters(Counter("12"), Counter("abc")) == 0
+
+
+def test_a_foreign_name_makes_no_common_script() -> None:
+    text = [CYRILLIC] * 20 + ["Python"]
+    assert not plan_of(text, [LATIN] * 20).shared
+    assert plan_of([LATIN] * 20, ["le toit de la petite maison"] * 20).shared
+    assert [proposed_sharing(share)[0] for share in (0.35, 0.48)] == [False, True]      # the nearest that were measured
+
+
+def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:
+    assert plan_of([LATIN] * 100, [LATIN] * 100, share=0.01) == VocabularyPlan(4_000, True, (
+        "--shared-vocab, as the languages have 100 % of their letters in common",
+        "--vocab-size 4000, as the text has about 100,000 words"))
+    assert plan_of([LATIN] * 100, [CYRILLIC] * 100, share=0.01) == VocabularyPlan(4_000, False, (
+        "--no-shared-vocab, as the languages have 0 % of their letters in common",
+        "--vocab-size 4000, as each language has about 45,000 words"))
+
+
+def test_what_is_asked_for_is_not_chosen() -> None:
+    def never() -> TextMeasure:
+        raise AssertionError("measured")
+
+    for settings, plan in (
+            ({"vocab_size": 77}, VocabularyPlan(77, False)),
+            ({"vocab_size": 77, "shared_vocab": True}, VocabularyPlan(77, True)),
+            ({"vocab_kind": "word"}, VocabularyPlan(8_000, False)),
+            ({"vocab_kind": "word", "shared_vocab": True}, VocabularyPlan(8_000, True)),
+            ({"source_vocab": "a", "target_vocab": "b"}, VocabularyPlan(8_000, False)),
+            ({"source_vocab": "a", "shared_vocab": True}, VocabularyPlan(8_000, True))):
+        assert planned(PrepareSettings(**settings), never) == plan  # type: ignore[arg-type]
+    found = plan_of([LATIN] * 5_000, [LATIN], shared_vocab=False)
+    assert (found.size, found.shared, len(found.chosen)) == (2_000, False, 1)
+    assert plan_of([LATIN] * 5_000, [LATIN], shared_vocab=True).size == 4_000
+
+
+def test_a_vocabulary_beside_one_that_exists_is_chosen_by_its_own_text() -> None:
+    found = plan_of([LATIN] * 30_000, [LATIN], target_vocab="there.model")
+    assert found == VocabularyPlan(4_000, False, ("--vocab-size 4000, as the source has about 150,000 words",))
+
+
+@pytest.mark.parametrize(("settings", "size"), [
+    ({}, 2_000),                                # the rare ones are less than a two-thousandth of the text
+    ({"character_coverage": 1.0}, 4_000),
+    ({"vocab_kind": "bpe-codes"}, 8_000),       # each inside a word and at its end
+])
+def test_characters_that_must_have_a_piece_are_those_that_the_kind_needs(settings: dict[str, Any], size: int) -> None:
+    rare = "".join(chr(0x4E00 + n) for n in range(1_100))
+    assert plan_of(["abcdefghij" * 250] * 1_000 + [rare], [LATIN], **settings).size == size
+
+
+# In a preparation.
+
+def text(place: Path, lines: int = 300) -> PrepareSettings:
+    for name, sentence in (("de", "das alte Haus {} steht auf dem Berg"), ("en", "the old house {} is on the hill")):
+        (place / f"train.{name}").write_text("".join(sentence.format(n) + "\n" for n in range(lines)))
+    return PrepareSettings(str(place / "train.de"), str(place / "train.en"), str(place / "out"), workers=1)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_tiny_text_has_as_many_pieces_as_can_be_made_of_it(kind: str, tmp_path: Path) -> None:
+    settings, said = replace(text(tmp_path, 3), vocab_kind=kind), io.StringIO()
+    data = prepare(settings, said)
+    assert data.shared_vocabulary and data.source_vocabulary.size < 110
+    assert "Chosen: --vocab-size 2000, as the text has about 48 words.\n" in said.getvalue()
+    assert f"{data.source_vocabulary.size} ids rather than the 2000 chosen" in data.statistics_table
+
+
+def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -> None:
+    settings, said = text(tmp_path), io.StringIO()
+    data = prepare(settings)
+    saved = data.manifest["settings"]
+    assert (saved["vocab_size"], saved["shared_vocab"]) == (2_000, True)
+    assert data.manifest["notes"][1] == "chosen: --vocab-size 2000, as the text has about 4,800 words"
+    assert data.manifest["notes"][1] in data.statistics_table
+    before = contents(tmp_path / "out")
+    prepare(settings, said)
+    assert "kept" in said.getvalue() and contents(tmp_path / "out") == before
+    prepare(replace(settings, vocab_size=2_000, shared_vocab=True))     # by words, the same
+    with pytest.raises(DataError, match="vocab_size 2000 there, 1999 now"):
+        prepare(replace(settings, vocab_size=1999, shared_vocab=True))
+
+
+def test_a_chosen_vocabulary_is_the_one_that_is_asked_for_in_its_words(tmp_path: Path) -> None:
+    settings = text(tmp_path)
+    chosen = prepare(settings)
+    asked = prepare(replace(settings, output=str(tmp_path / "asked"), vocab_size=2_000, shared_vocab=True))
+    assert chosen.fingerprint == asked.fingerprint
+
+
+def test_what_is_chosen_does_not_depend_on_how_the_text_is_divided_or_where_it_is(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = text(tmp_path, 9_000)
+    monkeypatch.setattr(passes, "MEASURED_LINES", 1_000)
+    notes = [prepare(settings).manifest["notes"]]
+    monkeypatch.setattr(passes, "CHUNKS_OF_A_PART", 1)
+    pairs = zip(*((tmp_path / f"train.{name}").read_text().splitlines() for name in ("de", "en")), strict=True)
+    (tmp_path / "train.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    from_table = replace(settings, source=str(tmp_path / "train.tsv"), target="", output=str(tmp_path / "table"))
+    notes.append(prepare(from_table).manifest["notes"])
+    assert notes[0] == notes[1]
+    about = int(notes[0][1].split("about ")[1].split()[0].replace(",", ""))
+    assert about == pytest.approx(9_000 * 16, rel=0.1)      # a ninth was read
+
+
+def test_factors_behind_the_words_are_no_part_of_the_text(tmp_path: Path) -> None:
+    settings = text(tmp_path, 3)
+    words = (tmp_path / "train.de").read_text()
+    factored = "\n".join(" ".join(f"{word}|ДОМ" for word in line.split()) for line in words.splitlines()) + "\n"
+    (tmp_path / "train.de").write_text(factored)
+    notes = prepare(replace(settings, source_factors=1)).manifest["notes"]
+    (tmp_path / "train.de").write_text(words)
+    assert notes[:2] == prepare(replace(settings, output=str(tmp_path / "plain"))).manifest["notes"][:2]
+
+
+@pytest.mark.processes
+def test_workers_choose_what_one_process_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towernmt.dataflow.preparation.task_runners._POOL_BYTES", 0)
+    monkeypatch.setattr(passes, "CHUNKS_OF_A_PART", 1)
+    settings = text(tmp_path, 9_000)
+    prepare(settings)
+    prepare(replace(settings, workers=2, output=str(tmp_path / "two")))
+    assert contents(tmp_path / "out") == contents(tmp_path / "two")
+
+
+def test_a_measurement_that_an_interrupted_preparation_left_is_made_again(tmp_path: Path) -> None:
+    settings = text(tmp_path)
+    work = tmp_path / "out" / ".preparing" / "work"
+    work.mkdir(parents=True)
+    (work / "part-00000.measure.json").write_text(json.dumps({"source": [10**9, {"ж": 9}], "target": [1, {"a": 1}]}))
+    assert prepare(settings).manifest["settings"]["vocab_size"] == 2_000

@@ -1,0 +1,36 @@
+"""The suffixes of each format, in upper and lower case."""
+
+from __future__ import annotations
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.documents.formats.text_files import have_same_format, opener_of
+
+PO = b'msgid ""\nmsgstr ""\n\nmsgid "Haus"\nmsgstr ""\n'
+
+
+@pytest.mark.parametrize(("names", "content"), [
+    (("a.txt", "a.TEXT", "b.log"), b"Haus\n"), (("a.po", "a.pot", "a.b.POT"), PO),
+    (("a.md", "a.Markdown", "a.mdown", "a.mkd", "a.mkdn", "a.qmd", "a.Rmd"), b"# Haus\n"),
+    (("a.mdx", "a.MDX"), b"# Haus\n"),
+    (("a.html", "a.HTM", "a.xhtml", "a.xht", "a.shtml", "c:\\\\x\\\\a.XHTML"), b"<p>Haus</p>"),
+    (("a.srt", "a.SRT"), b"1\n00:00:01,000 --> 00:00:02,000\nHaus\n"),
+    (("a.vtt", "a.VTT"), b"WEBVTT\n\n00:01.000 --> 00:02.000\nHaus\n")])
+def test_suffixes_of_a_format(names: tuple[str, ...], content: bytes) -> None:
+    for name in names:
+        document = opener_of(name)(content)
+        assert document.segments == [("Haus",)]
+        assert have_same_format(names[0], name) and have_same_format(name, names[0])
+
+
+@pytest.mark.parametrize("name", ["a", "a.pdf", "md", ".txt", "a.xlf", "a.rst", "a.sbv"])
+def test_other_files_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match=r"\.txt, \.text, .*\.docx"):
+        opener_of(name)
+    assert not have_same_format("a.txt", name)
+
+
+def test_other_formats_are_not_the_same() -> None:
+    assert not have_same_format("a.txt", "a.md") and not have_same_format("a.docx", "a.odt")
+    assert not have_same_format("a.md", "a.mdx")

@@ -1,0 +1,160 @@
+"""Scores and significance of several systems, against sacreBLEU's own program."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.evaluate.comparison import SignificanceSettings, System, compare
+from towernmt.evaluate.metrics import MetricSettings, corpus_scores, make_metrics, score_corpus, sentence_scores
+
+DRAWS = SignificanceSettings(samples=50, trials=60, seed=7)
+
+
+def sacrebleu(directory: Path, *options: str) -> list[list[tuple[float, ...]]]:
+    """Return the numbers of sacreBLEU's command line for the files of `texts`, by system and metric."""
+    command = [sys.executable, "-m", "sacrebleu", "ref0", "ref1", "-i", "base", "better", "same", "-m", "bleu", "chrf",
+               "ter", "--force", "--format", "text", "--quiet", "--width", "8", *options]
+    environment = {**os.environ, "SACREBLEU_SEED": "7", "NO_COLOR": "1"}
+    output = subprocess.run(command, cwd=directory, env=environment, capture_output=True, check=True, text=True).stdout
+    rows = [line.split("│")[2:5] for line in output.splitlines() if re.search(r"│.*\d\.\d", line)]
+    cells = [[tuple(map(float, re.findall(r"\d+\.\d+", cell))) for cell in row] for row in rows]
+    base, better, better_p, same, same_p = cells
+    return [base, *([(*one, *p) for one, p in zip(scores, chances, strict=True)]
+                    for scores, chances in ((better, better_p), (same, same_p)))]
+
+
+@pytest.fixture
+def texts(systems, references, tmp_path) -> Path:
+    for name, lines in [*((s.name, s.hypotheses) for s in systems), ("ref0", references[0]), ("ref1", references[1])]:
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("test", "draws"), [("bs", "50"), ("ar", "60")])
+def test_scores_and_chances_are_those_of_sacrebleus_program_with_the_same_seed(systems, references, texts, test, draws):
+    found = compare(systems, references, MetricSettings(), DRAWS)
+    for i, by_metric in enumerate(sacrebleu(texts, f"--paired-{test}", f"--paired-{test}-n", draws)):
+        for (score, *interval), said in zip(by_metric, found.scores.values(), strict=True):
+            ours, p = said[i], said[i].bootstrap_p if test == "bs" else said[i].randomization_p
+            expected = [*([ours.mean, ours.interval] if test == "bs" else []), *([] if p is None else [p])]
+            assert score == pytest.approx(ours.score, abs=1e-6) and interval == pytest.approx(expected, abs=1e-4)
+            assert (p is None) == (i == 0)
+    signatures = found.signatures if test == "bs" else found.randomization_signatures
+    assert all(f"{test}:{draws}|seed:7" in signature for signature in signatures.values())
+
+
+def test_one_system_alone_has_scores_and_intervals(systems, references):
+    found = compare(systems[:1], references, MetricSettings(), DRAWS)
+    alone = score_corpus(systems[0].hypotheses, references, MetricSettings())
+    assert {name: scores[0].score for name, scores in found.scores.items()} == pytest.approx(
+        {name: score for name, (score, _) in alone.items()})
+    assert all(scores[0].interval > 0 and scores[0].bootstrap_p is None for scores in found.scores.values())
+    assert found.randomization_signatures == {}
+
+
+def test_a_system_as_good_as_the_baseline_is_never_said_to_differ(systems, references):
+    again = System("again", systems[0].hypotheses)
+    found = compare([*systems[:2], again], references, MetricSettings(("bleu",)), DRAWS)
+    assert [[sure for _, _, sure in one.chances] for one in found.scores["BLEU"]] == [[], [True, True], [False, False]]
+
+
+def test_a_seed_of_the_environment_is_left_as_it_was(systems, references, monkeypatch):
+    for seed in ("99", None):
+        if seed:
+            monkeypatch.setenv("SACREBLEU_SEED", seed)
+        else:
+            monkeypatch.delenv("SACREBLEU_SEED")
+        compare(systems[:1], references, MetricSettings(("bleu",)), DRAWS)
+        assert os.environ.get("SACREBLEU_SEED") == seed
+
+
+def test_ter_is_the_fewest_edits_to_any_reference_over_their_mean_length():
+    # 1 edit to the first, 2 to the second; (4 + 6) / 2 words.
+    (score, signature), = score_corpus(["a b x d"], [["a b c d"], ["a b x d e f"]], MetricSettings(("ter",))).values()
+    assert score == pytest.approx(100 * 1 / 5) and "nrefs:2|case:lc" in signature
+
+
+def test_the_language_chooses_the_tokeniser_and_ters_characters():
+    chinese = score_corpus(["我喜欢狗"], [["我喜欢猫"]], MetricSettings(target_language="zh"))
+    assert "tok:zh" in chinese["BLEU"][1] and "asian:yes" in chinese["TER"][1]
+    assert chinese["TER"][0] == pytest.approx(100 * 1 / 4)
+    assert "tok:13a" in score_corpus(["a"], [["a"]], MetricSettings())["BLEU"][1]
+    assert "tok:char" in score_corpus(["a"], [["a"]], MetricSettings(tokenizer="char", target_language="zh"))["BLEU"][1]
+
+
+@pytest.mark.parametrize("code", ["zh-CN", "zh_Hans", "ZH", "zh-Hant-TW", "cmn", "yue", "zho_Hans", " zh ", "zt"])
+def test_every_code_of_chinese_has_the_tokeniser_and_the_scores_of_zh(code):
+    texts = ["我喜欢狗和小猫"], [["我喜欢猫和小猫"]]
+    assert score_corpus(*texts, MetricSettings(target_language=code)) == score_corpus(
+        *texts, MetricSettings(target_language="zh"))
+
+
+@pytest.mark.parametrize("code", ["th", "th-TH", "tha_Thai", "lo", "km", "my", "bo"])
+def test_characters_are_counted_in_languages_without_spaces_that_sacrebleu_has_no_tokeniser_for(code):
+    score, signature = score_corpus(["ฉันชอบสุนัข"], [["ฉันชอบแมว"]], MetricSettings(target_language=code))["BLEU"]
+    assert score > 20 and "tok:char" in signature
+    assert "tok:13a" in score_corpus(["a"], [["a"]], MetricSettings(tokenizer="13a", target_language=code))["BLEU"][1]
+
+
+@pytest.mark.parametrize("code, language", [("ja-JP", "ja"), ("jpn", "ja"), ("ko-KR", "ko"), ("KO", "ko"), ("", ""),
+                                            ("de_AT", "de"), ("ger", "de")])
+def test_a_language_is_kept_by_its_code_of_two_letters(code, language):
+    assert MetricSettings(target_language=code).target_language == language
+
+
+def test_the_scores_of_both_metrics_take_the_target_language():
+    assert "tok:zh" in corpus_scores(["我喜欢狗"], ["我喜欢猫"], target_language="zh-Hans").signature
+    assert "tok:13a" in corpus_scores(["a"], ["a"]).signature
+
+
+@pytest.mark.parametrize("text", ["Chinese", "z", "zh CN", "中文"])
+def test_a_target_language_that_is_no_code_is_refused(text):
+    with pytest.raises(SettingsError, match=f"--target-language {text}: expected the code of a language"):
+        MetricSettings(target_language=text)
+
+
+def test_case_is_significant_by_default():
+    for lowercase, same in ((False, False), (True, True)):
+        scores = score_corpus(["A B C D"], [["a b c d"]], MetricSettings(lowercase=lowercase))
+        assert (scores["BLEU"][0] > 99) is (scores["chrF2"][0] > 99) is same
+        assert scores["TER"][0] == 0
+
+
+def test_a_sentences_bleu_has_the_effective_order():
+    assert sentence_scores("bleu", MetricSettings(), ["a b"], [["a b"]]) == pytest.approx([100])
+    assert sentence_scores("chrf", MetricSettings(), ["a b", "x"], [["a b", "q"]]) == pytest.approx([100, 0])
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
+    with pytest.raises(SettingsError, match="seed=0"):
+        SignificanceSettings(seed=0)
+    with pytest.raises(SettingsError, match="metric 'comet': choose among bleu, chrf, ter"):
+        MetricSettings(("comet",))
+    with pytest.raises(SettingsError, match="tokenizer 'moses'"):
+        MetricSettings(tokenizer="moses")
+    with pytest.raises(DataError, match="two: 2 hypotheses for 1 references"):
+        compare([System("one", ["a"]), System("two", ["a", "b"])], [["a"]], MetricSettings(), DRAWS)
+    with pytest.raises(DataError, match="no sentences"):
+        compare([System("one", [])], [[]], MetricSettings(), DRAWS)
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(SettingsError, match=r"sacrebleu\[ja\]"):
+        make_metrics(MetricSettings(target_language="ja"))
+    from sacrebleu.tokenizers import tokenizer_spm
+
+    def unreachable(*_):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", "/nowhere")
+    monkeypatch.setattr(tokenizer_spm, "download_file", unreachable)
+    with pytest.raises(SettingsError, match="could not download the model of the tokeniser 'flores200'.*no route"):
+        make_metrics(MetricSettings(tokenizer="flores200"))

@@ -1,0 +1,101 @@
+"""Cached exports of a run for an engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.interop import ctranslate2_models
+from towernmt.interop.ctranslate2_models import KEPT, Wanted, exported
+
+pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
+
+
+@pytest.fixture
+def run(run_on_disk: Path, tmp_path: Path) -> SavedRun:
+    return SavedRun(shutil.copytree(run_on_disk, tmp_path / "run"))
+
+
+def wanted(run: SavedRun, precision: str = "float32", averaged: bool = True) -> Wanted:
+    return Wanted(run, None, averaged, "ctranslate2", precision)
+
+
+def test_an_export_is_made_once_for_each_checkpoint_and_precision(run: SavedRun) -> None:
+    with exported(wanted(run)) as (first, prefix):
+        made = (first / "model.bin").stat().st_mtime_ns
+        assert prefix == run.checkpoint()
+    with exported(wanted(run)) as (again, _):
+        assert again == first and (again / "model.bin").stat().st_mtime_ns == made
+    with exported(wanted(run, "int8")) as (other, _):
+        assert other != first
+    index = Path(f"{run.checkpoint()}.index")
+    here = wanted(run).directory(str(index)[:-len(".index")])
+    shutil.copy(index, index.with_suffix(".kept"))
+    index.write_bytes(index.read_bytes() + b"other weights")
+    assert wanted(run).directory(str(index)[:-len(".index")]) != here == first
+    assert {path.name for path in first.parent.iterdir()} == {first.name, other.name}
+
+
+@pytest.mark.parametrize("name", ["model.bin", "towernmt.json", "checksums.json"])
+def test_a_damaged_export_is_made_again(run: SavedRun, name: str) -> None:
+    with exported(wanted(run)) as (place, _):
+        whole = {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()}
+    damaged = bytearray(whole[name])
+    damaged[len(damaged) // 2] ^= 1
+    (place / name).write_bytes(damaged)
+    with exported(wanted(run)) as (again, _):
+        assert again == place and (place / "model.bin").read_bytes() == whole["model.bin"]
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+def test_only_the_newest_exports_are_kept(run: SavedRun) -> None:
+    cache = run.path / "exports"
+    for number in range(KEPT + 1):
+        (cache / f"old-{number}").mkdir(parents=True)
+        (cache / f"old-{number}/towernmt.json").write_text("{}")
+        os.utime(cache / f"old-{number}", (number, number))
+    with exported(wanted(run)) as (place, _):
+        kept = {path.name for path in cache.iterdir()}
+    assert kept == {place.name, *(f"old-{number}" for number in range(2, KEPT + 1))}
+
+
+def test_a_run_that_cannot_be_written_is_exported_to_a_temporary_place(run: SavedRun,
+                                                                       caplog: pytest.LogCaptureFixture) -> None:
+    (run.path / "exports").write_text("in the way")
+    with exported(wanted(run)) as (place, _):
+        assert (place / "model.bin").is_file() and run.path not in place.parents
+    assert not place.exists()
+    assert "the export is not cached" in caplog.text
+
+
+def test_of_two_that_export_at_once_one_is_kept_and_both_go_on(run: SavedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ctranslate2_models.export_model
+
+    def second_meanwhile(trained: object, *args: object, **details: object) -> Path:
+        monkeypatch.setattr(ctranslate2_models, "export_model", real)
+        with ThreadPoolExecutor(1) as other:        # writes the export after this one has found none
+            other.submit(lambda: exported(wanted(run)).__enter__()).result()
+        return real(trained, *args, **details)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ctranslate2_models, "export_model", second_meanwhile)
+    with exported(wanted(run)) as (place, _):
+        assert sorted(path.name for path in (run.path / "exports").iterdir()) == [place.name]
+        assert (place / "model.bin").is_file()
+
+
+@pytest.mark.processes
+def test_a_run_that_was_exported_is_translated_without_tensorflow(run: SavedRun) -> None:
+    with exported(wanted(run)):
+        pass
+    program = ("import sys; from towernmt.cli.main import main; "
+               "status = main(sys.argv[1:]); sys.exit(status or 10 * ('tensorflow' in sys.modules))")
+    done = subprocess.run([sys.executable, "-c", program, "translate", "--engine", "ctranslate2", "--model",
+                           str(run.path), "--cpu"], input="w1 w2\n\nw3\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 3), done.stderr

@@ -1,0 +1,106 @@
+"""`towernmt translate --workers`, whose processes are killed: the output is that of one undisturbed process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
+
+LINES = 6_000
+KILLS = 5
+
+
+def command(run: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "towernmt", "translate", "--engine", "ctranslate2", "--model", str(run), "--window",
+            "250", "--batch-sentences", "16", "--n-best", "2", "--input", "in", "--output", *options]
+
+
+def started(run: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.Popen(command(run, *options), cwd=place, stderr=subprocess.PIPE, env=environment)
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """Return the processes that it started, except the resource tracker."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def parts_done(place: Path) -> int:
+    return len(list(place.glob("out.parts/parts/*/done.json")))
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
+    """Wait for a condition; return False if the process ends before."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > deadline:
+            pytest.fail("nothing happened for two minutes")
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture(scope="module")
+def place(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text, `in`, and its translation by a single process, `one`."""
+    folder = tmp_path_factory.mktemp("parts")
+    draws = np.random.default_rng(4)
+    lengths = draws.integers(0, 12, LINES)
+    (folder / "in").write_text("".join(" ".join(f"w{n}" for n in draws.integers(0, 16, length)) + "\n"
+                                       for length in lengths))
+    process = started(run_on_disk, folder, "one")
+    assert process.wait(120) == 0
+    return folder
+
+
+def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk: Path, place: Path) -> None:
+    draws, kills = random.Random(2), 0
+    process = started(run_on_disk, place, "out", "--workers", "2")
+    while kills < KILLS:
+        done = parts_done(place)
+        if not until(lambda done=done: parts_done(place) > done and workers_of(process), process):  # type: ignore
+            break
+        os.kill(draws.choice(workers_of(process)), signal.SIGKILL)
+        kills += 1
+    workers = workers_of(process)
+    process.kill()
+    assert b"was lost with in lines" in process.communicate()[1] and kills == KILLS
+    for worker in workers:      # they end with it
+        stop = time.monotonic() + 60
+        while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
+            assert time.monotonic() < stop
+            time.sleep(0.01)
+    assert not (place / "out").exists() and 0 < parts_done(place) < LINES // 500
+    process = started(run_on_disk, place, "out", "--workers", "1")
+    told = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 0 and "going on" in told and "6,000 of 6,000 lines" in told
+    assert (place / "out").read_bytes() == (place / "one").read_bytes()
+    assert sorted(path.name for path in place.iterdir()) == ["in", "one", "out"]
+
+
+def test_after_sigterm_the_parts_that_are_done_stay(run_on_disk: Path, place: Path) -> None:
+    process = started(run_on_disk, place, "out2", "--workers", "2")
+    assert until(lambda: len(list(place.glob("out2.parts/parts/*/done.json"))) > 1, process)
+    process.terminate()
+    told = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 128 + signal.SIGTERM and "out2.parts keeps the parts that are done" in told
+    kept = len(list(place.glob("out2.parts/parts/*/done.json")))
+    assert kept > 1
+    two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # as on two machines
+    assert [process.wait(120) for process in two] == [0, 0]
+    assert (place / "out2").read_bytes() == (place / "one").read_bytes()
+    assert not list(place.glob("out2.*"))

@@ -1,0 +1,129 @@
+"""Compare translations by CTranslate2 with those of the built-in search, for random weights."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.export import export_model
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.trained_model import TrainedModel
+from towernmt.predict.translator import Translator
+
+pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "the run's": {"n_best": 4},
+    "greedy, at least some words": {"beam_size": 1, "min_length": 3, "max_tokens": 9},
+    "mean of tokens, at least half the source": {
+        "beam_size": 3, "n_best": 2, "length_normalization": "average", "length_penalty": 1.0,
+        "min_length_factor": 0.5},
+    "the first that finish": {"stopping": "first", "patience": 1.0, "length_penalty": 0.0, "beam_size": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for this module only, in which exports are cached."""
+    return Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("copy") / "run"))
+
+
+@pytest.mark.parametrize("search", [
+    pytest.param(search, id=name, marks=[] if number < 2 else [pytest.mark.thorough])
+    for number, (name, search) in enumerate(SEARCHES.items())])
+def test_hypotheses_and_scores_are_those_of_the_search_here(run: Path, lines: list[str], search: dict[str, Any]
+                                                            ) -> None:
+    expected = Translator(run, device="cpu", log_probs=True, **search).translate_nbest(lines)
+    stream = StreamSettings(batch_tokens=20, batch_sentences=2)
+    plain = CTranslate2Translator(run, device="cpu", stream=stream, **search).translate_nbest(lines)
+    found = CTranslate2Translator(run, device="cpu", stream=stream, log_probs=True, **search).translate_nbest(lines)
+    assert [[one.text for one in line] for line in plain] == [[one.text for one in line] for line in found]
+    for ours, theirs in zip(expected, found, strict=True):
+        assert [one.text for one in theirs] == [one.text for one in ours]
+        assert [one.score for one in theirs] == pytest.approx([one.score for one in ours], abs=1e-4)
+        assert theirs.fault == ours.fault
+        for one, other in zip(theirs, ours, strict=True):
+            if other.details is not None and one.details is not None:
+                assert one.details.ids == other.details.ids
+                np.testing.assert_allclose(one.details.log_probs, other.details.log_probs, atol=1e-5)
+
+
+def test_no_bigram_comes_twice_and_the_scores_are_the_models(run: Path, lines: list[str]) -> None:
+    """The beams may differ, because CTranslate2 compares probabilities without the forbidden tokens."""
+    found = CTranslate2Translator(run, 3, device="cpu", n_best=2, no_repeat_ngram=2, length_penalty=0.0,
+                                  max_length_constant=2).translate_nbest(lines)
+    pairs = [(line, one.text) for line, hypotheses in zip(lines, found, strict=True) for one in hypotheses]
+    for _, text in pairs:
+        bigrams = [*pairwise(text.split())]
+        assert len(set(bigrams)) == len(bigrams)
+    assert sum(len(text.split()) > 3 for _, text in pairs) > 5
+    scores = [one.score for hypotheses in found for one in hypotheses]
+    ended = Scorer(run, device="cpu").score(pairs, per_token=True)
+    for (line, text), score, whole in zip(pairs, scores, ended, strict=True):
+        at_limit = score != pytest.approx(whole.log_prob, abs=1e-4)
+        assert not at_limit or score == pytest.approx(sum((whole.log_probs or ())[:-1]), abs=1e-4), (line, text)
+
+
+def test_an_export_translates_as_its_run_does_and_is_of_one_precision(run: Path, lines: list[str], tmp_path: Path
+                                                                       ) -> None:
+    with TrainedModel(run) as trained:
+        path = export_model(trained, "ctranslate2", tmp_path / "export", precision="int8",
+                             search=SearchSettings(beam_size=2, max_length_constant=4))
+    translator = CTranslate2Translator(path, device="cpu")
+    assert (translator.search.beam_size, translator.checkpoint) == (2, str(path))
+    other = CTranslate2Translator(run, 2, precision="int8", device="cpu")
+    assert translator.translate(lines) == other.translate(lines)
+    for wrong, text in (({"precision": "float32"}, "is an export in int8"),
+                        ({"checkpoint": "step-1"}, "has one checkpoint"),
+                        ({"averaged": False}, "--last-weights")):
+        with pytest.raises(SettingsError, match=text):
+            CTranslate2Translator(path, device="cpu", **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.thorough
+def test_what_goes_wrong_is_searched_for_again(run: Path, lines: list[str]) -> None:
+    expected = Translator(run, 1, device="cpu", retry=True).translate_nbest(lines)
+    found = CTranslate2Translator(run, 1, device="cpu", retry=True).translate_nbest(lines)
+    assert [(one.fault, one.retried) for one in found] == [(one.fault, one.retried) for one in expected]
+    assert any(one.retried for one in found)
+
+
+@pytest.mark.parametrize(("search", "text"), [
+    ({"selection": "sampling"}, "selection=sampling cannot be combined with --engine ctranslate2"),
+    ({"beam_groups": 2}, "beam_groups=2"), ({"coverage_penalty": 0.2}, "coverage_penalty=0.2"),
+    ({"temperature": 0.5}, "temperature=0.5"), ({"repetition_penalty": 1.5}, "repetition_penalty=1.5"),
+    ({"shortlist": "lexicon"}, "shortlist=lexicon"),
+    ({"max_tokens": 2000, "max_length_factor": 9.0}, "1,024 positions")])
+def test_a_search_that_ctranslate2_does_not_have_is_refused_by_name(run: Path, search: dict[str, Any], text: str
+                                                                     ) -> None:
+    with pytest.raises(SettingsError, match=text):
+        CTranslate2Translator(run, 4, device="cpu", **search)
+
+
+def test_what_is_refused_is_refused_before_the_run_is_exported(run_on_disk: Path) -> None:
+    with pytest.raises(SettingsError, match="selection=sampling cannot be combined with"):
+        CTranslate2Translator(run_on_disk, selection="sampling")
+    with pytest.raises(SettingsError, match="'prefix' cannot be combined with"):
+        CTranslate2Translator(run_on_disk, options=LineOptions(prefix="w1"))
+    assert not (run_on_disk / "exports").exists()
+
+
+def test_what_a_line_asks_for_in_vain_is_refused_with_its_number(run: Path) -> None:
+    translator = CTranslate2Translator(run, device="cpu")
+    more = LineOptions(n_best=2)
+    assert [len(one) for one in translator.translate_nbest(["w1", "w2 w3"], options=[LineOptions(), more])] == [1, 2]
+    for wrong, text in ((LineOptions(prefix="w1"), "'prefix' cannot be"), (LineOptions(avoid=["w1"]), "'avoid'"),
+                        (LineOptions(search={"temperature": 2.0}), "temperature=2.0")):
+        with pytest.raises(DataError, match=f"input line 2: {text}"):
+            translator.translate_nbest(["w1", "w2"], options=[LineOptions(), wrong])
+    with pytest.raises(SettingsError, match="'constraints' cannot be combined"):
+        CTranslate2Translator(run, device="cpu", options=LineOptions(constraints=["w1"]))

@@ -1,0 +1,85 @@
+"""The directory of an export, for a test format with one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import SettingsError
+from towernmt.interop import export
+from towernmt.interop.export import ExportFormat, ExportJob, export_model
+from towernmt.predict.search.search_settings import SearchSettings
+
+
+def write_one_file(job: ExportJob) -> dict[str, Any]:
+    (job.directory / "weights").write_text(f"in {job.precision}")
+    return {"files": ["weights"]}
+
+
+def fail_halfway(job: ExportJob) -> dict[str, Any]:
+    write_one_file(job)
+    raise SettingsError("model.something=odd: this format has none.")
+
+
+@pytest.fixture(autouse=True)
+def some_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("write_one_file", "fail_halfway"):
+        monkeypatch.setitem(export.FORMATS, name, ExportFormat("tests", f"{__name__}:{name}", ("float32", "int8")))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Any:
+    run = tmp_path / "run"
+    (run / "vocabulary").mkdir(parents=True)
+    (run / "vocabulary/source.words").write_text("some words")
+    (run / "settings.yaml").write_text("architecture: seq2seq\nsearch:\n  beam_size: 7\n")
+    return SimpleNamespace(run=SavedRun(run), checkpoint=str(run / "best/step-12/model"), averaged=True)
+
+
+def test_an_export_holds_files_vocabularies_and_its_description(trained: Any, tmp_path: Path) -> None:
+    place = export_model(trained, "write_one_file", tmp_path / "new/export", precision="int8")
+    assert sorted(path.name for path in place.iterdir()) == ["towernmt.json", "vocabulary", "weights"]
+    assert (place / "weights").read_text() == "in int8"
+    assert (place / "vocabulary/source.words").read_text() == "some words"
+    told = json.loads((place / "towernmt.json").read_text())
+    assert told["search"]["beam_size"] == 7
+    names = ("format", "precision", "architecture", "checkpoint", "averaged", "files")
+    assert {name: told[name] for name in names} == {
+        "format": "write_one_file", "precision": "int8", "architecture": "seq2seq", "checkpoint": "step-12",
+        "averaged": True, "files": ["weights"]}
+
+
+def test_the_first_precision_and_the_runs_search_are_the_default(trained: Any, tmp_path: Path) -> None:
+    place = export_model(trained, "write_one_file", tmp_path / "export", search=SearchSettings(beam_size=2))
+    told = json.loads((place / "towernmt.json").read_text())
+    assert (told["precision"], told["search"]["beam_size"]) == ("float32", 2)
+
+
+def test_an_export_that_fails_leaves_nothing(trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="model.something=odd"):
+        export_model(trained, "fail_halfway", tmp_path / "exports/one")
+    assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_what_is_there_already_is_not_written_over(trained: Any, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/file").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("taken", "file"):
+        with pytest.raises(SettingsError, match=f"{name} exists already: choose another --output"):
+            export_model(trained, "write_one_file", tmp_path / name)
+    assert (tmp_path / "taken/file").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    assert (export_model(trained, "write_one_file", tmp_path / "empty") / "weights").is_file()
+
+
+def test_an_unknown_format_or_precision_is_refused_with_those_there_are(trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="format 'onnx': choose one of .*write_one_file"):
+        export_model(trained, "onnx", tmp_path / "export")
+    with pytest.raises(SettingsError, match="precision 'int4': the format write_one_file supports float32, int8"):
+        export_model(trained, "write_one_file", tmp_path / "export", precision="int4")

@@ -1,0 +1,190 @@
+"""Compare imported OpenNMT-tf models with its formulas in NumPy, for random weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from towernmt.core.errors import TowerNMTError
+from towernmt.core.tf_compat import tf1
+from towernmt.interop.foreign_model import ImportRequest
+from towernmt.interop.opennmt_tf_import import read
+
+DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
+SOURCE_WORDS, TARGET_WORDS = ([f"{letter}{number}" for number in range(9)] for letter in "st")
+SPECIAL = ["<blank>", "<s>", "</s>"]
+
+
+def random_values(shared: bool, relative: bool = False, post_norm: bool = False) -> dict[str, np.ndarray]:
+    """Return random values by OpenNMT-tf's names, without prefix and suffix."""
+    norm = "output_layer_norm" if post_norm else "input_layer_norm"
+    rows = len(SPECIAL) + len(SOURCE_WORDS) + 1
+    shapes: dict[str, tuple[int, ...]] = {"examples_inputter/features_inputter/embedding": (rows, DEPTH),
+                                          "decoder/output_layer/bias": (rows,)}
+    if not shared:
+        shapes |= {"examples_inputter/labels_inputter/embedding": (rows, DEPTH),
+                   "decoder/output_layer/kernel": (DEPTH, rows)}
+    for stack, attentions in (("encoder", ["self_attention"]), ("decoder", ["self_attention", "attention/0"])):
+        norms = [] if post_norm else [f"{stack}/layer_norm"]
+        for layer in range(LAYERS):
+            for scope in (f"{stack}/layers/{layer}/{attention}" for attention in attentions):
+                norms.append(f"{scope}/{norm}")
+                if relative and scope.endswith("self_attention"):
+                    shapes |= {f"{scope}/layer/relative_position_{part}": (2 * DISTANCE + 1, DEPTH // HEADS)
+                               for part in ("keys", "values")}
+                for part in ("queries", "keys", "values", "output"):
+                    shapes |= {f"{scope}/layer/linear_{part}/kernel": (DEPTH, DEPTH),
+                               f"{scope}/layer/linear_{part}/bias": (DEPTH,)}
+            scope = f"{stack}/layers/{layer}/ffn"
+            norms.append(f"{scope}/{norm}")
+            for part, (first, last) in (("inner", (DEPTH, INNER)), ("outer", (INNER, DEPTH))):
+                shapes |= {f"{scope}/layer/{part}/kernel": (first, last), f"{scope}/layer/{part}/bias": (last,)}
+        shapes |= {f"{norm}/{name}": (DEPTH,) for norm in norms for name in ("gamma", "beta")}
+    random = np.random.default_rng(4)
+    return {name: random.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write_model(path: Path, values: dict[str, np.ndarray], **data: Any) -> Path:
+    """Write a directory with a checkpoint, vocabularies and `data.yml`, and return the path of `data.yml`."""
+    (path / "run").mkdir(parents=True)
+    names = [f"model/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in values]
+    names += ["optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE", f"{names[0].removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}"
+              "/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE"]
+    arrays = [*values.values(), np.array(7), np.zeros(3, np.float32)]
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        session.run(tf1.raw_ops.SaveV2(prefix=str(path / "run/ckpt-7"), tensor_names=names,
+                                       shape_and_slices=[""] * len(names), tensors=[tf1.constant(a) for a in arrays]))
+    (path / "run/checkpoint").write_text('model_checkpoint_path: "ckpt-7"\nall_model_checkpoint_paths: "ckpt-7"\n')
+    shared = "examples_inputter/labels_inputter/embedding" not in values
+    for side, words in (("source", SOURCE_WORDS), ("target", SOURCE_WORDS if shared else TARGET_WORDS)):
+        (path / f"{side}.vocab").write_text("".join(f"{word}\n" for word in [*SPECIAL, *words]))
+        data.setdefault(f"{side}_vocabulary", f"{side}.vocab")
+    (path / "data.yml").write_text(yaml.safe_dump({"model_dir": "run", "data": data, "params": {"beam_width": 3}}))
+    return path / "data.yml"
+
+
+class Reference:
+    """The forward pass of a Transformer with a bias on every map; positions count from 1, or are relative."""
+
+    def __init__(self, values: dict[str, np.ndarray]) -> None:
+        self.v = values
+        self.relative = any("relative" in name for name in values)
+        self.post_norm = "encoder/layer_norm/gamma" not in values
+
+    def log_probs(self, source: list[int], target: list[int]) -> np.ndarray:
+        """Return the log-probability of `target` in OpenNMT-tf's ids, which ends with </s>."""
+        memory = self.stack("encoder", self.embed("features", source), None)
+        output = self.stack("decoder", self.embed("labels", [1, *target[:-1]]), memory)
+        table = self.v["examples_inputter/features_inputter/embedding"].T
+        logits = output @ self.v.get("decoder/output_layer/kernel", table) + self.v["decoder/output_layer/bias"]
+        logits -= np.log(np.exp(logits).sum(1, keepdims=True))
+        return logits[range(len(target)), target]
+
+    def embed(self, side: str, ids: list[int]) -> np.ndarray:
+        name = f"examples_inputter/{side}_inputter/embedding"
+        table = self.v.get(name, self.v["examples_inputter/features_inputter/embedding"])
+        if self.relative:
+            return table[ids] * math.sqrt(DEPTH)
+        rates = 10000.0 ** (-np.arange(DEPTH // 2) / (DEPTH // 2 - 1))
+        angles = np.arange(1, len(ids) + 1)[:, None] * rates
+        return table[ids] * math.sqrt(DEPTH) + np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+    def stack(self, name: str, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+        for layer in range(LAYERS):
+            scope = f"{name}/layers/{layer}"
+            x = self.sublayer(x, f"{scope}/self_attention", lambda y, at: self.attention(y, y, at, memory is not None))
+            if memory is not None:
+                x = self.sublayer(x, f"{scope}/attention/0", lambda y, at: self.attention(y, memory, at, False))
+            x = self.sublayer(x, f"{scope}/ffn", lambda y, at: self.affine(
+                np.maximum(self.affine(y, f"{at}/inner"), 0), f"{at}/outer"))
+        return x if self.post_norm else self.norm(x, f"{name}/layer_norm")
+
+    def sublayer(self, x: np.ndarray, scope: str, layer: Any) -> np.ndarray:
+        if self.post_norm:
+            return self.norm(x + layer(x, f"{scope}/layer"), f"{scope}/output_layer_norm")
+        return x + layer(self.norm(x, f"{scope}/input_layer_norm"), f"{scope}/layer")
+
+    def attention(self, x: np.ndarray, seen: np.ndarray, scope: str, causal: bool) -> np.ndarray:
+        query, key, value = (self.affine(y, f"{scope}/linear_{part}").reshape(len(y), HEADS, -1).transpose(1, 0, 2)
+                             for y, part in ((x, "queries"), (seen, "keys"), (seen, "values")))
+        scores = query @ key.transpose(0, 2, 1)
+        far = np.clip(np.arange(len(seen)) - np.arange(len(x))[:, None], -DISTANCE, DISTANCE) + DISTANCE
+        keys, values = (self.v.get(f"{scope}/relative_position_{part}") for part in ("keys", "values"))
+        if keys is not None:
+            scores = scores + np.einsum("hqd,qkd->hqk", query, keys[far])
+        scores = scores / math.sqrt(DEPTH // HEADS)
+        if causal:
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -1e9)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = weights / weights.sum(-1, keepdims=True)
+        context = weights @ value
+        if values is not None:
+            context = context + np.einsum("hqk,qkd->hqd", weights, values[far])
+        return self.affine(context.transpose(1, 0, 2).reshape(x.shape), f"{scope}/linear_output")
+
+    def affine(self, x: np.ndarray, scope: str) -> np.ndarray:
+        return x @ self.v[f"{scope}/kernel"] + self.v[f"{scope}/bias"]
+
+    def norm(self, x: np.ndarray, scope: str) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        return (centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + 1e-3) * self.v[f"{scope}/gamma"]
+                + self.v[f"{scope}/beta"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("shared", "end", "variant"), [
+    (False, False, {}), (True, True, {}), (True, False, {"relative": True}), (False, True, {"post_norm": True})],
+    ids=str)
+def test_an_imported_model_gives_the_probabilities_of_opennmt_tfs_formulas(
+        tmp_path: Path, shared: bool, end: bool, variant: dict[str, bool]) -> None:
+    from towernmt.cli.main import main
+    from towernmt.predict.scorer import Scorer
+
+    values = random_values(shared, **variant)
+    config = write_model(tmp_path / "model", values, **({"source_sequence_controls": {"end": True}} if end else {}))
+    run = tmp_path / "run"
+    assert main(["import", str(config), "--from", "opennmt-tf", "--output", str(run), "--heads", str(HEADS)]) == 0
+    letter, unknown = "s" if shared else "t", len(SPECIAL) + len(SOURCE_WORDS)
+    found = Scorer(run).score([("s3 s1 nobody s7", f"{letter}2 {letter}8"), ("s5", f"nobody {letter}0 {letter}4")],
+                              per_token=True)
+    reference, closing = Reference(values), [2] if end else []
+    expected = [reference.log_probs([6, 4, unknown, 10, *closing], [5, 11, 2]),
+                reference.log_probs([8, *closing], [unknown, 3, 7, 2])]
+    for ours, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.log_probs, other, atol=1e-4)
+
+
+def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> None:
+    model = read(ImportRequest(write_model(tmp_path / "model", random_values(False)), heads=HEADS))
+    s = model.settings
+    assert (s.hidden_size, s.filter_size, s.encoder_layers, s.decoder_layers) == (DEPTH, INNER, LAYERS, LAYERS)
+    assert (s.tie_embeddings, s.first_position, s.source_end, s.norm_epsilon) == ("none", 1, False, 1e-3)
+    assert model.search.beam_size == 3 and model.source.id_to_piece(4) == "s0"
+
+
+@pytest.mark.parametrize(("damage", "said"), [
+    ("heads", "--heads"), ("lacking", "is missing"), ("more", "attention/1"), ("cut", "checkpoint"),
+    ("vocabulary", "vocabulary"), ("start", "source_sequence_controls"), ("none", "no OpenNMT-tf checkpoint")])
+def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, said: str) -> None:
+    values = random_values(False)
+    if damage == "lacking":
+        del values["encoder/layers/1/ffn/layer/inner/bias"]
+    if damage == "more":
+        values["decoder/layers/0/attention/1/layer/linear_keys/bias"] = np.zeros(DEPTH, np.float32)
+    controls = {"source_sequence_controls": {"start": True}} if damage == "start" else {}
+    config = write_model(tmp_path / "model", values, **controls)
+    if damage == "cut":
+        file = next((tmp_path / "model/run").glob("*.index"))
+        file.write_bytes(file.read_bytes()[:50])
+    if damage == "vocabulary":
+        (tmp_path / "model/source.vocab").write_text("a\nb\n")
+    if damage == "none":
+        (tmp_path / "model/run/checkpoint").unlink()
+    with pytest.raises(TowerNMTError) as caught:
+        read(ImportRequest(config, heads=None if damage == "heads" else HEADS))
+    assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,271 @@
+"""`towernmt package`: what is in the file, that it is the same each time, and that it translates as its run does."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
+from towernmt.checkpoint.restore import initial_checkpoint
+from towernmt.cli import exchange_commands as command
+from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.dataflow.text.language_codes import Direction
+from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop.model_card import CardText, card_date
+from towernmt.interop.package_build import PackageOrder, package_run
+from towernmt.predict.lines.output_file import check_apart
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.trained_model import TrainedModel
+from towernmt.predict.translator import Translator
+from towernmt.serve.model_loading import EngineSettings, direction_of, open_place
+
+TEXT = CardText(licence="CC0-1.0", languages="de-en")
+
+
+def pack(run: Path, output: Path, *arguments: str) -> dict[str, Any]:
+    """Package a run with the command, and return the card."""
+    parser = argparse.ArgumentParser()
+    command.add_package_arguments(parser)
+    assert command.run_package(parser.parse_args(
+        ["--model", str(run), "--output", str(output), "--licence", "CC0-1.0", *arguments])) == 0
+    return open_run(output).card  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def averaged_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run with random moving averages and an optimizer slot in its checkpoint."""
+    from towernmt.checkpoint.checkpoint_files import write_values
+    from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+    from towernmt.optim.optimizer import SUFFIX
+
+    path = Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("averaged") / "run"))
+    held = HeldCheckpoint(open_run(path).checkpoint())
+    values = {name: held.value(name) for name in held.shapes()}
+    random = np.random.default_rng(9)
+    names = sorted(name for name in values if values[name].dtype == np.float32)
+    others = {name: random.normal(0, 1, values[name].shape).astype(np.float32) for name in names}
+    slots = {f"{name}/Adam": others[name] for name in names}
+    averages = {name + SUFFIX: values[name] for name in names}
+    write_values({**values, **others, **slots, **averages}, path / "checkpoints", 2,
+                 {"step": 2, "position": None, "callbacks": {}, "weights": names})
+    return path
+
+
+def test_it_translates_and_scores_as_its_run(run_on_disk: Path, package: Path, lines: list[str]) -> None:
+    found, wanted = Translator(package, device="cpu"), Translator(run_on_disk, device="cpu")
+    assert found.translate_nbest(lines) == wanted.translate_nbest(lines)
+    run, prefix = initial_checkpoint(package)
+    assert isinstance(run, PackagedRun) and prefix == run.checkpoint()
+
+
+@pytest.mark.thorough
+def test_it_scores_and_joins_others_as_its_run_does(run_on_disk: Path, package: Path, lines: list[str]) -> None:
+    pairs = [(line, line) for line in lines[:4]]
+    assert [one.log_prob for one in Scorer(package).score(pairs)] == [
+        one.log_prob for one in Scorer(run_on_disk).score(pairs)]
+    both, alone = (Translator(path, device="cpu") for path in ([package, run_on_disk], run_on_disk))
+    assert both.translate(lines[:3]) == alone.translate(lines[:3])
+
+
+def test_it_holds_the_averages_alone_and_says_so(averaged_run: Path, run_on_disk: Path, tmp_path: Path) -> None:
+    card = pack(averaged_run, tmp_path / "one.towernmt.zip")
+    assert card["model"]["averaged"] and card["model"]["checkpoint"] == "step-2"
+    with TrainedModel(tmp_path / "one.towernmt.zip") as packed, TrainedModel(run_on_disk) as run:
+        found, wanted = packed.weights(), run.weights()
+    assert found.keys() == wanted.keys() and all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    names = zipfile.ZipFile(tmp_path / "one.towernmt.zip").namelist()
+    assert not [name for name in names if "Adam" in name or "Average" in name]
+    with pytest.raises(SettingsError, match="contains only the averaged weights: remove --last-weights"):
+        Translator(tmp_path / "one.towernmt.zip", averaged=False)
+
+
+def test_the_same_run_gives_the_same_bytes(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run_on_disk, tmp_path / "elsewhere"))
+    os.utime(package, (0, 0))
+    with TrainedModel(copy) as trained:
+        package_run(trained, tmp_path / "again.towernmt.zip", TEXT)
+    assert (tmp_path / "again.towernmt.zip").read_bytes() == package.read_bytes()
+
+
+def test_the_date_is_told_or_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state.json").write_text("{}")
+    os.utime(tmp_path / "state.json", (86400 * 366, 86400 * 366))
+    assert card_date(None, tmp_path) == "1971-01-02"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert card_date(None, tmp_path) == "1970-01-02"
+    assert card_date("2026-12-24", tmp_path) == "2026-12-24"
+    with pytest.raises(SettingsError, match="--date soon: expected a date such as 2026-12-24"):
+        card_date("soon", tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "now")
+    with pytest.raises(SettingsError, match="SOURCE_DATE_EPOCH=now: expected a number of seconds"):
+        card_date(None, tmp_path)
+
+
+def test_a_card_is_written_by_the_program_and_completed_by_the_user(
+        run_on_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    settings |= {"init": {"checkpoint": "/home/me/secret"}, "made_from": {"data": "abc", "data_path": "/home/me/data"},
+                 "made_with": {"towernmt": "0.0.9", "python": "3.10"}}
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    (run / "log").mkdir()
+    (run / "log/stats.jsonl").write_text('{"validation_bleu": 1.0, "global_step": 0}\n'
+                                         '{"validation_bleu": 29.5, "validation_chrf": 44.25, "global_step": 1}\n{"cu')
+    (run / "log/log.log").write_text(
+        "[x] Validation at step 1: BLEU 29.50 (the best); nrefs:1|case:mixed|version:2.6\n")
+    (tmp_path / "card.yaml").write_text("name: From de to en\nlicense: MIT\ndescription: 2026-01-01\n"
+                                        "authors: [Ada]\n"
+                                        "data:\n- {name: Tatoeba, licence: CC-BY-2.0-FR, pairs: 12345}\n")
+    card = pack(run, tmp_path / "x.zip", "--card", str(tmp_path / "card.yaml"), "--languages", "zh-Hans-en")
+    text = zipfile.ZipFile(tmp_path / "x.zip").read("README.md").decode()
+    assert card["licence"] == "CC0-1.0" and card["languages"] == {"source": "zh-Hans", "target": "en"}
+    assert card["training_data"] == {"fingerprint": "abc", "sources": [
+        {"name": "Tatoeba", "licence": "CC-BY-2.0-FR", "pairs": 12345}]}
+    validation, validation_chrf = card["scores"]
+    assert (validation["score"], validation["signature"]) == (29.5, "nrefs:1|case:mixed|version:2.6")
+    assert "signature" not in validation_chrf and "before packing" in validation_chrf["of"]
+    assert card["versions"]["trained_with"] == {"towernmt": "0.0.9", "python": "3.10"}
+    for part in ("# From de to en", "| Licence | CC0-1.0 |", "Ada", "| Tatoeba | CC-BY-2.0-FR | 12,345 |", "29.50",
+                 "zh-Hans to en", "hidden_size: 16"):
+        assert part in text
+    everything = (tmp_path / "x.zip").read_bytes()
+    assert b"/home/me" not in everything and str(tmp_path).encode() not in everything
+    assert "BLEU = 29.50 on validation" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in lines if line))
+    test = str(tmp_path / "test.de")
+    card = pack(run_on_disk, tmp_path / "x.zip", "--precision", "int8", "--languages", "de-zh_cn",
+                "--test", test, test)
+    bleu, chrf = card["scores"]
+    texts = [line for line in lines if line]
+    wanted = corpus_scores(Translator(tmp_path / "x.zip", device="cpu").translate(texts), texts, target_language="zh")
+    assert card["languages"]["target"] == "zh-CN" and "tok:zh" in bleu["signature"]
+    assert (bleu["score"], bleu["signature"]) == (round(wanted.bleu, 4), wanted.signature)
+    assert (chrf["score"], chrf["signature"]) == (round(wanted.chrf, 4), wanted.chrf_signature)
+    assert bleu["of"] == "this package (int8), beam 4" and chrf["sentences"] == len(texts)
+    assert bleu["source_sha256"] == hashlib.sha256((tmp_path / "test.de").read_bytes()).hexdigest()
+
+
+def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_package_arguments(parser)
+    with pytest.raises(SettingsError, match="pass --licence CC-BY-4.0, or write `licence: CC-BY-4.0` into"):
+        command.run_package(parser.parse_args(["--model", str(run_on_disk), "--output", str(tmp_path / "x.zip")]))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("card", "message"), [
+    ("languages: german", "expected the codes of source and target, such as de-en"),
+    ("autors: [Ada]", "the field `autors` is not known; the fields of a card are licence, languages, name"),
+    ("data: [{name: 3}]", r"the field `data\[0\].name` holds 3 where a text is expected"),
+    ("- a", "it holds a list where an object is expected"),
+    ("a: [", "not valid YAML")])
+def test_a_card_that_cannot_be_understood_is_refused(card: str, message: str, run_on_disk: Path,
+                                                     tmp_path: Path) -> None:
+    (tmp_path / "card.yaml").write_text(card)
+    with pytest.raises(SettingsError, match=message):
+        pack(run_on_disk, tmp_path / "x.zip", "--card", str(tmp_path / "card.yaml"))
+
+
+def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="exists already: choose another --output"):
+        pack(run_on_disk, package)
+    with pytest.raises(SettingsError, match="is a package already: pass the run from which it was made"):
+        pack(package, tmp_path / "x.zip")
+    with pytest.raises(SettingsError, match="--include ctranslate2:int3: ctranslate2 has float32"):
+        pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2:int3")
+    with pytest.raises(SettingsError, match="--include argos: its packages name their languages: give --languages"):
+        pack(run_on_disk, tmp_path / "x.zip", "--include", "argos")
+
+
+def test_eight_bits_are_near_and_smaller(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
+    sizes = {"float32": package.stat().st_size}
+    with TrainedModel(run_on_disk) as run:
+        values = run.weights()
+        for precision in ("bfloat16", "int8"):
+            package_run(run, tmp_path / f"{precision}.zip", TEXT, PackageOrder(precision=precision))  # type: ignore[arg-type]
+    for precision, most in (("bfloat16", 2 ** -8), ("int8", 1 / 254)):
+        packed = dict(PackagedRun(tmp_path / f"{precision}.zip")._package.weights())
+        assert packed.keys() == values.keys()
+        for name, value in packed.items():
+            assert np.abs(value - values[name]).max() <= most * np.abs(values[name]).max() * 1.001
+        sizes[precision] = sum(entry.file_size for entry in zipfile.ZipFile(tmp_path / f"{precision}.zip").infolist()
+                               if entry.filename.startswith("weights/"))
+    assert sizes["int8"] < sizes["bfloat16"] < sizes["float32"]
+
+
+MODEL = """
+from pathlib import Path
+from towernmt.models.transformer import Transformer, TransformerSettings
+Path({marker!r}).write_text("executed")
+class Mine(Transformer):
+    settings_class = TransformerSettings
+"""
+
+
+@pytest.fixture
+def run_of_ones_own(run_on_disk: Path, tmp_path: Path) -> Path:
+    """The run of a custom model whose file creates `marker` next to the run when it is executed."""
+    from towernmt.models.model_location import find_place, keep_code
+
+    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    (tmp_path / "mine.py").write_text(MODEL.format(marker=str(tmp_path / "marker")))
+    keep_code(find_place(f"{tmp_path}/mine.py:Mine"), run / "code")
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    (run / "settings.yaml").write_text(yaml.safe_dump({**settings, "architecture": "mine.py:Mine"}))
+    return run
+
+
+def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhere_else(
+        run_of_ones_own: Path, tmp_path: Path) -> None:
+    packed, marker = tmp_path / "mine.towernmt.zip", tmp_path / "marker"
+    card = pack(run_of_ones_own, packed)
+    assert card["model"]["architecture"] == "mine.py:Mine" and marker.exists()
+    marker.unlink()
+    for use in (Translator, TrainedModel, lambda path: Translator(path, keep_graph=True)):
+        with pytest.raises(SettingsError, match="if you trust it, pass --trust-code"):
+            use(packed)
+    assert initial_checkpoint(packed)[1] and not marker.exists()
+    with TrainedModel(packed, trust_code=True) as trained:
+        assert marker.exists() and type(trained.model).__name__ == "Mine"
+
+
+@pytest.mark.thorough
+def test_a_graph_that_such_code_made_is_not_taken_without_leave_either(
+        run_of_ones_own: Path, tmp_path: Path, lines: list[str]) -> None:
+    packed = tmp_path / "mine.towernmt.zip"
+    pack(run_of_ones_own, packed)
+    allowed = Translator(packed, device="cpu", keep_graph=True, trust_code=True)
+    assert list((open_run(packed).path / "graphs").iterdir())
+    assert Translator(packed, device="cpu", keep_graph=True, trust_code=True).translate(lines) == (
+        allowed.translate(lines))
+    with pytest.raises(SettingsError, match="if you trust it, pass --trust-code"):
+        Translator(packed, device="cpu", keep_graph=True)
+
+
+def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path) -> None:
+    assert direction_of(str(package)) == Direction("de", "en")
+    opened = open_place(str(package), EngineSettings(keep_graph=False, device="cpu"))
+    assert opened.card is not None and opened.card["licence"] == "CC0-1.0"
+    (tmp_path / "other.zip").write_bytes(b"PK\x03\x04")
+    with pytest.raises(CheckpointError, match="not a package of towernmt"):
+        direction_of(str(tmp_path / "other.zip"))
+    with pytest.raises(SettingsError, match="does not name its languages"):
+        direction_of(str(tmp_path))
+
+
+def test_the_file_is_not_written_over_by_what_is_made_with_it(package: Path) -> None:
+    with pytest.raises(DataError, match="is the same file as --model"):
+        check_apart(("--output", str(package)), {"--model": [str(package)]})

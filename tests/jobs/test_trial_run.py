@@ -1,0 +1,88 @@
+"""A trial's process: what it reported earlier comes first, and a training that cannot begin says why."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.callbacks.validation_metrics import METRICS
+from towernmt.core.files import write_text
+from towernmt.jobs import trials
+from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, Report, Row, TrialKilled, TrialRun, TrialTable
+from towernmt.jobs.tune_search import Limits, Trial, search
+
+SCALAR = METRICS["bleu"].scalar()
+
+
+def trained(directory: Path, scores: list[float]) -> Path:
+    """The directory of a trial that has come to its end."""
+    log = directory / "run" / "log"
+    log.mkdir(parents=True)
+    lines = [{"loss": 1.0, "global_step": 5}]
+    lines += [{SCALAR: score, "global_step": 10 * step} for step, score in enumerate(scores, 1)]
+    (log / "stats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_text(directory / "finished.json", "{}\n")
+    return directory
+
+
+def test_a_finished_trial_reports_all_of_its_validations_and_starts_nothing(tmp_path: Path) -> None:
+    trial = TrialRun(trained(tmp_path / "1", [2.0, 3.0]), ["nothing"], SCALAR)
+    assert [trial.next() for _ in range(3)] == [Report(10, 2.0), Report(20, 3.0), Report(20, 3.0, ended=True)]
+    assert not (tmp_path / "1" / "output.txt").exists()
+
+
+def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None:
+    trial = TrialRun(trained(tmp_path / "1", [2.0]), ["nothing"], SCALAR)
+    with (tmp_path / "1" / "run" / "log" / "stats.jsonl").open("a") as file:
+        file.write('{"global_step": 20, "valid')
+    assert [trial.next() for _ in range(2)] == [Report(10, 2.0), Report(10, 2.0, ended=True)]
+
+
+@pytest.mark.parametrize("status", [-9, 137, 143])
+def test_a_killed_process_is_no_failure_of_the_training(tmp_path: Path, status: int) -> None:
+    with pytest.raises(TrialKilled):
+        TrialRun(tmp_path, [], SCALAR)._end(status)
+
+
+def test_a_killed_process_is_started_again_within_its_trial(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [*["import os; os.kill(os.getpid(), 9)"] * 3, "pass"]
+    monkeypatch.setattr(trials, "start_training", lambda *arguments, **others: subprocess.Popen(
+        [sys.executable, "-S", "-c", programs.pop(0)], stdin=subprocess.PIPE))
+    assert TrialRun(tmp_path, [], SCALAR).next() == Report(0, None, ended=True) and not programs
+
+
+def test_a_training_that_cannot_begin_ends_with_its_last_words(tmp_path: Path) -> None:
+    trial = TrialRun(tmp_path, ["train", "--data", str(tmp_path), "--model", "transformr", "--logdir",
+                                str(tmp_path / "run")], SCALAR)
+    report = trial.next()
+    trial.stop()
+    assert report.ended and report.score is None and "transformr" in report.why
+
+
+@pytest.mark.processes
+def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
+    table = TrialTable(METRICS["bleu"])
+    trials = []
+    for number, scores in enumerate(([3.0, 4.0, 5.0], [1.0, 9.0, 9.0], [], [6.0, 7.0, 8.0]), 1):
+        directory = tmp_path / str(number)
+        directory.mkdir() if not scores else trained(directory, scores)
+        table.rows.append(Row(number, {"n": number}))
+        trials.append(Trial(table.rows[-1], directory, ["no-such-command"]))
+    said: list[int] = []
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        search(trials, table, Limits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
+    finally:
+        ray.shutdown()
+    assert [(row.state, row.step, row.score) for row in table.rows] == [
+        (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0)]
+    assert "no-such-command" in table.rows[2].why and set(said) == {1, 2, 3, 4}
+    best = table.best()
+    assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()

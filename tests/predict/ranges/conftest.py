@@ -1,0 +1,72 @@
+"""Workers that are no processes: they turn lines round, and are lost when a random number says so."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.ranges.workers import Event, Lost, PartResult, PartWork, Ready
+
+TASK = {"model": "a"}
+
+
+def translated(line: bytes) -> bytes:
+    return b" ".join(reversed(line.split())) + b"\n"
+
+
+class FakeWorkers:
+    """`Workers` within this thread. What was asked for first is not always answered first."""
+
+    def __init__(self, count: int, seed: int = 0, losses: float = 0.0,
+                 stop_at: int | None = None, answer: Callable[[PartWork], Event] | None = None) -> None:
+        self.count, self._random, self._losses, self._stop_at = count, random.Random(seed), losses, stop_at
+        self._answer = answer or self.translate
+        self.waiting: deque[tuple[int, Event]] = deque()
+        self.asked: list[PartWork] = []
+        self.stopped = False
+
+    def start(self, number: int) -> None:
+        self.waiting.append((number, Ready(TASK)))
+
+    def give(self, number: int, work: PartWork) -> None:
+        self.asked.append(work)
+        lost = self._random.random() < self._losses
+        self.waiting.append((number, Lost("killed") if lost else self._answer(work)))
+
+    def wait(self, seconds: float) -> list[tuple[int, Event]]:
+        if self._stop_at is not None:
+            self._stop_at -= 1
+            if self._stop_at < 0:
+                raise KeyboardInterrupt
+        self.waiting.rotate(self._random.randrange(3))
+        return [self.waiting.popleft()] if self.waiting else []
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    @staticmethod
+    def translate(work: PartWork) -> PartResult:
+        return PartResult([b"".join(map(translated, work.lines.lines))], len(work.lines.lines),
+                          FaultCounts(work.name).as_json())
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    """Three files: of several parts, of a line without an end, and empty."""
+    made = []
+    for name, lines in (("a.de", 5230), ("b.de", 1), ("c.de", 0)):
+        path = tmp_path / name
+        path.write_bytes(b"\n".join(b"%d x\xc3\xa4 %d" % (number, lines) for number in range(lines)))
+        made.append(path)
+    return made
+
+
+@pytest.fixture
+def fake_workers() -> Any:
+    return FakeWorkers

@@ -1,0 +1,62 @@
+"""Workers on a Ray cluster, one of which is killed again and again."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.ranges.job import PartJob, first_task
+from towernmt.predict.ranges.plan import PartReader, make_plan, open_texts
+from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.ranges.workers import PartResult, PartWork, RayWorkers
+
+ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def without_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield
+    ray.shutdown()
+
+
+def test_actors_translate_parts_and_a_killed_one_is_started_again(
+        texts: list[Path], tmp_path: Path, without_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    class Upper:
+        """Ends its own process at the first look at some parts, as `kill -9` does."""
+
+        task = {"model": "a"}
+
+        def __call__(self, work: PartWork) -> PartResult:
+            mark = Path("killed", str(work.part.number))    # the directory is that of the command
+            if work.part.number % 2 == 0 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return PartResult([b"".join(work.lines.lines).upper()], 1, FaultCounts(work.name).as_json())
+
+    found = open_texts([str(texts[0])])
+    plan = make_plan(found, [], [0], 500)
+    workers = RayWorkers(lambda number: Upper(), 2, "local", False)     # type: ignore[arg-type,return-value]
+    try:
+        directory = WorkDirectory(tmp_path / "work")
+        workers.start(0)
+        task: Any = first_task(workers)
+        directory.begin(task, plan)
+        PartJob(directory, plan, PartReader(plan, found, []), [found[0].name], [[str(tmp_path / "out")]], workers,
+                io.StringIO()).run(task)
+    finally:
+        workers.stop()
+    assert len(list(killed.iterdir())) == 6
+    assert (tmp_path / "out").read_bytes() == texts[0].read_bytes().upper()

@@ -1,0 +1,293 @@
+"""Which settings are chosen, in circumstances that are written out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from towernmt.core.settings import apply_overrides, flatten
+from towernmt.run import automatic_settings
+from towernmt.run.automatic_choice import round_down
+from towernmt.run.automatic_settings import (
+    RULES,
+    Circumstances,
+    choose,
+    choose_towers,
+    needs_rates,
+    parameters_in_products,
+)
+from towernmt.run.product_rates import ProductRates
+from towernmt.run.run_settings import Settings, default_settings
+
+SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
+TATOEBA = Circumstances(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, unigram=True,
+                        validation_pairs=1000, gpus=0, processors=2, bfloat16=True, rates=FAST)
+
+
+def chosen(at: Circumstances, model: str = "transformer", preset: str | None = None, **given: Any) -> dict[str, Any]:
+    """All settings, with those that were chosen where they are not given; a key's dots are two underscores."""
+    keys = {key.replace("__", "."): value for key, value in given.items()}
+    settings, _ = choose(apply_overrides(default_settings(model, preset), keys), at, set(keys))
+    return flatten(settings)
+
+
+def test_half_an_hour_on_a_corpus_of_some_megabytes():
+    found = chosen(TATOEBA, train__minutes=30)
+    assert found["train.precision"] == "bfloat16"
+    assert found["data.batch_tokens"] == 1024
+    assert found["optimizer.learning_rate"] == 0.002
+    assert found["schedule.name"] == "budget"
+    assert 100 <= found["schedule.warmup_steps"] <= 1000
+    assert found["validation.steps"] == found["checkpoint.steps"] == 0
+    assert found["validation.minutes"] == found["checkpoint.minutes"] == 3
+    assert found["validation.sentences"] == 500
+    assert found["train.stop_patience"] == 0
+
+
+def test_what_is_set_stays_and_what_depends_on_it_follows():
+    found = chosen(TATOEBA, train__minutes=30, train__precision="float32", data__batch_tokens=4096, train__clip_norm=0)
+    assert (found["train.precision"], found["data.batch_tokens"], found["train.clip_norm"]) == ("float32", 4096, 0)
+    assert found["schedule.warmup_steps"] < chosen(TATOEBA, train__minutes=30)["schedule.warmup_steps"]
+
+
+@pytest.mark.parametrize(("at", "precision"), [
+    (TATOEBA, "bfloat16"),
+    (dataclasses.replace(TATOEBA, rates=SLOW), "float32"),
+    (dataclasses.replace(TATOEBA, rates=None), "float32"),
+    (dataclasses.replace(TATOEBA, bfloat16=False), "float32"),      # emulated: the measurement alone is not believed
+])
+def test_bfloat16_is_taken_where_it_is_faster(at, precision):
+    assert chosen(at)["train.precision"] == precision
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(300_000, 512), (1_500_000, 1024), (20_000_000, 2048),
+                                               (200_000_000, 4096), (None, 4096)])
+def test_little_text_has_small_batches(tokens, batch):
+    assert chosen(dataclasses.replace(TATOEBA, target_tokens=tokens))["data.batch_tokens"] == batch
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(42_310, "42,000"), (1_528_000, "1,500,000")])
+def test_the_tokens_of_a_pass_are_shown_with_two_digits(tokens, shown):
+    _, choices = choose(default_settings(), dataclasses.replace(TATOEBA, target_tokens=tokens), set())
+    reason = next(choice.reason for choice in choices if choice.key == "data.batch_tokens")
+    assert reason == f"a pass has about {shown} target tokens"
+
+
+@pytest.mark.parametrize(("at", "given", "alpha"), [
+    (TATOEBA, {"data__subword_sampling": True}, 1),
+    (TATOEBA, {"data__subword_sampling": True, "data__subword_alpha": 0.5}, 0.5),
+    (dataclasses.replace(TATOEBA, unigram=False), {"data__subword_sampling": True}, 0.1),
+    (TATOEBA, {}, 0.1)])
+def test_a_unigram_model_draws_segmentations_by_its_probabilities(at, given, alpha):
+    assert chosen(at, **given)["data.subword_alpha"] == alpha
+
+
+def test_the_rate_is_lower_for_small_batches():
+    assert chosen(dataclasses.replace(TATOEBA, target_tokens=300_000))["optimizer.learning_rate"] == 0.0015
+    assert chosen(TATOEBA, data__batch_tokens=256)["optimizer.learning_rate"] == 0.0015
+
+
+def test_a_gpu_has_the_batch_of_4096():
+    assert chosen(dataclasses.replace(TATOEBA, gpus=1))["data.batch_tokens"] == 4096
+
+
+@pytest.mark.parametrize(("limit", "schedule"), [
+    ({"train__steps": 1000}, "budget"), ({"train__minutes": 5}, "budget"),
+    ({"train__epochs": 3}, "budget"), ({}, "inverse_square_root")])
+def test_the_rate_falls_to_an_end_that_is_known(limit, schedule):
+    assert chosen(TATOEBA, **limit)["schedule.name"] == schedule
+
+
+def test_the_rate_does_not_fall_to_the_end_of_a_streams_epochs():
+    """Their size is not known."""
+    stream = dataclasses.replace(TATOEBA, target_tokens=None, pairs=None)
+    assert chosen(stream, train__epochs=3)["schedule.name"] == "inverse_square_root"
+
+
+def test_warm_up_is_a_twentieth_of_the_steps():
+    assert chosen(TATOEBA, train__steps=1000)["schedule.warmup_steps"] == 50
+    assert chosen(TATOEBA, train__steps=1_000_000)["schedule.warmup_steps"] == 4000
+    assert chosen(TATOEBA, train__epochs=10, data__batch_tokens=1000)["schedule.warmup_steps"] == 16500 // 20 // 10 * 10
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [(2, 50), (30, 300), (1000, 4000)])
+def test_warm_up_follows_the_minutes_where_it_is_not_known_how_many_updates_come(minutes, steps):
+    stream = dataclasses.replace(TATOEBA, target_tokens=None, pairs=None)
+    for at, given in ((dataclasses.replace(TATOEBA, gpus=1), {}), (TATOEBA, {"data__memory_gb": 8}),
+                      (stream, {"data__batch_type": "sentences"})):
+        assert chosen(at, train__minutes=minutes, **given)["schedule.warmup_steps"] == steps
+
+
+def test_steps_alone_tell_the_updates_whatever_a_batch_holds():
+    assert chosen(TATOEBA, train__steps=1000, data__memory_gb=8)["schedule.warmup_steps"] == 50
+
+
+def test_the_batch_that_a_memory_limit_finds_is_not_chosen():
+    _, choices = choose(apply_overrides(default_settings(), {"data.memory_gb": 8}), TATOEBA, {"data.memory_gb"})
+    assert "data.batch_tokens" not in {choice.key for choice in choices}
+    assert chosen(TATOEBA, data__memory_gb=8, data__batch_tokens=256)["optimizer.learning_rate"] == 0.002
+
+
+def test_long_runs_validate_and_save_each_half_an_hour():
+    found = chosen(TATOEBA, train__minutes=4320)
+    assert found["validation.minutes"] == found["checkpoint.minutes"] == 30
+
+
+@pytest.mark.parametrize("part", ["validation", "checkpoint"])
+def test_an_interval_in_updates_that_is_set_is_the_only_one(part):
+    given = {f"{part}__steps": 500}
+    found = chosen(TATOEBA, train__minutes=30, **given)
+    assert (found[f"{part}.steps"], found[f"{part}.minutes"]) == (500, 0)
+    other = {"validation": "checkpoint", "checkpoint": "validation"}[part]
+    assert (found[f"{other}.steps"], found[f"{other}.minutes"]) == (0, 3)
+
+
+@pytest.mark.parametrize(("preset", "rate"), [("student", 0.001), ("tiny", 0.002), ("deep", 0.0007)])
+def test_what_normalizes_behind_its_layers_has_a_lower_rate(preset, rate):
+    assert chosen(TATOEBA, preset=preset)["optimizer.learning_rate"] == rate
+
+
+@pytest.mark.parametrize(("preset", "by_steps", "by_minutes"), [("student", 250, 1500), ("tiny", 50, 300)])
+def test_what_normalizes_behind_its_layers_has_a_longer_warm_up(preset, by_steps, by_minutes):
+    at = dataclasses.replace(TATOEBA, rates=None)
+    assert chosen(at, preset=preset, train__steps=1000)["schedule.warmup_steps"] == by_steps
+    assert chosen(at, preset=preset, train__minutes=30)["schedule.warmup_steps"] == by_minutes
+
+
+@pytest.mark.parametrize(("epochs", "dropout"), [(1, 0), (5, 0), (6, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
+def test_dropout_grows_with_the_passes(epochs, dropout):
+    found = chosen(TATOEBA, train__epochs=epochs)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+@pytest.mark.parametrize(("tokens", "given", "dropout"), [
+    (55_000, {}, 0.3), (500_000, {}, 0.1), (1_650_000, {}, 0.1), (55_000, {"validation__steps": 100}, 0.1),
+    (None, {}, 0.1), (55_000, {"train__stop_patience": 2, "validation__steps": 1100}, 0.2)])
+def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_takes(tokens, given, dropout):
+    """And there is always some: how many passes there will be is not known."""
+    found = chosen(dataclasses.replace(TATOEBA, target_tokens=tokens), **given)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+def test_what_begins_with_another_runs_parameters_has_always_dropout(monkeypatch):
+    monkeypatch.setattr(automatic_settings, "model_of_initial_run", lambda settings: iter(()))
+    for epochs, dropout in ((1, 0.1), (30, 0.2)):
+        found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint="runs/a")
+        assert found["model.residual_dropout"] == dropout
+
+
+def test_passes_are_counted_by_the_nearest_limit():
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000)
+    settings = apply_overrides(default_settings(), {"train.steps": 100, "data.batch_tokens": 2000, "train.epochs": 5})
+    assert at.passes(settings) == 2
+    assert at.passes(apply_overrides(settings, {"train.steps": 1000})) == 5
+    assert at.passes(default_settings()) is None
+    stream = dataclasses.replace(at, target_tokens=None)
+    assert stream.passes(apply_overrides(default_settings(), {"train.epochs": 3})) == 3
+    assert stream.passes(settings) is None
+
+
+def test_where_the_speed_is_not_known_other_limits_do_not_stand_for_the_minutes():
+    settings = apply_overrides(default_settings(), {"train.minutes": 5, "train.epochs": 100, "train.steps": 9})
+    for at in (dataclasses.replace(TATOEBA, rates=None), dataclasses.replace(TATOEBA, gpus=2)):
+        assert at.tokens(settings) is at.updates(settings) is at.passes(settings) is None
+        assert at.minutes(settings) == 5
+
+
+def test_a_run_of_minutes_is_shorter_where_another_limit_is_nearer():
+    settings = apply_overrides(default_settings(), {"train.minutes": 600, "train.epochs": 1})
+    speed = TATOEBA.tokens_per_second(settings)
+    assert TATOEBA.minutes(settings) == pytest.approx(1_650_000 / speed / 60)
+    assert TATOEBA.minutes(apply_overrides(settings, {"train.minutes": 0})) is None
+    assert chosen(TATOEBA, train__minutes=1430, train__epochs=1)["validation.minutes"] < 3
+
+
+def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
+    """With a cycle of four, the warm-up of a run of minutes is a quarter as long."""
+    once, four = (chosen(TATOEBA, train__minutes=200, train__update_cycle=cycle) for cycle in (1, 4))
+    assert once["schedule.warmup_steps"] == pytest.approx(4 * four["schedule.warmup_steps"], rel=0.1)
+
+
+@pytest.mark.parametrize(("settings", "given", "gpus", "fast", "needed"), [
+    ({}, set(), None, True, True), ({}, set(), None, False, False), ({}, set(), [0], False, True),
+    ({}, {"train.precision"}, None, True, False), ({"train.minutes": 5}, {"train.precision"}, None, False, True),
+    ({"train.minutes": 5}, {"train.precision"}, [0], False, False)])
+def test_the_machine_is_measured_only_where_something_depends_on_it(monkeypatch, settings, given, gpus, fast, needed):
+    monkeypatch.setattr(automatic_settings, "has_fast_bfloat16", lambda: fast)
+    assert needs_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
+
+
+def test_a_run_without_an_end_has_patience():
+    assert chosen(TATOEBA)["train.stop_patience"] == 10
+    assert chosen(TATOEBA, train__epochs=1)["train.stop_patience"] == 0
+    assert chosen(dataclasses.replace(TATOEBA, validation_pairs=0))["train.stop_patience"] == 0
+    assert chosen(TATOEBA, validation__steps=0)["train.stop_patience"] == 0
+
+
+def test_without_validation_text_nothing_is_chosen_of_it():
+    found = chosen(dataclasses.replace(TATOEBA, validation_pairs=0), train__minutes=30)
+    assert found["validation.minutes"] == 0 and found["checkpoint.minutes"] == 3
+
+
+@pytest.mark.parametrize(("given", "average"), [
+    ({"train__minutes": 30}, 5), ({"train__steps": 5000}, 5), ({"train__steps": 4999}, 0),
+    ({"train__epochs": 1}, 0), ({"train__epochs": 4}, 5), ({}, 5), ({"validation__steps": 499}, 0),
+    ({"train__minutes": 30, "checkpoint__keep": 4}, 0),
+    ({"train__minutes": 30, "checkpoint__keep_best": 0}, 0), ({"train__minutes": 30, "checkpoint__average": 3}, 3),
+    ({"train__steps": 5000, "validation__steps": 0}, 0), ({"train__minutes": 30, "checkpoint__minutes": 10}, 0)])
+def test_the_mean_of_five_is_tried_where_a_limit_leaves_room_for_them(given, average):
+    assert chosen(TATOEBA, **given)["checkpoint.average"] == average
+    if average == 5:
+        assert chosen(dataclasses.replace(TATOEBA, validation_pairs=0), **given)["checkpoint.average"] == 0
+
+
+def test_updates_are_those_of_the_nearest_limit():
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000)
+    settings = apply_overrides(default_settings(), {"data.batch_tokens": 2000, "train.epochs": 5})
+    assert at.updates(settings) == 250
+    assert at.updates(apply_overrides(settings, {"train.steps": 100})) == 100
+    assert dataclasses.replace(at, target_tokens=None).updates(apply_overrides(settings, {"train.steps": 100})) == 100
+    assert at.updates(default_settings()) is None
+
+
+@pytest.mark.parametrize(("unit", "updates"), [("target", 250), ("longest", 250), ("source+target", 500),
+                                               ("sentences", 25)])
+def test_updates_are_counted_in_the_unit_of_the_batches(unit, updates):
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000, pairs=10_000)
+    given = {"data.batch_tokens": 2000, "data.batch_type": unit, "train.epochs": 5}
+    assert at.updates(apply_overrides(default_settings(), given)) == updates
+
+
+@pytest.mark.parametrize("model", ["convs2s", "rnnsearch", "seq2seq"])
+def test_the_other_architectures_keep_their_rate_and_clip_gradients(model):
+    found = chosen(TATOEBA, model, train__minutes=15)
+    assert (found["optimizer.learning_rate"], found["train.clip_norm"]) == (0.001, 1)
+
+
+def test_a_wide_transformer_has_a_lower_rate():
+    assert chosen(TATOEBA, preset="base")["optimizer.learning_rate"] == 0.0007
+
+
+@pytest.mark.parametrize(("at", "preset", "towers"), [
+    (TATOEBA, "tiny", 2), (TATOEBA, "base", 1), (dataclasses.replace(TATOEBA, processors=1), "tiny", 1)])
+def test_two_towers_for_small_models_where_there_are_processors(at, preset, towers):
+    assert choose_towers(default_settings("transformer", preset), at).value == towers
+
+
+def test_the_size_of_a_model_is_that_of_its_parameters():
+    """7.6 million: the preset `tiny` with a joint vocabulary of 8,000, as docs/notes/measurements.md counts them."""
+    assert parameters_in_products(default_settings().model, 8000) == pytest.approx(7.6e6, rel=0.05)
+
+
+def test_every_choice_has_a_reason_and_every_rule_its_evidence():
+    settings, choices = choose(apply_overrides(default_settings(), {"train.minutes": 30}), TATOEBA, {"train.minutes"})
+    assert isinstance(settings, Settings) and len({choice.key for choice in choices}) == len(choices) >= 12
+    assert all(len(choice.reason) > 10 for choice in choices)
+    assert all(rule.__doc__ for rule in RULES)
+
+
+@pytest.mark.parametrize(("number", "rounded"), [(7, 7), (7.9, 7), (99, 99), (123, 120), (8149, 8100)])
+def test_rounding(number, rounded):
+    assert round_down(number) == rounded

@@ -1,0 +1,69 @@
+"""A run that is made as a whole (grown, imported): complete, or nothing that stands in the way of the next attempt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import SettingsError
+from towernmt.run.directory import RunDirectory
+
+MAKE = """
+import os, signal, sys
+from towernmt.run.directory import RunDirectory
+
+run = RunDirectory(sys.argv[1])
+with run.making("towernmt grow"):
+    for number, part in enumerate(["vocabulary/source.txt", "checkpoints/step-0/model.index", "imported/readme"]):
+        if number == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        place = run.path / part
+        place.parent.mkdir(parents=True)
+        place.write_text(sys.argv[2])
+    if sys.argv[2] == "3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    run.settings_file.write_text("x")
+"""
+
+
+def make(place: Path, killed_at: int) -> int:
+    return subprocess.run([sys.executable, "-c", MAKE, str(place), str(killed_at)], capture_output=True,
+                          cwd=Path(__file__).parents[2]).returncode
+
+
+@pytest.mark.processes
+def test_the_same_command_works_after_it_was_killed_anywhere(tmp_path):
+    place = tmp_path / "grown"
+    for killed_at in range(4):
+        assert make(place, killed_at) == -signal.SIGKILL
+        assert not (place / "settings.yaml").exists()
+    assert make(place, 9) == 0
+    assert {path.read_text() for path in place.rglob("*") if path.is_file() and path.name != "settings.yaml"} == {"9"}
+    assert not list(place.glob(".*"))
+    with pytest.raises(SettingsError, match="already contains a run"), RunDirectory(place).making("towernmt grow"):
+        pass
+
+
+def test_a_failed_attempt_leaves_the_files_of_the_user(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    run = RunDirectory(tmp_path)
+    with pytest.raises(OSError, match="full"), run.making("towernmt import"):
+        run.vocabulary.mkdir()
+        raise OSError("full")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("part", ["vocabulary/source.txt", "checkpoints/step-1/model.index", "best/x", "averaged/x",
+                                  "imported/notes.txt", "code/mine.py"])
+def test_parts_that_another_command_made_are_not_replaced(tmp_path, part):
+    (tmp_path / part).parent.mkdir(parents=True)
+    (tmp_path / part).write_text("kept")
+    with pytest.raises(SettingsError, match="already exists, and would be overwritten"):
+        with RunDirectory(tmp_path).making("towernmt grow"):
+            pass
+    assert (tmp_path / part).read_text() == "kept"

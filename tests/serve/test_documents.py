@@ -1,0 +1,352 @@
+"""Documents: progress, cancelling, shares of callers, and their end with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.serve.batcher import STOPPED, Ticket
+from towernmt.serve.request_limits import Refusal
+
+ECHO = f"{Path(__file__).parent / 'echo_engine.py'}:Echo"
+FIELDS = {"source": "de", "target": "en"}
+SECONDS = 30
+
+
+class Held:
+    """Translates a round each time it is let, once `held` is set."""
+
+    def __init__(self):
+        self.rounds, self.held = [], False
+        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, lines, options):
+        if self.held:
+            self.rounds.append(list(lines))
+            self.begun.release()
+            assert self.let.acquire(timeout=SECONDS)
+        return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
+
+    def free(self):
+        self.held = False
+        for _ in range(1000):
+            self.let.release()
+
+
+@pytest.fixture
+def held():
+    engine = Held()
+    yield engine
+    engine.free()
+
+
+@pytest.fixture
+def make_held(make_client, held):
+    def make(**settings):
+        client = make_client(models={"de-en": held}, **settings)
+        held.held = True
+        return client
+
+    yield make
+    held.free()
+
+
+def send(client, text="guten tag", name="a.txt"):
+    return client.post("/api/v1/documents", data=FIELDS, files={"file": (name, text)})
+
+
+def state(client, sent):
+    return client.get(f"/api/v1/documents/{sent['id']}", headers={"X-Document-Key": sent["key"]})
+
+
+def wait_for(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def test_a_document_is_followed_fetched_and_forgotten(make_held, held):
+    client = make_held()
+    answer = send(client, "\n".join(f"zeile {number}" for number in range(20)), "a/b\\brief.txt")
+    sent = answer.json()
+    assert answer.status_code == 202 and sent["name"] == "brief.txt" and sent["sentences"] == 20
+    assert held.begun.acquire(timeout=SECONDS)
+    told = state(client, sent).json()
+    assert (told["status"], told["translated"], told["seconds_remaining"]) == ("translating", 0, None)
+    address = f"/api/v1/documents/{sent['id']}"
+    assert client.get(f"{address}/result?key={sent['key']}").status_code == 409
+    held.let.release()
+    assert held.begun.acquire(timeout=SECONDS)
+    told = state(client, sent).json()
+    assert told["translated"] == 16 and told["seconds_remaining"] >= 1
+    held.let.release()
+    wait_for(lambda: state(client, sent).json()["status"] == "done")
+    told = state(client, sent).json()
+    assert (told["translated"], told["seconds_remaining"], told["characters"]) == (20, 0, 150)
+    for _ in range(2):
+        found = client.get(f"{address}/result", headers={"X-Document-Key": sent["key"]})
+        assert found.text.startswith("ZEILE 0\nZEILE 1\n") and "brief.txt" in found.headers["content-disposition"]
+    assert client.delete(address, headers={"X-Document-Key": sent["key"]}).status_code == 204
+    assert state(client, sent).status_code == 404
+
+
+@pytest.mark.parametrize("key", ["", "0", None])
+def test_a_document_is_seen_with_its_key_alone(make_client, key):
+    client = make_client()
+    sent = send(client).json()
+    headers = {} if key is None else {"X-Document-Key": key}
+    for method in (client.get, client.delete):
+        assert method(f"/api/v1/documents/{sent['id']}", headers=headers).status_code == (404 if key else 400)
+    assert state(client, sent).status_code == 200
+
+
+def test_a_deleted_document_is_not_translated_any_further(make_held, held):
+    client = make_held()
+    sent = send(client, "a\n" * 300).json()
+    assert held.begun.acquire(timeout=SECONDS)
+    assert client.delete(f"/api/v1/documents/{sent['id']}?key={sent['key']}").status_code == 204
+    held.let.release()
+    held.free()
+    assert client.post("/translate", json={"q": "gut", **FIELDS}).json() == {"translatedText": "GUT"}
+    assert sum(map(len, held.rounds)) == 16
+
+
+def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
+    from towernmt.dataflow.text.language_codes import Direction
+    from towernmt.serve.document_jobs import AT_A_TIME, DocumentJob, Documents
+    from towernmt.serve.request_limits import Limits
+
+    documents, order, let = Documents(Limits()), [], threading.Semaphore(0)
+
+    def add(caller, chunks):
+        def work(document):
+            for _ in range(chunks):
+                with documents.turn(document):
+                    order.append(caller)
+                    assert let.acquire(timeout=SECONDS)
+            return b""
+
+        return documents.add(DocumentJob("a.txt", caller, Direction("de", "en"), 1, 1), work)
+
+    large = [add("anna", 50) for _ in range(5)] + [add("bert", 50) for _ in range(5)]
+    wait_for(lambda: len(order) == AT_A_TIME)
+    small = add("carla", 1)
+    wait_for(lambda: len(documents._waiting) == len(large) + 1 - AT_A_TIME)
+    for _ in range(2):
+        let.release()
+    wait_for(lambda: len(order) == AT_A_TIME + 2)
+    for _ in range(1000):
+        let.release()
+    documents.end(STOPPED)
+    documents.close()
+    assert order[:AT_A_TIME + 2] == ["anna", "anna", "bert", "carla"] and small.is_over and len(large) == 10
+
+
+def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(make_held, held):
+    client = make_held(limits={"max_caller_documents": 2, "max_documents": 3})
+    first, second = send(client).json(), send(client).json()
+    refused = send(client)
+    assert refused.status_code == 429 and "2 documents here already" in refused.json()["error"]
+    assert refused.headers["retry-after"]
+    documents = client.service.documents
+    documents.make_place("somebody else")
+    assert client.delete(f"/api/v1/documents/{first['id']}?key={first['key']}").status_code == 204
+    held.free()
+    wait_for(lambda: state(client, second).json()["status"] == "done")
+    third = send(client).json()
+    wait_for(lambda: state(client, third).json()["status"] == "done")
+    assert send(client).status_code == 429
+    assert client.get(f"/api/v1/documents/{second['id']}/result?key={second['key']}").status_code == 200
+    assert send(client).status_code == 202
+    assert state(client, second).status_code == 404 and state(client, third).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/documents", "/v2/document", "/translate_file"])
+def test_the_rate_of_characters_is_of_documents_too_and_looking_is_free(make_client, path):
+    client = make_client(access={"characters": 100, "rate": 4})
+    fields = {"source": "de", "target": "en", "source_lang": "de", "target_lang": "en"}
+    answers = [client.post(path, data=fields, files={"file": ("a.txt", "a" * 90)}) for _ in range(3)]
+    assert [answer.status_code // 100 for answer in answers] == [2, 2, 4] and answers[2].status_code == 429
+    assert client.post("/translate", json={"q": "gut", **FIELDS}).status_code == 429
+    if path == "/api/v1/documents":
+        assert {state(client, answers[0].json()).status_code for _ in range(20)} == {200}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/documents", "/v2/document", "/translate_file"])
+@pytest.mark.parametrize("text", ["a\n" * 11, "Ja. " * 11, "a<p>b<p>" * 6])
+def test_a_file_of_too_many_sentences_is_refused(make_client, path, text):
+    client = make_client(limits={"max_document_sentences": 10})
+    fields = {"source": "de", "target": "en", "source_lang": "de", "target_lang": "en"}
+    name = "a.html" if "<p>" in text else "a.txt"
+    answer = client.post(path, data=fields, files={"file": (name, text)})
+    assert answer.status_code == 413 and "sentences: send at most 10" in answer.text
+
+
+def test_translate_file_takes_longer_than_a_text_may(make_held, held):
+    client = make_held(limits={"seconds": 0.2})
+    held.held = False
+    slow = held.__call__
+
+    def slowly(lines, options):
+        threading.Event().wait(0.5)
+        return slow(lines, options)
+
+    [model] = client.service.models
+    model.batcher.translate = slowly
+    answer = client.post("/translate_file", data=FIELDS, files={"file": ("a.txt", "gut")})
+    assert client.get(answer.json()["translatedFileUrl"]).text == "GUT"
+
+
+def test_documents_that_end_with_the_server_say_so(make_held, held):
+    client = make_held()
+    sent, queued = send(client, "a\n" * 300).json(), [send(client).json() for _ in range(4)]
+    assert held.begun.acquire(timeout=SECONDS)
+    client.service.end()
+    for one in [sent, *queued]:
+        told = state(client, one).json()
+        assert (told["status"], told["error"]) == ("error", str(STOPPED))
+        assert client.get(f"/v2/document/{one['id']}?document_key={one['key']}").json()["error_message"]
+        assert client.get(f"/api/v1/documents/{one['id']}/result?key={one['key']}").status_code == 503
+    assert send(client).status_code == 503
+
+
+def multipart(text):
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+             for name, value in FIELDS.items()]
+    return ("".join(parts) + f'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n{text}\r\n'
+            "--b--\r\n").encode()
+
+
+def ask(server, path, body=None, **headers):
+    request = urllib.request.Request(f"{server.url}{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+KIND = {"Content-Type": "multipart/form-data; boundary=b"}
+SLOW = {"ECHO_SECONDS": "0.5"}
+SMALL = ("--batch-sentences", "1", "--threads", "1", "--stop-seconds", "4")
+
+
+def stopped(server, begun):
+    assert server.process.wait(SECONDS) == 0
+    return time.monotonic() - begun
+
+
+@pytest.mark.processes
+def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start):
+    server = start(*SMALL, "--model", f"en-de={ECHO}", "--model", f"de-en={ECHO}", **SLOW)
+    sent = json.loads(ask(server, "/api/v1/documents", multipart("a\n" * 500), **KIND)[1])
+    answers = {}
+
+    def also(name, *request, **headers):
+        answers[name] = ask(server, *request, **headers)
+
+    long = {"q": ["a"] * 100, "source": "en", "target": "de"}
+    threads = [threading.Thread(target=also, args=("file", "/translate_file", multipart("a\n" * 500)), kwargs=KIND),
+               threading.Thread(target=also, args=("text", "/translate", json.dumps(long).encode()),
+                                kwargs={"Content-Type": "application/json"})]
+    for thread, waits in zip(threads, ("towernmt_documents_running 2", "towernmt_requests_running 1"), strict=True):
+        thread.start()
+        wait_for(lambda waits=waits: waits in ask(server, "/metrics")[1])
+    upload = socket.create_connection(("127.0.0.1", server.port), SECONDS)
+    upload.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                   b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n")
+    assert b" 100 " in upload.recv(4096)        # the server reads its body
+    begun = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_for("Stopping")
+    look = f"/api/v1/documents/{sent['id']}?key={sent['key']}"
+    assert json.loads(ask(server, look)[1])["status"] == "translating"
+    assert ask(server, "/ready")[0] == 503 and ask(server, "/translate?q=a&source=de&target=en")[0] == 503
+    told = {}
+    while told.get("status") != "error":
+        told = json.loads(ask(server, look)[1])
+    assert told["error"] == str(STOPPED)
+    for thread in threads:
+        thread.join()
+    assert {name: (status, json.loads(text)["error"]) for name, (status, text) in answers.items()} == {
+        name: (503, str(STOPPED)) for name in answers}
+    answer = b""
+    while part := upload.recv(4096):
+        answer += part
+    assert b" 503 " in answer.split(b"\r\n")[0]
+    assert stopped(server, begun) < 9
+
+
+@pytest.mark.processes
+def test_a_batch_that_does_not_end_holds_up_no_stop(start):
+    server = start(*SMALL, ECHO_SLOW="60")
+    ask(server, "/api/v1/documents", multipart("langsam"), **KIND)
+    begun = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert stopped(server, begun) < 10
+
+
+def test_a_request_whose_thread_does_not_look_is_answered_when_the_server_ends(make_client):
+    client, let, begun = make_client(), threading.Event(), threading.Event()
+
+    async def requests():
+        async def one():
+            return await client.service.in_thread(Ticket(), lambda: (begun.set(), let.wait(SECONDS)))
+
+        task = asyncio.create_task(one())
+        await asyncio.to_thread(begun.wait, SECONDS)
+        client.service.end()
+        client.service.leave_threads()
+        with pytest.raises(Refusal) as refusal:
+            await task
+        let.set()
+        return refusal.value
+
+    assert asyncio.run(requests()) is STOPPED
+
+
+@pytest.mark.processes
+def test_a_second_signal_ends_the_server_at_once(start):
+    server = start("--batch-sentences", "1", "--threads", "1", ECHO_SLOW="60")
+    ask(server, "/api/v1/documents", multipart("langsam"), **KIND)
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_for("Stopping")
+    begun = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert stopped(server, begun) < 9
+
+
+@pytest.mark.processes
+def test_a_stopped_server_waits_until_its_documents_are_fetched(start):
+    server = start(ECHO_SECONDS="0.3")
+    sent = json.loads(ask(server, "/api/v1/documents", multipart("gut"), **KIND)[1])
+    server.process.send_signal(signal.SIGTERM)
+    look = f"/api/v1/documents/{sent['id']}"
+    wait_for(lambda: json.loads(ask(server, f"{look}?key={sent['key']}")[1])["status"] == "done")
+    assert ask(server, f"{look}/result?key={sent['key']}") == (200, "GUT")
+    assert server.process.wait(SECONDS) == 0
+
+
+@pytest.mark.processes
+def test_a_file_whose_client_goes_is_not_translated_any_further(start):
+    server = start("--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.1")
+    body = multipart("a\n" * 2000)
+    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as connection:
+        connection.sendall(f"POST /translate_file HTTP/1.1\r\nHost: a\r\nContent-Type: {KIND['Content-Type']}\r\n"
+                           f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        wait_for(lambda: 'towernmt_queue_sentences{direction="de-en"} 1' in ask(server, "/metrics")[1])
+    assert server.wait_for('"status": 499')["route"] == "/translate_file"
+    wait_for(lambda: 'towernmt_queue_sentences{direction="de-en"} 0' in ask(server, "/metrics")[1])

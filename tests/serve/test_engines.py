@@ -1,0 +1,169 @@
+"""Custom engines: an engine that cannot work is refused when it is loaded, by one sentence that says why."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.language_codes import Direction
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.serve.batcher import Ticket
+from towernmt.serve.model_loading import COMMON, EngineSettings, OpenedModel, kind_of, open_place, warm_up
+from towernmt.serve.request_limits import Refusal
+from towernmt.serve.served_models import Models, ServedModel
+from towernmt.serve.text_translation import translate_sentences
+
+HEAD = """
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+class Engine:
+"""
+GOOD = "    def __call__(self, lines, options): return [Translation([Hypothesis(line, 0.0)]) for line in lines]\n"
+BROKEN = {
+    "a syntax error": ("    def", "cannot be loaded: SyntaxError"),
+    "a missing module": ("    import nowhere", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
+    "an error of the constructor": ("    def __init__(self): self.model = open('/nowhere')", "FileNotFoundError"),
+    "a constructor with arguments": ("    def __init__(self, file): pass", "missing 1 required positional argument"),
+    "sys.exit": ("    def __init__(self): raise SystemExit(3)", "SystemExit: 3"),
+    "no call": ("    pass", "must be a class, or a function"),
+    "alternatives that are a text": (f"    alternatives = '3'\n{GOOD}", "alternatives is '3'"),
+    "no alternative": (f"    alternatives = 0\n{GOOD}", "alternatives is 0: it must be a whole number from 1"),
+    "aligns that is no flag": (f"    aligns = 'no'\n{GOOD}", "aligns is 'no': it must be True or False"),
+    "one argument": ("    def __call__(self, lines): return []", "takes 2 positional arguments but 3 were given"),
+    "an error": ("    def __call__(self, lines, options): return 1 / 0", "ZeroDivisionError: division by zero"),
+    "a text": ("    def __call__(self, lines, options): return 'abc'", "a value of the type str"),
+    "texts": ("    def __call__(self, lines, options): return list(lines)", "returned a str for a sentence"),
+    "too few": ("    def __call__(self, lines, options): return []", "0 translations of 2 sentences"),
+    "options that it cannot read": ("    def __call__(self, lines, options):\n"
+                                    "        return [Translation([Hypothesis(line, 0.0)]) for line in lines"
+                                    " if not options or options['n']]", "not str"),
+}
+
+
+def engine(tmp_path, body):
+    file = tmp_path / "engine.py"
+    file.write_text(f"{HEAD}{body}\n")
+    return f"{file}:Engine"
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_engine_that_cannot_work_is_refused_with_its_place(tmp_path, case):
+    body, words = BROKEN[case]
+    place = engine(tmp_path, body)
+    with pytest.raises(SettingsError) as error:
+        warm_up(open_place(place, EngineSettings()), place)
+    assert words in str(error.value) and f"--model {place}: " in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_engine_that_works_is_accepted(tmp_path):
+    place = engine(tmp_path, f"    aligns = False\n{GOOD}")
+    warm_up(open_place(place, EngineSettings()), place)
+
+
+def test_ready_is_refused_while_a_model_does_not_answer(make_client, monkeypatch):
+    client = make_client()
+    assert client.get("/ready").status_code == 200
+    [model] = client.service.models
+    monkeypatch.setattr(model.batcher, "_round_begun", float("-inf"))
+    hangs = client.get("/ready")
+    assert hangs.status_code == 503 and "de-en does not answer" in hangs.json()["error"]
+    monkeypatch.undo()
+    model.batcher.close()
+    ended = client.get("/ready")
+    assert ended.status_code == 503 and "restart the server" in ended.json()["error"]
+    assert client.get("/health").status_code == 200
+
+
+class Building:
+    """An engine that builds each kind of search when it is first used, as our graph does, and waits until it is let."""
+
+    alternatives, aligns, constrains = 3, False, True
+
+    def __init__(self):
+        self.built, self.builders, self.let = set(), [], threading.Semaphore(0)
+
+    def __call__(self, lines, options):
+        for one in options or []:
+            if (kind := kind_of(one)) and kind not in self.built:
+                self.builders.append((kind, threading.current_thread().name))
+                assert self.let.acquire(timeout=30)
+                self.built.add(kind)
+        return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
+
+
+@pytest.fixture
+def building():
+    engine = Building()
+    served = ServedModel(Direction("de", "en"), "place", lambda: OpenedModel(engine, "a", 3, False, True), 16, 100)
+    yield engine, served
+    for _ in range(100):
+        engine.let.release()
+    served.close()
+
+
+def translated(served, *options):
+    return translate_sentences(served, ["gut"] * len(options), options, Ticket(30))
+
+
+KINDS = {
+    "a constraint": LineOptions(constraints=["a"]),
+    "a glossary": LineOptions(terminology=Terminology([Term("a", "b")])),
+    "a prefix": LineOptions(prefix="a"), "a partial word": LineOptions(prefix="a", partial_word=True),
+    "avoided words": LineOptions(avoid=["a"]), "the page's other words": LineOptions(prefix="a", avoid=["b"]),
+    "all": LineOptions(prefix="a", partial_word=True, avoid=["b"], constraints=["c"])}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_that_is_not_built_holds_up_its_requests_alone(building, kind):
+    engine, served = building
+    found = []
+    waits = threading.Thread(target=lambda: found.append(translated(served, KINDS[kind])))
+    waits.start()
+    assert translated(served, LineOptions(), LineOptions(n_best=3)) and not found and not served.is_warm
+    for _ in range(100):
+        engine.let.release()
+    waits.join(30)
+    assert len(found) == 1 and {thread for _, thread in engine.builders} == {"warm up"}
+
+
+def test_the_common_searches_are_built_without_a_request_and_others_with_one(building):
+    engine, served = building
+    for _ in range(100):
+        engine.let.release()
+    assert translated(served, *KINDS.values()) and served.is_warm
+    assert [kind for kind, _ in engine.builders][:len(COMMON)] == COMMON
+    assert {kind for kind, _ in engine.builders} == {*COMMON, kind_of(KINDS["all"])}
+
+
+def test_an_exchanged_model_has_all_searches_that_the_old_one_had(building):
+    engine, served = building
+    for _ in range(100):
+        engine.let.release()
+    assert translated(served, *KINDS.values())
+    engine.built.clear()
+    served.exchange()
+    engine.builders.clear()
+    assert translated(served, *KINDS.values()) and not engine.builders
+
+
+def test_a_client_that_goes_does_not_wait_for_a_search(building):
+    _, served = building
+    ticket = Ticket()
+    ticket.end()
+    with pytest.raises(Refusal, match="closed the connection"):
+        translate_sentences(served, ["gut"], [KINDS["a prefix"]], ticket)
+
+
+def test_a_server_is_ready_when_the_common_searches_are(make_client, building):
+    engine, served = building
+    client = make_client()
+    client.service.models = Models([served])
+    assert client.get("/ready").status_code == 503 and "preparing" in client.get("/ready").json()["error"]
+    for _ in range(100):
+        engine.let.release()
+    assert translated(served, *KINDS.values()) and client.get("/ready").status_code == 200

@@ -1,0 +1,182 @@
+"""Glossaries: entries that cannot work are refused when they come, and a change that cannot be saved is no change."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from tests.serve.echo_engine import Echo
+from towernmt.core.errors import DataError
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.terminology import WritableTerms
+from towernmt.serve import glossaries
+from towernmt.serve.glossaries import Dictionary, Glossaries, read_entries
+from towernmt.serve.request_limits import Refusal
+
+HEAD = {"name": "ours", "source_lang": "de", "target_lang": "en"}
+
+
+class Writer(Echo):
+    """Cannot write terms with other words than those of its vocabulary."""
+
+    vocabulary = WordVocabulary([*SPECIAL_PIECES, "house", "dog", "home", "love"])
+
+    def check(self, options):
+        if options.terminology is not None:
+            WritableTerms(options.terminology, self.vocabulary)
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client(models={"de-en": Writer(), "de-fr": Echo()})
+
+
+def create(client, entries, kind="tsv", version=2):
+    if version == 2:
+        return client.post("/v2/glossaries", json={**HEAD, "entries": entries, "entries_format": kind})
+    one = {"source_lang": "de", "target_lang": "en", "entries": entries, "entries_format": kind}
+    return client.post("/v3/glossaries", json={"name": "ours", "dictionaries": [one]})
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("entries", "kind"), [
+    ("haus\thouse\nherz\t❤\n", "tsv"), ("haus\thouse\r\nherz\t❤", "tsv"), ("\ufeffhaus\thouse\nherz\tlove ❤", "tsv"),
+    ("haus,house\nherz,❤\n", "csv"), ('haus,"house"\nherz,❤,de,en\n', "csv")])
+def test_an_entry_that_the_vocabulary_cannot_write_is_refused_with_its_line(client, entries, kind, version):
+    answer = create(client, entries, kind, version)
+    assert answer.status_code == 400 and "Line 2 of the glossary: '" in answer.json()["message"]
+    assert client.get("/v2/glossaries").json()["glossaries"] == []
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_another_direction_may_write_it(client, version):
+    entries = {"source_lang": "de", "target_lang": "fr", "entries": "herz\t❤"}
+    body = {"name": "ours", **entries} if version == 2 else {"name": "ours", "dictionaries": [entries]}
+    assert client.post(f"/v{version}/glossaries", json=body).status_code == 201
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_change_is_checked_as_a_new_glossary_is(client, merge):
+    number = create(client, "haus\thouse", version=3).json()["glossary_id"]
+    wrong = {"source_lang": "de", "target_lang": "en", "entries": "hund\tdog\nherz\t❤", "entries_format": "tsv"}
+    path = f"/v3/glossaries/{number}"
+    answer = (client.patch(path, json={"dictionaries": [wrong]}) if merge
+              else client.put(f"{path}/dictionaries", json=wrong))
+    assert answer.status_code == 400 and "Line 2" in answer.json()["message"]
+    assert client.get(path).json()["dictionaries"][0]["entry_count"] == 1
+
+
+def test_a_change_that_contradicts_what_is_there_is_refused(client):
+    number = create(client, "das haus\thouse", version=3).json()["glossary_id"]
+    more = {"source_lang": "de", "target_lang": "en", "entries": "das  haus\thome", "entries_format": "tsv"}
+    answer = client.patch(f"/v3/glossaries/{number}", json={"dictionaries": [more]})
+    assert answer.status_code == 400 and "translated as" in answer.json()["message"]
+
+
+def translate(client, number, text):
+    return client.post("/v2/translate", json={"text": text, "source_lang": "de", "target_lang": "en",
+                                              "glossary_id": number})
+
+
+def test_a_model_that_cannot_write_an_old_entry_refuses_only_texts_with_it(client):
+    [model] = [one for one in client.service.models if one.direction.target == "en"]
+    made = client.service.glossaries.add("testclient", "old", [Dictionary("de", "en", {"haus": "house", "herz": "❤"})])
+    assert model.unwritable(client.service.glossaries.terminology("testclient", [made.number], "de", "en"))
+    assert translate(client, made.number, "das haus").json()["translations"][0]["text"] == "DAS house"
+    answer = translate(client, made.number, ["ein haus", "ein herz"])
+    assert answer.status_code == 400 and "'❤'" in answer.json()["message"]
+    fields = {"source_lang": "de", "target_lang": "en", "glossary_id": made.number}
+    assert [client.post("/v2/document", data=fields, files={"file": ("a.txt", text)}).status_code
+            for text in ("das haus", "das herz")] == [200, 400]
+
+
+@pytest.mark.parametrize(("text", "kind", "entries"), [
+    ("\ufeffhaus\thouse", "tsv", {"haus": "house"}), ("\ufeffhaus,house", "csv", {"haus": "house"}),
+    ('\ufeff"haus",house', "csv", {"haus": "house"}),
+    ("haus\thouse\r\n\r\nhund\tdog\r\n", "tsv", {"haus": "house", "hund": "dog"}),
+    ("haus\thouse\rhund\tdog", "tsv", {"haus": "house", "hund": "dog"}),
+    ("haus\u2028hof\thouse", "tsv", {"haus\u2028hof": "house"}),
+    ("ha\x0bus\tho\x85use", "tsv", {"ha\x0bus": "ho\x85use"}),
+    ('"haus, hof","house ""yard"""\n', "csv", {"haus, hof": 'house "yard"'}),
+    ('haus,house,de,en\n', "csv", {"haus": "house"})])
+def test_entries_are_read_as_they_are_written(text, kind, entries):
+    assert read_entries(text, kind) == entries
+
+
+@pytest.mark.parametrize(("text", "kind", "words"), [
+    ("haus\thouse\nhund", "tsv", "Line 2 of the glossary is not a pair"), ("haus\thouse\thome", "tsv", "Line 1"),
+    ("\ufeff\thouse", "tsv", "Line 1"), ("haus\t" + "x" * 2000, "tsv", "with 1 to 1024 characters"),
+    ("haus\thouse\nhaus\thome", "tsv", "Line 2 of the glossary repeats the source term"),
+    ('haus,house\n"hund,dog\n', "csv", "Line 2 of the glossary is not valid CSV"),
+    ('haus,"house" x\n', "csv", "Line 1 of the glossary is not valid CSV"), ("a," + "x" * 200_000, "csv", "Line 1"),
+    ("das haus\thouse\ndas  haus\thome", "tsv", "Line 2 of the glossary: 'das  haus' is translated as"),
+    ("\ufeff", "tsv", "1 to 10000 terms")])
+def test_entries_that_cannot_be_read_are_refused_with_their_line(text, kind, words):
+    with pytest.raises(Refusal) as refusal:
+        read_entries(text, kind)
+    assert refusal.value.status == 400 and words in str(refusal.value)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_change_that_cannot_be_saved_is_no_change(make_client, tmp_path, monkeypatch, number):
+    client = make_client()
+    file = tmp_path / "glossaries.json"
+    client.service.glossaries = Glossaries(file)
+    number_3 = create(client, "haus\thouse", version=3).json()["glossary_id"]
+    before = file.read_text()
+
+    def fails(path, text):
+        raise OSError(number, "it cannot be")
+
+    path = f"/v3/glossaries/{number_3}"
+    other = {"source_lang": "de", "target_lang": "en", "entries": "hund\tdog", "entries_format": "tsv"}
+    with monkeypatch.context() as patch:
+        patch.setattr(glossaries, "write_text", fails)
+        for answer in (create(client, "hund\tdog"), client.patch(path, json={"name": "theirs"}),
+                       client.put(f"{path}/dictionaries", json=other), client.delete(path),
+                       client.delete(f"{path}/dictionaries?source_lang=de&target_lang=en")):
+            assert answer.status_code == 507 and "nothing has changed" in answer.json()["message"]
+    [left] = client.get("/v3/glossaries").json()["glossaries"]
+    assert (left["name"], left["dictionaries"][0]["entry_count"]) == ("ours", 1) and file.read_text() == before
+    assert client.delete(path).status_code == 204 and Glossaries(file).of("testclient") == []
+
+
+@pytest.mark.parametrize("place", ["", "file/glossaries.json"])
+def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="--glossaries"):
+        Glossaries(tmp_path / place)
+
+
+def test_saving_holds_up_no_other_request_and_no_change_is_lost(make_client, tmp_path, monkeypatch):
+    client = make_client()
+    client.service.glossaries = Glossaries(tmp_path / "glossaries.json")
+    saving, let, write = threading.Semaphore(0), threading.Semaphore(0), glossaries.write_text
+
+    def slowly(path, text):
+        saving.release()
+        assert let.acquire(timeout=30)
+        write(path, text)
+
+    number = create(client, "haus\thouse", version=3).json()["glossary_id"]
+    monkeypatch.setattr(glossaries, "write_text", slowly)
+    with client:
+
+        def add(word):
+            one = {"source_lang": "de", "target_lang": "en", "entries": f"{word}\tx", "entries_format": "tsv"}
+            assert client.patch(f"/v3/glossaries/{number}", json={"dictionaries": [one]}).status_code == 200
+
+        threads = [threading.Thread(target=add, args=(word,)) for word in ("hund", "katze", "maus")]
+        for thread in threads:
+            thread.start()
+        assert saving.acquire(timeout=30)
+        assert client.get("/health").status_code == 200
+        assert client.post("/translate", json={"q": "gut", "source": "de", "target": "en"}).status_code == 200
+        for _ in threads:
+            let.release()
+        for thread in threads:
+            thread.join()
+        assert client.get(f"/v3/glossaries/{number}").json()["dictionaries"][0]["entry_count"] == 4

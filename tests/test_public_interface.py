@@ -1,0 +1,52 @@
+"""The public names of towernmt: a change here is a change for users."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import towernmt
+
+ROOT = Path(__file__).parents[1]
+NAMES = ["PreparedData", "Scorer", "Settings", "TrainedModel", "Translator", "__version__", "apply_overrides",
+         "default_settings", "evaluate", "prepare", "train"]
+
+
+def test_the_package_gives_these_names():
+    assert towernmt.__all__ == NAMES and set(NAMES) <= set(dir(towernmt))
+    assert all(callable(getattr(towernmt, name)) for name in NAMES if name != "__version__")
+
+
+def test_a_name_that_is_missing_is_named():
+    with pytest.raises(AttributeError, match="'towernmt' has no attribute 'trian'"):
+        getattr(towernmt, "trian")  # noqa: B009
+
+
+@pytest.mark.parametrize("first", ["import towernmt", "from towernmt.train import SyncMultiGPUTrainer"])
+def test_the_package_train_is_the_function_train_too(first):
+    program = f"""{first}
+import inspect, towernmt
+from towernmt import train
+from towernmt.run.launch import train as function
+from towernmt.train import SyncMultiGPUTrainer
+assert towernmt.train.SyncMultiGPUTrainer is SyncMultiGPUTrainer and towernmt.train is train
+try:
+    train("no settings", logdir=3, no_such_option=1)
+except TypeError as error:
+    assert "train() got an unexpected keyword argument 'no_such_option'" in str(error), error
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_the_package_evaluate_scores_a_corpus():
+    scores = towernmt.evaluate(["the house is old"], ["the house is old"])
+    assert scores.bleu == pytest.approx(100.0) and scores.chrf == pytest.approx(100.0)
+
+
+def test_the_package_has_types_and_importing_it_loads_no_tensorflow():
+    assert (Path(towernmt.__file__).parent / "py.typed").is_file()
+    program = "import sys, towernmt; towernmt.apply_overrides; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0

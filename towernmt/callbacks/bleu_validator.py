@@ -1,0 +1,276 @@
+"""Validation: translate the validation sets during training, score the texts, and report the scores."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tensorpack.utils import logger
+
+from towernmt.callbacks.progress import duration
+from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks
+from towernmt.callbacks.stopping import StopOnSignal
+from towernmt.callbacks.summaries import markdown_cell, text_summary
+from towernmt.callbacks.validation_metrics import METRICS, OF_LOSS, ValidationOutcome
+from towernmt.callbacks.validation_towers import StoppedError, ValidationTowers
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.world import present_world
+from towernmt.dataflow.text.text_lines import line_hash
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.models.interface import NMTModel
+from towernmt.predict.search.search_settings import SearchSettings
+
+
+def figures(outcome: ValidationOutcome, training_nll: float | None) -> str:
+    """Return a text such as `BLEU 31.40, chrF 55.10, nll 2.1234 (training 2.0012)`, all without label smoothing.
+
+    Args:
+        outcome: the outcome of the set.
+        training_nll: negative log-likelihood of recent training batches, in nats per target token; None: not known.
+    """
+    parts = []
+    for name, metric in METRICS.items():
+        value = metric.value(outcome)
+        if value is not None:
+            training = None
+            if training_nll is not None and name in OF_LOSS:
+                training = metric.value(ValidationOutcome((), outcome.scores, training_nll))
+            of_training = "" if training is None else f" (training {metric.text(training)})"
+            parts.append(f"{metric.label} {metric.text(value)}{of_training}")
+    return ", ".join(parts)
+
+
+def sample_numbers(sentences: int, samples: int, step: int, seed: int) -> list[int]:
+    """Return the sentences that a validation shows: different ones at each step, but the same if a step is repeated.
+
+    Args:
+        sentences: number of sentences in the set.
+        samples: number of sentences to draw, without replacement.
+        step: step of the validation.
+        seed: seed of the run.
+
+    Returns:
+        indices from 0, in ascending order.
+    """
+    key = int(line_hash(np.array([step]), seed)[0] >> np.uint64(1))
+    order = np.argsort(line_hash(np.arange(sentences), key), kind="stable")
+    return sorted(order[:samples].tolist())
+
+
+def sample_lines(validation: ValidationSet, translations: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Return one line for the source, each reference and the translation of each selected sentence."""
+    lines = []
+    for number in numbers:
+        lines.append(f"  source      {validation.source[number]}")
+        lines += [f"  reference   {reference[number]}" for reference in validation.references]
+        lines.append(f"  translation {translations[number]}")
+    return lines
+
+
+def sample_table(validation: ValidationSet, translations: Sequence[str], numbers: Sequence[int]) -> str:
+    """Return the lines of `sample_lines` as a Markdown table for TensorBoard."""
+    rows = ["| | |", "|---|---|"]
+    for number in numbers:
+        texts = [("source", validation.source[number]),
+                 *(("reference", reference[number]) for reference in validation.references),
+                 ("translation", translations[number])]
+        rows += [f"| {side} {number + 1} | {markdown_cell(text)} |" for side, text in texts]
+    return "\n".join(rows)
+
+
+class BleuValidator(StatefulCallback):
+    """Translates each validation set by beam search at intervals, and computes sacreBLEU scores of detokenised text.
+
+    The search tower is built on the training's variables under reuse and runs in the training session. It reads their
+    moving averages if they exist, unless `search.averaged` is off.
+
+    The scalars are `validation_bleu`, `validation_chrf`, and with `loss=True` `validation_loss` (mean negative
+    log-likelihood of a target token, in nats, without label smoothing) and `validation_perplexity`. Those of further
+    sets are named `validation_bleu/NAME` and so on. The log shows them with the signature and some translations,
+    different ones at each step; TensorBoard shows these translations as the text `validation_samples`. `EarlyStopping`,
+    `ReduceOnPlateau` and `BestCheckpoints` act on the scalars. Put them after this callback, and the saver after them.
+
+    The end of training is validated too, unless training ended by an error or a signal. A run that resumes from a
+    step whose validation is missing starts with it, so that the resumed run equals an uninterrupted one.
+
+    Args:
+        model: the tower function that is being trained.
+        source_lines: raw source text, one sentence per line.
+        reference_lines: raw reference text, one line per source line.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
+        every_steps: updates between validations; 0: no interval in steps.
+        search: search options; None: `SearchSettings()`.
+        batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch.
+        samples: number of sentences to show.
+        loss: compute the teacher-forced loss as well.
+        every_minutes: minutes between validations; 0: no interval in time. With neither interval, only the end of
+            training is validated.
+        more_references: further reference translations of `source_lines`.
+        more_sets: further validation sets, each with a unique name.
+        metric: bleu, chrf, loss or perplexity; decides which step is the best.
+        metric_set: name of the set whose metric decides; "" for `source_lines`.
+        seed: seed of the choice of sentences to show.
+        name: name of the set of `source_lines` in reports; its scalars have no name.
+
+    Attributes:
+        metric: name of the scalar that decides which step is the best.
+        best_score: its best value so far, resumes included; None before the first validation.
+        best_step: the step of the best value; of equal values the last step.
+
+    Raises:
+        DataError: there are no sentences, or the number of references differs.
+        SettingsError: `every_steps` or `every_minutes` is negative, or `metric` or `metric_set` is unknown.
+    """
+
+    _chief_only = False     # each process translates a share, and needs all scores to stop and to set its rate
+    state_key = "bleu_validator"
+
+    def __init__(self, model: NMTModel, source_lines: Sequence[str], reference_lines: Sequence[str],
+                 source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, every_steps: int = 1000,
+                 search: SearchSettings | None = None, batch_tokens: int = 4096, samples: int = 3,
+                 loss: bool = True, every_minutes: float = 0.0, more_references: Sequence[Sequence[str]] = (),
+                 more_sets: Sequence[ValidationSet] = (), metric: str = "bleu", metric_set: str = "",
+                 seed: int = 1, name: str = "") -> None:
+        self._sets = [ValidationSet(name, source_lines, [reference_lines, *more_references]), *more_sets]
+        self._tags = ["", *(validation.name for validation in more_sets)]
+        if every_steps < 0 or not every_minutes >= 0:
+            raise SettingsError(f"validation.steps={every_steps} and validation.minutes={every_minutes:g} must "
+                                "not be negative; 0 validates only at the end.")
+        self.metric = _scalar(metric, metric_set, self._sets, loss)
+        self._metric = METRICS[metric]
+        self._period, self._samples, self._with_loss, self._seed = (
+            Period(every_steps, every_minutes), samples, loss, seed)
+        self._towers = ValidationTowers(model, search or SearchSettings(), source_vocabulary, target_vocabulary,
+                                        batch_tokens, between=self._check_signals)
+        self.best_score: float | None = None
+        self.best_step = 0
+        self._last_step = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"best_score": self.best_score, "best_step": self.best_step, "last_step": self._last_step,
+                "metric": self.metric}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self._last_step = int(state["last_step"])
+        if state["metric"] == self.metric:
+            best = state["best_score"]
+            self.best_score, self.best_step = None if best is None else float(best), int(state["best_step"])
+
+    def _setup_graph(self) -> None:
+        self._towers.build(self.trainer, self._with_loss)
+
+    def _before_train(self) -> None:
+        self._end = EndOfTraining()
+        self._signals = find_callbacks(self.trainer, StopOnSignal)
+        self._towers.open(self.trainer)
+        self._period.restart()
+
+    def _before_epoch(self) -> None:
+        self._validate_if_due()
+
+    def _trigger_step(self) -> None:
+        self._validate_if_due()
+
+    def _after_train(self) -> None:
+        broken = self._end.by_error() or getattr(self.trainer, "diverged", False)
+        if self.global_step > self._last_step and not broken and not present_world().agree(self._signalled()):
+            self.validate()
+
+    def _validate_if_due(self) -> None:
+        if self.global_step and self.global_step != self._last_step and self._due():
+            self.validate()
+
+    def _due(self) -> bool:
+        """Whether a validation is due, agreed by all processes because their clocks differ."""
+        due = self._period.due(self.global_step)
+        return present_world().agree(due) if self._period.minutes else due
+
+    def validate(self) -> None:
+        """Validate now, and record the scores. A signal to stop ends the validation without scores."""
+        started = time.monotonic()
+        try:
+            outcomes = [self._towers.outcome(validation) for validation in self._sets]
+        except StoppedError:
+            logger.info(f"The validation of step {self.global_step} will be done by the resumed run.")
+            return
+        except DivergenceError:
+            self.trainer.diverged = True
+            raise
+        self._last_step = self.global_step
+        for tag, outcome in zip(self._tags, outcomes, strict=True):
+            self._put(tag, outcome)
+        self._report(outcomes, time.monotonic() - started)
+        self._period.restart()
+
+    @property
+    def scalars(self) -> list[str]:
+        """The names of all scalars of a validation."""
+        return [metric.scalar(tag) for tag in self._tags for name, metric in METRICS.items()
+                if self._with_loss or name not in OF_LOSS]
+
+    def _put(self, tag: str, outcome: ValidationOutcome) -> None:
+        """Record the scalars of a set, and remember the best value of `metric`."""
+        for metric in METRICS.values():
+            value = metric.value(outcome)
+            if value is None:
+                continue
+            scalar = metric.scalar(tag)
+            self.trainer.monitors.put_scalar(scalar, value)
+            if scalar == self.metric and not math.isnan(value) and (
+                    self.best_score is None or metric.at_least_as_good(value, self.best_score)):
+                self.best_score, self.best_step = value, self.global_step
+
+    def _report(self, outcomes: Sequence[ValidationOutcome], seconds: float) -> None:
+        step = self.global_step
+        best = "the best so far"
+        if self.best_score is not None and self.best_step != step:
+            best = f"best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step}"
+        training = self.trainer.monitors.get_history("nll")
+        for tag, validation, outcome in zip(self._tags, self._sets, outcomes, strict=True):
+            numbers = sample_numbers(len(validation.source), self._samples, step, self._seed)
+            text = figures(outcome, float(training[-1][1]) if training else None)
+            set_name = f" of {validation.name}" if validation.name else ""
+            ending = ""
+            if validation is self._sets[0]:
+                total = sum(len(one.source) for one in self._sets)
+                ending = f" ({best}); {total} sentences in {duration(seconds)}"
+            logger.info(f"Validation{set_name} at step {step}: {text}{ending}; {outcome.scores.signature}")
+            for line in sample_lines(validation, outcome.translations, numbers):
+                logger.info(line)
+            table = sample_table(validation, outcome.translations, numbers)
+            self.trainer.monitors.put_summary(
+                text_summary(f"validation_samples/{tag}" if tag else "validation_samples", table))
+
+    def _check_signals(self) -> None:
+        if self._signalled():
+            raise StoppedError
+
+    def _signalled(self) -> bool:
+        """Whether this process has received a signal to stop."""
+        return any(signals.received is not None for signals in self._signals)
+
+
+def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: bool) -> str:
+    """Return the name of the scalar that decides which step is the best.
+
+    Raises:
+        SettingsError: `metric` or `set_name` is unknown, or two sets have the same name.
+    """
+    names = [validation.name for validation in sets]
+    if len(set(names)) < len(names):
+        raise SettingsError(f"Two validation sets are named '{max(names, key=names.count)}': give each a unique name.")
+    if metric not in METRICS:
+        raise SettingsError(f"validation.metric={metric} is not one of {', '.join(METRICS)}.")
+    if set_name and set_name not in names:
+        others = ", ".join(filter(None, names))
+        raise SettingsError(f"validation.metric_set={set_name}: no validation set has this name; leave it empty for "
+                            "the first set" + (f", or choose one of {others}." if others else "."))
+    if not loss and metric in OF_LOSS:
+        raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
+                            "for this model: choose bleu or chrf.")
+    return METRICS[metric].scalar("" if set_name == names[0] else set_name)

@@ -1,1 +1,0 @@
-"""When checkpoints are saved."""

@@ -1,1 +1,0 @@
-"""TensorFlow's session hooks as callbacks, and callbacks as hooks."""

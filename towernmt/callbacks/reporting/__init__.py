@@ -1,1 +1,0 @@
-"""Reports of a run: lines of the log, the terminal's status line, summaries for TensorBoard."""

@@ -1,1 +1,0 @@
-"""What ends training."""

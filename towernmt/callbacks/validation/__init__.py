@@ -1,1 +1,0 @@
-"""Translating validation text, scoring it, and what acts on a score."""

@@ -1,0 +1,84 @@
+"""The metrics of a validation: their names, their directions, and how they are computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from towernmt.evaluate.metrics import Scores
+
+
+@dataclass(frozen=True)
+class ValidationOutcome:
+    """The results of the validation of one set.
+
+    Attributes:
+        translations: detokenised translations, one per sentence.
+        scores: the scores of `translations`.
+        nll: mean negative log-likelihood of a target token (nats), without label smoothing; None: not computed.
+    """
+
+    translations: Sequence[str]
+    scores: Scores
+    nll: float | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of an outcome.
+
+    Attributes:
+        name: name in `validation.metric`.
+        label: label in reports.
+        mode: 'max' if higher values are better, 'min' if lower ones are.
+        digits: number of decimals in reports.
+        value: returns the figure of an outcome, or None if the outcome lacks it.
+    """
+
+    name: str
+    label: str
+    mode: str
+    digits: int
+    value: Callable[[ValidationOutcome], float | None]
+
+    def scalar(self, set_name: str = "") -> str:
+        """Return the name of the scalar; for the first validation set, `set_name` is empty."""
+        return f"validation_{self.name}/{set_name}" if set_name else f"validation_{self.name}"
+
+    def at_least_as_good(self, score: float, other: float) -> bool:
+        """Return whether `score` is at least as good as `other`."""
+        return score >= other if self.mode == "max" else score <= other
+
+    def text(self, score: float) -> str:
+        """Return a score as text for reports."""
+        return f"{score:.{self.digits}f}"
+
+
+def perplexity(nll: float) -> float:
+    """Return exp of the mean negative log-likelihood of a token (nats); infinity if that overflows."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return math.inf
+
+
+METRICS = {metric.name: metric for metric in (
+    Metric("bleu", "BLEU", "max", 2, lambda outcome: outcome.scores.bleu),
+    Metric("chrf", "chrF", "max", 2, lambda outcome: outcome.scores.chrf),
+    Metric("loss", "nll", "min", 4, lambda outcome: outcome.nll),
+    Metric("perplexity", "perplexity", "min", 2,
+           lambda outcome: None if outcome.nll is None else perplexity(outcome.nll)),
+)}
+"""The metrics of a validation, by name."""
+OF_LOSS = ("loss", "perplexity")
+"""Metrics that need the teacher-forced loss."""
+
+_LOWER = {metric.scalar() for metric in METRICS.values() if metric.mode == "min"} | {"loss", "nll", "perplexity"}
+
+
+def mode_of(scalar: str) -> str:
+    """Return 'max' if higher values of a scalar of training or validation are better, else 'min'."""
+    return "min" if scalar.split("/")[0] in _LOWER else "max"

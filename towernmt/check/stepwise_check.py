@@ -1,0 +1,209 @@
+"""Check that decoding step by step gives what training teaches: run both forms of a decoder and compare them.
+
+A decoder is written twice: `decode` for the whole target at once, `decode_step` for one word. Nothing in a graph
+shows that they agree, so the check runs both in a session, on random sentences, with random parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from towernmt.check.tower_builds import Scratch, where_defined, where_raised
+from towernmt.check.tower_rules import Breach
+from towernmt.core.tensors import Session, Tensor
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
+from towernmt.models.interface import DecoderState, NMTModel
+
+BEAM = 3
+LENGTHS = (6, 3, 4)     # of the sources, EOS included: two of them are padded
+STEPS = 5
+EXTRA_PADDING = 4
+TOLERANCE = 5e-4
+"""Tolerance relative to the largest logit; the two forms add in different orders."""
+
+
+class _Case(NamedTuple):
+    """Input of a comparison. A row is a hypothesis; each sentence has `BEAM` adjacent rows.
+
+    Attributes:
+        source: int32 `[batch, source length]` or `[batch, source length, streams]`.
+        source_length: int32 `[batch]`.
+        prefixes: for each step, int32 `[rows, step + 1]`: BOS and the words before the predicted one.
+        parents: for each step but the last, int32 `[rows]`: the previous step's row that each row continues.
+    """
+
+    source: np.ndarray
+    source_length: np.ndarray
+    prefixes: list[np.ndarray]
+    parents: list[np.ndarray]
+
+
+class _Decoder(NamedTuple):
+    """The tensors of both forms of a decoder, in one graph.
+
+    Attributes:
+        source, source_length, target_in: placeholders of the teacher-forced form, a row a hypothesis.
+        whole: float32 `[rows, STEPS, target vocabulary]`.
+        sentences, sentence_length: placeholders of the stepwise form, a row a sentence.
+        words: placeholder int32 `[STEPS, rows]`, the word before each step.
+        parents: placeholder int32 `[STEPS - 1, rows]`.
+        stepped: float32 `[STEPS, rows, target vocabulary]`.
+    """
+
+    source: Tensor
+    source_length: Tensor
+    target_in: Tensor
+    whole: Tensor
+    sentences: Tensor
+    sentence_length: Tensor
+    words: Tensor
+    parents: Tensor
+    stepped: Tensor
+
+
+def stepwise(model: NMTModel) -> Iterator[Breach]:
+    """The breach of `padding`, `causal` or `stepwise` by a model, of which a copy is run.
+
+    Each rule needs the ones before it, so only the first broken one is reported.
+    """
+    rng = np.random.Generator(np.random.Philox(7))
+    scratch = Scratch(model, [])
+    build = scratch.build(lambda copied: lambda: _build(copied), "a decoder", training=False, reuse=True)
+    if build.error is None:
+        try:
+            with scratch.graph.as_default(), tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+                _set_random_variables(session, rng)
+                yield from _breaches(scratch.subject, session, build.result, rng)
+        except (tf.errors.OpError, ValueError) as error:
+            build.error = error
+    if build.error is not None:
+        text = (str(build.error).strip().splitlines() or [""])[0]
+        yield Breach("fails", "", f"{STEPS} steps of decode_step with {BEAM} hypotheses a sentence, reordered as beam "
+                                  f"search does, fail: {type(build.error).__name__}: {text}",
+                     where_raised(build.error) or where_defined(model.decode_step))
+
+
+def _breaches(model: NMTModel, session: Session, decoder: _Decoder, rng: np.random.Generator) -> Iterator[Breach]:
+    straight, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
+    logits = _whole(session, decoder, straight, model, rng)
+    decode, decode_step = where_defined(model.decode_hidden), where_defined(model.decode_step)
+    if not np.isfinite(logits).all():
+        yield Breach("stepwise", "", "decode returns logits that are not finite with random parameters: fix its "
+                                     "formula.", decode)
+    elif at := _differs(logits, _whole(session, decoder, straight, model, rng)):
+        yield Breach("causal", "", (
+            f"decode gives other logits for target position {at} when later target words change: hide later "
+            "positions from it, or training sees what translating cannot."), decode)
+    elif at := _differs(logits, _whole(session, decoder, straight, model, rng, EXTRA_PADDING)):
+        yield Breach("padding", "", (
+            f"a sentence has other logits when its source has {EXTRA_PADDING} more columns of padding (at target "
+            f"position {at}): mask padding by source_length, or a translation depends on its neighbours in the batch."),
+            where_defined(model.encode))
+    elif at := _differs(logits, _stepped(session, decoder, straight)):
+        yield Breach("stepwise", "", (
+            f"decode_step gives other logits than decode for target position {at} of the same words: make both the "
+            "same function, or what translates is not what was trained."), decode_step)
+    elif at := _differs(_whole(session, decoder, reordered, model, rng), _stepped(session, decoder, reordered)):
+        yield Breach("stepwise", "", (
+            f"decode_step gives other logits than decode for target position {at} once hypotheses were reordered: keep "
+            "what belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."), decode_step)
+
+
+def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:
+    first = len(SPECIAL_PIECES)
+    batch, rows = len(LENGTHS), len(LENGTHS) * BEAM
+    streams = 1 + model.source_factor_count
+    source = np.full([batch, max(LENGTHS), streams], PAD, np.int32)
+    for row, length in enumerate(LENGTHS):
+        source[row, :length] = EOS
+        source[row, :length - 1, 0] = rng.integers(first, model.source_vocab_size, length - 1)
+        # Factors have vocabularies of their own, perhaps of the special words alone.
+        source[row, :length - 1, 1:] = rng.integers(1, first, [length - 1, streams - 1])
+    prefixes, parents = [np.full([rows, 1], BOS, np.int32)], []
+    for _ in range(STEPS - 1):
+        parent = np.arange(rows)
+        if reorder:
+            parent = (np.arange(batch)[:, None] * BEAM + rng.integers(0, BEAM, [batch, BEAM])).reshape(-1)
+        word = rng.integers(first, model.target_vocab_size, [rows, 1])
+        parents.append(parent.astype(np.int32))
+        prefixes.append(np.concatenate([prefixes[-1][parent], word], 1).astype(np.int32))
+    return _Case(source if streams > 1 else source[:, :, 0], np.array(LENGTHS, np.int32), prefixes, parents)
+
+
+def _build(model: NMTModel) -> _Decoder:
+    shape = [None, None, 1 + model.source_factor_count][:3 if model.source_factor_count else 2]
+
+    def placeholder(*dimensions: int | None) -> Tensor:
+        return tf1.placeholder(tf.int32, dimensions)
+
+    source, source_length, target_in = placeholder(*shape), placeholder(None), placeholder(None, STEPS)
+    whole = model.decode(model.encode(source, source_length), target_in)
+
+    sentences, sentence_length = placeholder(*shape), placeholder(None)
+    words, parents = placeholder(STEPS, None), placeholder(STEPS - 1, None)
+    memory = model.encode(sentences, sentence_length)
+    state = model.start_state(memory, BEAM)
+    stepped = []
+    for step in range(STEPS):
+        cache, blocks = state.cache, state.blocks
+        if step:
+            rows = parents[step - 1]
+            cache = tf.nest.map_structure(lambda tensor, rows=rows: tf.gather(tensor, rows), cache)
+            blocks = blocks.reordered(tf.reshape(rows % BEAM, [-1, BEAM])) if blocks else ()
+        logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step, blocks))
+        tf.nest.assert_same_structure((cache, blocks), (state.cache, state.blocks))
+        stepped.append(tf.cast(logits, tf.float32))
+    return _Decoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
+                    parents, tf.stack(stepped))
+
+
+def _whole(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
+            padding: int = 0) -> np.ndarray:
+    """For each step, the logits of `decode` after the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
+
+    After each prefix there are random words, up to `STEPS`, which must not matter.
+    """
+    rows = len(LENGTHS) * BEAM
+    targets = rng.integers(len(SPECIAL_PIECES), model.target_vocab_size, [STEPS, rows, STEPS])
+    for step, prefix in enumerate(case.prefixes):
+        targets[step, :, :step + 1] = prefix
+    source = np.pad(case.source, [(0, 0), (0, padding), (0, 0)][:case.source.ndim], constant_values=PAD)
+    logits = session.run(decoder.whole, {
+        decoder.source: np.concatenate([np.repeat(source, BEAM, 0)] * STEPS),
+        decoder.source_length: np.concatenate([np.repeat(case.source_length, BEAM)] * STEPS),
+        decoder.target_in: targets.reshape(STEPS * rows, STEPS)})
+    by_step = logits.reshape(STEPS, rows, STEPS, -1)
+    return np.stack([by_step[step, :, step] for step in range(STEPS)])
+
+
+def _stepped(session: Session, decoder: _Decoder, case: _Case) -> np.ndarray:
+    """The same logits by `decode_step`, driven as beam search does it."""
+    return session.run(decoder.stepped, {
+        decoder.sentences: case.source, decoder.sentence_length: case.source_length,
+        decoder.words: np.stack([prefix[:, -1] for prefix in case.prefixes]),
+        decoder.parents: np.stack(case.parents)})
+
+
+def _set_random_variables(session: Session, rng: np.random.Generator) -> None:
+    """Initialise variables, with noise on trainable ones, because a bias of 0 would hide a wrong use of it."""
+    session.run(tf1.global_variables_initializer())
+    variables = tf1.trainable_variables()
+    noisy = {}
+    for variable, value in zip(variables, session.run(variables), strict=True):
+        noise = rng.standard_normal(value.shape) * (0.1 * np.std(value) or 0.02)
+        noisy[variable.initializer.inputs[1]] = value + noise.astype(value.dtype)
+    session.run([variable.initializer for variable in variables], noisy)
+
+
+def _differs(first: np.ndarray, second: np.ndarray) -> int:
+    """The first step, from 1, whose logits `[STEPS, rows, target vocabulary]` differ; 0 if none do."""
+    if first.shape != second.shape:
+        return 1
+    for step, (a, b) in enumerate(zip(first, second, strict=True), 1):
+        if not np.abs(a - b).max() <= TOLERANCE * np.abs(a).max():       # NaN differs from everything
+            return step
+    return 0

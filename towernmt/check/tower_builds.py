@@ -1,0 +1,360 @@
+"""Build a tower function in scratch graphs, as trainers and predictors do, and locate the user code of an operation."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+
+from towernmt.core.tensors import Graph, Operation, TensorSpec, Variable
+from towernmt.core.tf_compat import tf, tf1
+
+_HERE = str(Path(__file__).parent) + os.sep
+_OURS = str(Path(__file__).parents[1]) + os.sep
+
+
+def where_made(thing: Any) -> str:
+    """`file:line` of what made a variable, tensor or operation; "" for anything else."""
+    operation = getattr(thing, "op", thing)
+    frames = getattr(operation, "traceback", None)
+    return "" if frames is None else _place(frames)
+
+
+def where_raised(error: BaseException) -> str:
+    """`file:line` in the user's code that an exception came through last."""
+    return _place(traceback.extract_tb(error.__traceback__))
+
+
+def where_now() -> str:
+    """`file:line` of the user's code that calls the function which asks."""
+    return _place(traceback.extract_stack()[:-2])
+
+
+def where_defined(function: Any) -> str:
+    """Return `file:line` of a Python function or method, or "" for other objects."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return "" if code is None else _shown(code.co_filename, code.co_firstlineno)
+
+
+def where_grown(owner: Any, attribute: str) -> str:
+    """`file:line` in the class of `owner` that adds something to `self.attribute`; "" if none is seen."""
+    growth = re.compile(rf"\b\w+\.{re.escape(attribute)}\b\s*"
+                        r"(\.(append|extend|add|update|insert|setdefault|appendleft)\(|\[[^]]*\]\s*=[^=]|\+=)")
+    for kind in type(owner).__mro__:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if file is None or _is_library(file):
+            continue
+        for number, line in enumerate(Path(file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            if growth.search(line):
+                return _shown(file, number)
+    return ""
+
+
+def _place(frames: Iterable[Any]) -> str:
+    """Return the innermost frame of user code inside the tower function; for a built-in model, its innermost frame."""
+    inside: list[Any] = []
+    for frame in frames:
+        inside = [] if frame.filename.startswith(_HERE) else [*inside, frame]
+    users = [f for f in inside if not _is_library(f.filename)]
+    own = [f for f in users if not f.filename.startswith(_installed())]     # before other packages' layers
+    for chosen in (own, users, [f for f in inside if f.filename.startswith(_OURS)]):
+        if chosen:
+            return _shown(chosen[-1].filename, chosen[-1].lineno)
+    return ""
+
+
+@cache
+def _installed() -> str:
+    import tensorflow
+
+    return str(Path(tensorflow.__file__).parents[1]) + os.sep
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    import tensorflow
+    import tensorpack
+
+    packages = [str(Path(module.__file__).parent) + os.sep for module in (tensorflow, tensorpack)]
+    return (*packages, _OURS)
+
+
+@cache
+def _is_library(file: str) -> bool:
+    standard = sysconfig.get_paths()["stdlib"] + os.sep
+    return (file.startswith(_libraries()) or file.startswith("<")
+            or (file.startswith(standard) and "site-packages" not in file))
+
+
+def _shown(file: str, line: int) -> str:
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{line}"
+
+
+_CONTAINERS = (list, dict, set, tuple)
+_DEEPEST = 3
+
+
+def sizes_of_attributes(subject: Any) -> dict[str, int]:
+    """Return the lengths of all containers in the attributes of a model, by path (`self.cache.keys`).
+
+    For a plain function, these are the containers in its closure.
+    """
+    found: dict[str, int] = {}
+    owner = getattr(subject, "__self__", subject)
+    _visit(owner, "self", found, set(), 0)
+    for kind in type(owner).__mro__:
+        if kind.__module__.partition(".")[0] not in _QUIET:
+            _visit_all(vars(kind), "self", found, set(), 0)
+    code, cells = getattr(subject, "__code__", None), getattr(subject, "__closure__", None) or ()
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=True):
+        _visit(cell.cell_contents, name, found, set(), 0)
+    return found
+
+
+_QUIET = {"builtins", "tensorpack", "tensorflow", "abc", "typing"}
+
+
+def _visit(thing: Any, path: str, found: dict[str, int], seen: set[int], depth: int) -> None:
+    if id(thing) in seen or depth > _DEEPEST:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, _CONTAINERS) or (isinstance(thing, Sized) and hasattr(thing, "append")):
+        found[path] = len(thing)
+        if isinstance(thing, dict):
+            for key, value in list(thing.items()):
+                _visit(value, f"{path}[{key!r}]", found, seen, depth + 1)
+        elif isinstance(thing, (list, tuple)):
+            for index, value in enumerate(thing[:64]):
+                _visit(value, f"{path}[{index}]", found, seen, depth + 1)
+    elif hasattr(thing, "__dict__") and not isinstance(thing, type) and _is_plain(thing):
+        _visit_all(vars(thing), path, found, seen, depth + 1)
+
+
+def _visit_all(attributes: Any, path: str, found: dict[str, int], seen: set[int], depth: int) -> None:
+    for name, value in list(attributes.items()):
+        if not name.startswith("__") and not callable(value):
+            _visit(value, f"{path}.{name}", found, seen, depth)
+
+
+def _is_plain(thing: Any) -> bool:
+    """Whether it is not an object of TensorFlow's, whose attributes grow with the graph."""
+    return type(thing).__module__.partition(".")[0] not in {"tensorflow", "tensorpack", "numpy"}
+
+
+KEYS = tf1.GraphKeys
+Function = Callable[..., Any]
+
+
+@dataclass
+class Made:
+    """A variable that a tower created.
+
+    Attributes:
+        variable: the variable.
+        name: name of its operation.
+        key: line of code, and number of variables that this line created before; the same in every build.
+        from_store: whether `get_variable` created it.
+        collections: graph collections that contain it.
+    """
+
+    variable: Variable
+    name: str
+    key: tuple[str, int]
+    from_store: bool
+    collections: set[str]
+
+    @property
+    def where(self) -> str:
+        return self.key[0]
+
+    @property
+    def trainable(self) -> bool:
+        return KEYS.TRAINABLE_VARIABLES in self.collections
+
+
+@dataclass
+class Build:
+    """Effects of one call of the tower function.
+
+    Attributes:
+        title: name of the tower in messages.
+        made: created variables.
+        trainables: items added to TRAINABLE_VARIABLES.
+        grown: graph collections that grew, each with one added item.
+        attributes: sizes of the model's attributes before and after the call.
+        switched: position where reuse was enabled in the enclosing scope, or None.
+        operations: operations added to the graph.
+        untrained: variables without a gradient of the cost (computed for one build only).
+        error: raised exception.
+    """
+
+    title: str
+    made: list[Made] = field(default_factory=list)
+    trainables: list[Any] = field(default_factory=list)
+    grown: dict[str, Any] = field(default_factory=dict)
+    attributes: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    switched: str | None = None
+    operations: list[Operation] = field(default_factory=list)
+    untrained: list[Variable] = field(default_factory=list)
+    result: Any = None
+    error: Exception | None = None
+
+
+class Scratch:
+    """A scratch graph with its own copy of the model."""
+
+    def __init__(self, subject: Any, signature: Sequence[TensorSpec]) -> None:
+        self.graph, self._signature = tf.Graph(), signature
+        try:
+            self.subject = copy.deepcopy(subject)
+        except Exception:       # locks and files cannot be copied: then the model itself is tried
+            self.subject = subject
+
+    def build(self, function: Callable[[Any], Function], title: str, scope: str = "", index: int = 0, total: int = 1,
+              training: bool = True, variables: str = "", reuse: bool = False, inputs: str = "inputs") -> Build:
+        """Call the tower function once.
+
+        Args:
+            function: returns the tower function of the checked model.
+            title: name of the tower in messages.
+            scope: name scope of the tower.
+            index: index of the training tower.
+            total: number of training towers.
+            training: whether the tower is a training tower.
+            variables: an enclosing variable scope.
+            reuse: whether to reuse existing variables; missing ones are created and recorded, not refused.
+            inputs: name scope of the input tensors.
+        """
+        build = Build(title)
+        with self.graph.as_default(), ExitStack() as stack:
+            with tf1.name_scope(f"{inputs}/"):
+                tensors = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in self._signature]
+            if reuse:
+                stack.enter_context(tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE))
+            stack.enter_context(_Training(scope, variables, index, total) if training
+                                else _Predicting(scope, variables))
+            with _noted(build, self.subject):
+                build.result = function(self.subject)(*tensors)
+        return build
+
+    def find_untrained(self, build: Build) -> None:
+        """Record the trainable variables of a training tower without a gradient of the cost."""
+        cost = build.result
+        variables = [item for item in build.trainables if is_variable(item) and item.dtype.is_floating]
+        if not isinstance(cost, tf.Tensor) or cost.shape.rank not in (0, None) or not variables:
+            return
+        with self.graph.as_default():
+            gradients = tf1.gradients(cost, variables)
+        build.untrained = [v for v, g in zip(variables, gradients, strict=True) if g is None]
+
+
+class _Training(TrainTowerContext):
+    """A training tower that may create variables where tensorpack's context raises an error."""
+
+    _leaving = False
+
+    @property
+    def has_own_variables(self) -> bool:
+        return self._leaving or super().has_own_variables
+
+    def __exit__(self, *error: Any) -> bool:
+        self._leaving = True
+        return bool(super().__exit__(*error))
+
+
+class _Predicting(PredictTowerContext):
+    """A predicting tower that may create variables where tensorpack's context raises an error."""
+
+    _leaving = False
+
+    @property
+    def has_own_variables(self) -> bool:
+        return self._leaving or super().has_own_variables
+
+    def __exit__(self, *error: Any) -> bool:
+        self._leaving = True
+        return bool(super().__exit__(*error))
+
+
+@contextmanager
+def _noted(build: Build, subject: Any) -> Iterator[None]:
+    """Note what the call inside does. If it raises an exception, that is kept, too."""
+    graph = tf1.get_default_graph()
+    before = _collections(graph)
+    attributes = sizes_of_attributes(subject)
+    operations = len(graph.get_operations())
+    with noted_reuse(build):
+        try:
+            yield
+        except Exception as error:
+            build.error = error
+    after = _collections(graph)
+    added = {key: items[len(before.get(key, [])):] for key, items in after.items()}
+    build.trainables = added.get(KEYS.TRAINABLE_VARIABLES, [])
+    build.made = variables_made(graph, added)
+    build.grown = {key: items[-1] for key, items in added.items() if items}
+    build.attributes = attributes, sizes_of_attributes(subject)
+    build.operations = graph.get_operations()[operations:]
+
+
+@contextmanager
+def noted_reuse(build: Build) -> Iterator[None]:
+    """Note a call of `reuse_variables` on the present variable scope, which still takes effect."""
+    scope = tf1.get_variable_scope()
+    switch = scope.reuse_variables
+
+    def noted() -> None:
+        build.switched = where_now()
+        switch()
+
+    scope.reuse_variables = noted
+    try:
+        yield
+    finally:
+        del scope.reuse_variables
+
+
+def is_variable(item: Any) -> bool:
+    """Return whether `item` is a TensorFlow variable."""
+    return isinstance(item, (tf.Variable, tf1.Variable))
+
+
+def variables_made(graph: Graph, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
+    """The variables among what was added to the collections, in the order in which they were made.
+
+    Without `places` this takes almost no time, and the keys show the order only.
+    """
+    store = graph.get_collection(("__variable_store",))
+    stored = store[0]._vars if store else {}
+    collections: dict[int, set[str]] = {}
+    variables: dict[int, Variable] = {}
+    for key, items in added.items():
+        for item in items:
+            if is_variable(item):
+                variables[id(item)] = item
+                collections.setdefault(id(item), set()).add(key)
+    made: list[Made] = []
+    counts: dict[str, int] = {}
+    for number, variable in variables.items():
+        where, name = where_made(variable) if places else "", variable.op.name
+        counts[where] = counts.get(where, -1) + 1
+        made.append(Made(variable, name, (where, counts[where]), stored.get(name) is variable, collections[number]))
+    return made
+
+
+def _collections(graph: Graph) -> dict[str, list[Any]]:
+    return {key: list(graph.get_collection_ref(key)) for key in graph.collections if isinstance(key, str)}

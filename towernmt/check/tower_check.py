@@ -1,0 +1,252 @@
+"""`check_tower` checks a tower function in scratch graphs; `TowerWatch` checks each tower of a trainer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tensorpack.tfutils.tower import get_current_tower_context
+from tensorpack.train.model_desc import ModelDescBase
+from tensorpack.utils import logger
+
+from towernmt.check import stepwise_check, tower_rules
+from towernmt.check.tower_builds import (
+    KEYS,
+    Build,
+    Made,
+    Scratch,
+    noted_reuse,
+    variables_made,
+    where_made,
+    where_raised,
+)
+from towernmt.check.tower_rules import (
+    DECODER_RULES,
+    RULES,
+    Breach,
+    in_trainable_collection,
+    not_trainable,
+    tower_in_name,
+)
+from towernmt.core.errors import SettingsError, TowerRuleError
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.interface import NMTModel, shift_right
+
+
+class TowerWatch:
+    """Check of a tower function while a trainer or predictor builds towers with it.
+
+    Breaches that would break the training raise `TowerRuleError`: a trainable variable that a second or predicting
+    tower creates, a variable that such a tower does not find, enabled reuse, and items of TRAINABLE_VARIABLES that
+    cannot be trained. Other breaches are logged as warnings. `check_tower` builds more towers and finds more breaches.
+
+    Attributes:
+        seconds: duration of the checks.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def attach(self, tower_func: Any) -> None:
+        """Check all further towers of a tensorpack `TowerFunc`."""
+        tower_func._tower_fn = self.around(tower_func._tower_fn)
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The tower function, watched."""
+        def watched(*inputs: Tensor) -> Any:
+            began = time.perf_counter()
+            graph, build = tf1.get_default_graph(), Build("")
+            trainable = graph.get_collection_ref(KEYS.TRAINABLE_VARIABLES)
+            count = len(trainable)
+            with noted_reuse(build):
+                self.seconds += time.perf_counter() - began
+                try:
+                    result = function(*inputs)
+                except ValueError as error:
+                    explained = _explained(error)
+                    if explained is None:
+                        raise
+                    del trainable[count:]       # tensorpack's assertion on the way out would hide the sentence
+                    raise explained from error
+            began = time.perf_counter()
+            build.trainables = trainable[count:]
+            build.made = variables_made(graph, {KEYS.TRAINABLE_VARIABLES: build.trainables}, places=False)
+            self._look(build)
+            self.seconds += time.perf_counter() - began
+            return result
+
+        return watched
+
+    def _look(self, build: Build) -> None:
+        if build.switched is not None:
+            _refuse(Breach("reuse", "", (
+                "it switches on reuse (reuse_variables) in a variable scope that is not its own: open a scope, "
+                "tf1.variable_scope(name, reuse=True), for what is to be shared"), build.switched))
+        context = get_current_tower_context()
+        if not context.has_own_variables:
+            if build.made:
+                del tf1.get_collection_ref(KEYS.TRAINABLE_VARIABLES)[-len(build.trainables):]
+                _refuse(_made_again(build.made[0], context.is_training))
+            return
+        for item, problem in not_trainable(build.trainables):
+            _refuse(in_trainable_collection(item, problem))
+        for made in build.made:
+            for breach in _oddities(made):
+                logger.warning(f"The tower function breaks a rule: {breach}")
+
+
+def _made_again(made: Made, training: bool) -> Breach:
+    if training:
+        return Breach("second-tower", made.name, (
+            f"the second training tower makes the trainable variable '{made.name}' instead of reusing one of the "
+            "first: make it by tf1.get_variable, with the same name in every call"), where_made(made.variable))
+    return Breach("mode", made.name, (
+        f"the predicting tower makes the trainable variable '{made.name}', which no training tower has: make it by "
+        "tf1.get_variable, with the same name in training"), where_made(made.variable))
+
+
+def _oddities(made: Made) -> list[Breach]:
+    breaches = []
+    if not made.from_store:
+        breaches.append(Breach("name-scope", made.name, (
+            f"the trainable variable '{made.name}' is named by its name scope and made anew by each tower: make it by "
+            "tf1.get_variable."), where_made(made.variable)))
+    if "tower" in made.name:
+        breaches.append(tower_in_name("variable", made.name, where_made(made.variable)))
+    return breaches
+
+
+def _explained(error: ValueError) -> TowerRuleError | None:
+    """Return the explanation of TensorFlow's error for a missing variable under reuse; None for other errors."""
+    context = get_current_tower_context()
+    text = (str(error).splitlines() or [""])[0]
+    if "does not exist, or was not created with" not in text or context.has_own_variables:
+        return None
+    name = text.removeprefix("Variable ").split(" ")[0]
+    tower = f"training tower {context.index}" if context.is_training else "a predicting tower"
+    return TowerRuleError(
+        f"The tower function breaks a rule: {where_raised(error) or '?'}: [second-tower] {tower} asks for the variable "
+        f"'{name}', which the first training tower did not make: name variables by variable scopes alone (not by name "
+        "scopes, tensors or the tower's number), and make each of them when training; check_tower(model) tells more.")
+
+
+def _refuse(breach: Breach) -> None:
+    raise TowerRuleError(f"The tower function breaks a rule: {str(breach).rstrip('.')}; check_tower(model) tells more.")
+
+
+def check_tower(model: Any) -> list[Breach]:
+    """Return all breaches of the rules of tower functions by a model, ordered by rule and variable.
+
+    The model is not changed: copies of it are built in scratch graphs without data. If an `NMTModel` passes all rules
+        of building, its decoder is also run on a few random sentences (see `stepwise`).
+
+    Args:
+        model: a tensorpack `ModelDesc`, such as an `NMTModel`.
+
+    Returns:
+        The breaches, grouped by rule; an empty list if the model follows all rules.
+
+    Raises:
+        SettingsError: `model` is not a `ModelDesc`.
+    """
+    if not isinstance(model, ModelDescBase):
+        raise SettingsError(f"check_tower({model!r}): give it a model, an instance of tensorpack's ModelDesc; for a "
+                            "function there is check_tower_function(function, input_signature).")
+    return _check(model, model.get_input_signature(), lambda subject: subject.build_graph)
+
+
+def rules_for(model: Any) -> dict[str, str]:
+    """Return the rules that `check_tower` checks for a model, by name."""
+    return RULES | DECODER_RULES if isinstance(model, NMTModel) else RULES
+
+
+def check_tower_function(function: Callable[..., Any], signature: Sequence[TensorSpec]) -> list[Breach]:
+    """As `check_tower`, for a tower function that does not belong to a model.
+
+    Args:
+        function: takes the input tensors.
+        signature: a `tf.TensorSpec` with a name for each.
+    """
+    return _check(function, signature, lambda subject: subject)
+
+
+def _check(subject: Any, signature: Sequence[TensorSpec], function: Callable[[Any], Any]) -> list[Breach]:
+    with _quiet():
+        builds = _build(subject, signature, function)
+        if builds.alone.error is not None:
+            return list(tower_rules.reuse(builds)) + list(tower_rules.fails(builds))[:1]
+        breaches = [breach for rule in tower_rules.ALL for breach in rule(builds)]
+        if not breaches and isinstance(subject, NMTModel):
+            breaches = list(stepwise_check.stepwise(subject))
+        return breaches
+
+
+def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[Any], Any]) -> tower_rules.Builds:
+    def scratch() -> Scratch:
+        return Scratch(subject, signature)
+
+    lone, side = scratch(), scratch()
+    alone = lone.build(function, "a training tower alone")
+    lone.find_untrained(alone)
+    first = side.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
+    second = side.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
+    predict, again = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
+                                 training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
+    return tower_rules.Builds(
+        subject, function(subject), alone, first, second, predict, again,
+        uses={use: side.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)
+              for use, (title, tower) in _uses(subject).items()},
+        named=scratch().build(function, "a training tower in the name scope 'outer_names/inner'", "outer_names/inner",
+                              inputs="outer_inputs"),
+        scoped=scratch().build(function, f"a training tower in the variable scope '{tower_rules.ENCLOSING}'",
+                               "outer_names", variables=tower_rules.ENCLOSING),
+        predict_alone=scratch().build(function, "a predicting tower alone", training=False))
+
+
+def _uses(model: Any) -> dict[str, tuple[str, Callable[[Any], Callable[..., Any]]]]:
+    """The towers that commands build with an `NMTModel`: use to title and a function that makes the tower function."""
+    if not isinstance(model, NMTModel):
+        return {}
+    towers: dict[str, tuple[str, Callable[[Any], Callable[..., Any]]]] = {
+        "translating": ("a tower of decode_step", _decode_one), "scoring": ("a tower of decode_hidden", _score)}
+    return {**towers, "aligning": ("a tower of decode_with_attention", _align)} if model.gives_attention else towers
+
+
+def _decode_one(model: NMTModel) -> Callable[..., Any]:
+    """Return a tower function of the first decoding step."""
+    def decode_one(source: Tensor, source_length: Tensor, *_: Tensor) -> Any:
+        state = model.start_state(model.encode(source, source_length), 1)
+        return model.decode_step(tf.zeros([tf.shape(source)[0]], tf.int32), state)
+
+    return decode_one
+
+
+def _score(model: NMTModel) -> Callable[..., Any]:
+    """A tower function of teacher forcing."""
+    def score(source: Tensor, source_length: Tensor, target: Tensor, *_: Tensor) -> Any:
+        return model.decode(model.encode(source, source_length), shift_right(target))
+
+    return score
+
+
+def _align(model: NMTModel) -> Callable[..., Any]:
+    """Return a tower function of teacher forcing with attention."""
+    def align(source: Tensor, source_length: Tensor, target: Tensor, *_: Tensor) -> Any:
+        return model.decode_with_attention(model.encode(source, source_length), shift_right(target))
+
+    return align
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide tensorpack's messages on collections of the scratch graphs."""
+    level = logger._logger.level
+    logger._logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger._logger.setLevel(level)

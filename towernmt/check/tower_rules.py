@@ -1,0 +1,312 @@
+"""The rules of tower functions: each examines the builds of a tower function and yields its breaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tensorpack.tfutils.collection import CollectionGuard
+from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
+
+from towernmt.check.tower_builds import (
+    KEYS,
+    Build,
+    Made,
+    is_variable,
+    where_defined,
+    where_grown,
+    where_made,
+    where_raised,
+)
+
+RULES = {
+    "fails": "the function can be called again, in every way that a tower is built",
+    "enclosing-scope": "a trainable variable's name starts with the variable scope that encloses the call",
+    "scope-twice": "a trainable variable's name holds the enclosing variable scope once",
+    "name-scope": "a trainable variable's name does not depend on a name scope",
+    "tensor-name": "a trainable variable's name does not depend on a tensor's name",
+    "second-tower": "the second tower makes no trainable variable: it reuses the first one's",
+    "reuse": "the function does not switch on the reuse of a variable scope that is not its own",
+    "trainable-collection": "TRAINABLE_VARIABLES holds variables that gradient descent trains, each once",
+    "model-variables": "what is not trained but needed to predict is in MODEL_VARIABLES",
+    "tower-word": "no scope or variable has 'tower' in its name",
+    "grows": "graph collections and attributes do not grow with each call",
+    "mode": "training makes every variable that predicting uses, in the same shape",
+}
+"""Rules by name, from tensorpack's "Rules of Tower Function"."""
+DECODER_RULES = {
+    "padding": "a sentence's logits do not depend on the padding of its source",
+    "causal": "a target position's logits do not depend on later target words",
+    "stepwise": "decode_step gives the logits that decode gives, step after step and after reordering",
+}
+"""Further rules, for an `NMTModel`."""
+
+
+class Breach(NamedTuple):
+    """A breach of a rule by a variable.
+
+    Attributes:
+        rule: a key of `RULES` or of `DECODER_RULES`.
+        variable: name of the variable in a single training tower; for some rules a scope, a collection or an
+            attribute; "" means the function itself.
+        message: one sentence: what is wrong, and how to fix it.
+        where: position in the user's code, `file:line`; "" if unknown.
+    """
+
+    rule: str
+    variable: str
+    message: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where or '?'}: [{self.rule}] {self.message}"
+
+
+ENCLOSING = "outer_variables"
+MAY_GROW = {*CollectionGuard._default_diff_whitelist(), KEYS.SUMMARIES, MOVING_SUMMARY_OPS_KEY, KEYS.MODEL_VARIABLES,
+            KEYS.REGULARIZATION_LOSSES}
+"""Collections that TensorFlow fills with every call, and those that tensorpack puts back."""
+
+
+@dataclass
+class Builds:
+    """The builds of one tower function. `first` to `uses` share a graph; each other build has a separate graph.
+
+    Attributes:
+        alone: a single training tower.
+        first, second: two training towers.
+        predict, again: two predicting towers in the same graph.
+        uses: towers that commands build with an `NMTModel` in the same graph, by their use ("translating"); empty for
+            other models.
+        named: a training tower in an outer name scope.
+        scoped: a training tower in the variable scope `ENCLOSING`.
+        predict_alone: a predicting tower alone, as in a predictor.
+    """
+
+    subject: Any
+    function: Any
+    alone: Build
+    first: Build
+    second: Build
+    predict: Build
+    again: Build
+    uses: dict[str, Build]
+    named: Build
+    scoped: Build
+    predict_alone: Build
+
+    def all(self) -> list[Build]:
+        return [self.alone, self.named, self.scoped, self.first, self.second, self.predict, self.again,
+                *self.uses.values(), self.predict_alone]
+
+    def name_of(self, made: Made) -> str:
+        """Return the name of a variable in the training tower alone."""
+        return next((other.name for other in self.alone.made if other.key == made.key), made.name)
+
+
+def fails(builds: Builds) -> Iterator[Breach]:
+    """Builds that raised an error; equal messages are reported once."""
+    told = set()
+    for build in builds.all():
+        if build.error is None:
+            continue
+        text = (str(build.error).strip().splitlines() or [""])[0]
+        if text not in told:
+            told.add(text)
+            yield Breach("fails", "", f"{build.title} cannot be built: {type(build.error).__name__}: {text}",
+                         where_raised(build.error))
+
+
+def enclosing_scope(builds: Builds) -> Iterator[Breach]:
+    """Trainable names that leave out the variable scope around the call."""
+    for made in _trainable(builds.scoped):
+        if not made.name.startswith(f"{ENCLOSING}/"):
+            name = builds.name_of(made)
+            yield Breach("enclosing-scope", name, (
+                f"the trainable variable '{name}' is called '{made.name}' inside the variable scope '{ENCLOSING}', "
+                "whose name it must start with: make it by tf1.get_variable in the present scope."), made.where)
+
+
+def scope_twice(builds: Builds) -> Iterator[Breach]:
+    """Trainable names that hold the enclosing scope twice."""
+    for made in _trainable(builds.scoped):
+        if made.name.split("/").count(ENCLOSING) > 1:
+            name = builds.name_of(made)
+            yield Breach("scope-twice", name, (
+                f"the trainable variable '{name}' is called '{made.name}' inside the variable scope '{ENCLOSING}', "
+                "whose name it repeats: open scopes with fixed names, not with the name of the current scope."),
+                made.where)
+
+
+def names(builds: Builds) -> Iterator[Breach]:
+    """Names that change with the name scope, or with the names of tensors."""
+    told = set()
+    for build in (builds.named, builds.first):
+        for made in _trainable(build):
+            name = builds.name_of(made)
+            if made.name == name or made.key in told:
+                continue
+            told.add(made.key)
+            tensor = _tensor_in_name(made, build) if made.from_store else None
+            rule, what = ("name-scope", "a name scope") if tensor is None else ("tensor-name", "the name of a tensor")
+            yield Breach(rule, name, (
+                f"the trainable variable '{name}' is called '{made.name}' in {build.title}: its name depends on {what}"
+                f"{'' if tensor is None else f' ({tensor})'}; create it by tf1.get_variable with a fixed name."),
+                made.where)
+
+
+def second_tower(builds: Builds) -> Iterator[Breach]:
+    """Trainable variables of the second training tower."""
+    for made in _trainable(builds.second):
+        name = builds.name_of(made)
+        yield Breach("second-tower", name, (
+            f"the second training tower makes the trainable variable '{made.name}' instead of reusing '{name}': the "
+            "towers would train different variables; make it by tf1.get_variable, with the same name in every call."),
+            made.where)
+
+
+def reuse(builds: Builds) -> Iterator[Breach]:
+    """Yield a call that switches on reuse in the enclosing scope."""
+    switched = next((build.switched for build in builds.all() if build.switched is not None), None)
+    if switched is not None:
+        yield Breach("reuse", "", (
+            "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
+            "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."), switched)
+
+
+def trainable_collection(builds: Builds) -> Iterator[Breach]:
+    """Things in TRAINABLE_VARIABLES that gradient descent cannot train."""
+    told = []
+    for item, problem in not_trainable(builds.alone.trainables):
+        told.append(item)
+        yield in_trainable_collection(item, problem)
+    for item in builds.alone.untrained:
+        if not any(item is other for other in told):
+            yield in_trainable_collection(item, "the cost has no gradient for it")
+
+
+def not_trainable(items: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield (item, problem) for items that TRAINABLE_VARIABLES must not contain, as far as one tower shows."""
+    for index, item in enumerate(items):
+        if not is_variable(item):
+            yield item, "it is not a variable"
+        elif any(item is other for other in items[:index]):
+            yield item, "it occurs twice and would be updated twice"
+        elif not item.dtype.is_floating:
+            yield item, f"it is of type {item.dtype.base_dtype.name}"
+        elif not item.trainable:
+            yield item, "it was made with trainable=False"
+
+
+def in_trainable_collection(item: Any, problem: str) -> Breach:
+    """Return the breach of an item that TRAINABLE_VARIABLES must not contain."""
+    name = getattr(getattr(item, "op", None), "name", repr(item))
+    return Breach("trainable-collection", name, (
+        f"'{name}' is in TRAINABLE_VARIABLES, but {problem}: make what gradient descent does not train with "
+        "trainable=False, and add nothing to that collection yourself."), where_made(item))
+
+
+def model_variables(builds: Builds) -> Iterator[Breach]:
+    """Yield untrained variables that a predicting tower needs but that are not in MODEL_VARIABLES."""
+    for made in builds.predict_alone.made:
+        if made.trainable or KEYS.GLOBAL_VARIABLES not in made.collections or made.name == "global_step":
+            continue
+        if KEYS.MODEL_VARIABLES not in made.collections:
+            yield Breach("model-variables", made.name, (
+                f"'{made.name}' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it with "
+                "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."), made.where)
+
+
+def tower_word(builds: Builds) -> Iterator[Breach]:
+    """Variables and scopes with the word `tower` in their names."""
+    told = set()
+    for made in builds.alone.made:
+        if "tower" in made.name:
+            told.add(made.name)
+            yield tower_in_name("variable", made.name, made.where)
+    for operation in builds.alone.operations:
+        parts = operation.name.split("/")[:-1]
+        for depth, part in enumerate(parts, 1):
+            scope = "/".join(parts[:depth])
+            if "tower" in part and not any(f"{name}/".startswith(f"{scope}/") for name in told):
+                told.add(scope)
+                yield tower_in_name("scope", scope, where_made(operation))
+
+
+def tower_in_name(kind: str, name: str, where: str) -> Breach:
+    """Return the breach of a variable or scope with a name like tensorpack's scopes."""
+    return Breach("tower-word", name, (
+        f"the {kind} '{name}' has the word 'tower' in its name, by which tensorpack knows its own scopes: call it "
+        "otherwise."), where)
+
+
+def grows(builds: Builds) -> Iterator[Breach]:
+    """Yield collections and attributes that grew in the first call and again in the second."""
+    function = where_defined(builds.function)
+    collections: dict[str, Any] = {}
+    attributes: dict[str, str] = {}
+    for build, before in ((builds.second, builds.first), (builds.again, builds.predict)):
+        for key, item in build.grown.items():
+            if key in before.grown and key not in MAY_GROW:
+                collections.setdefault(key, item)
+        for path, size in build.attributes[1].items():
+            first, last = before.attributes
+            if path in last and first.get(path, 0) < last[path] < size:
+                attributes.setdefault(path, where_grown(builds.subject, path.split(".")[-1].split("[")[0]))
+    for key, item in collections.items():
+        yield Breach("grows", key, (
+            f"the graph collection '{key}' grows with each call of the function: add to it in the first tower only "
+            "(get_current_tower_context().is_main_training_tower)."), where_made(item) or function)
+    for path, where in attributes.items():
+        yield Breach("grows", path, (
+            f"'{path}' grows with each call of the function: towers are built many times, so keep nothing of one call "
+            "for the next."), where or function)
+
+
+def mode(builds: Builds) -> Iterator[Breach]:
+    """Yield variables that predicting uses but training does not create, or creates in another shape.
+
+    Variables that only training uses, such as those of a second task, are allowed.
+    """
+    training, predicting = builds.alone, builds.predict_alone
+    if training.error or predicting.error:
+        return
+    for made in _unshared([m for m in predicting.made if KEYS.GLOBAL_VARIABLES in m.collections], training):
+        yield _mode(made.name, "is made only when predicting: nothing trains it, and no checkpoint has it", made.where)
+    shapes = {made.name: made.variable.shape for made in training.made}
+    for made in predicting.made:
+        shape = shapes.get(made.name, made.variable.shape)
+        if shape.as_list() != made.variable.shape.as_list():
+            yield _mode(made.name, f"has the shape {shape.as_list()} when training and {made.variable.shape.as_list()} "
+                                   "when predicting", made.where)
+    for use, build in builds.uses.items():
+        for made in build.made:
+            yield _mode(made.name, f"is made only for {use} ({build.title}): no training tower has it, so {use} with a "
+                                   "checkpoint will not work", made.where)
+
+
+def _mode(name: str, what: str, where: str) -> Breach:
+    return Breach("mode", name, f"the variable '{name}' {what}; make the variable when training, too.", where)
+
+
+def _unshared(made: list[Made], other: Build) -> list[Made]:
+    keys, known = {m.key for m in other.made}, {m.name for m in other.made}
+    return [m for m in made if m.key not in keys and m.name not in known]
+
+
+def _trainable(build: Build) -> list[Made]:
+    return [made for made in build.made if made.trainable]
+
+
+def _tensor_in_name(made: Made, build: Build) -> str | None:
+    """Return the tensor whose name a variable's name contains, with slashes unchanged or replaced."""
+    name = f"/{made.name.replace('_', '/')}/"
+    for operation in made.variable.graph.get_operations():
+        if operation.name != made.name and f"/{operation.name.replace('_', '/')}/" in name:
+            return str(operation.name)
+    return None
+
+
+ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, tower_word,
+       grows, mode, fails)

@@ -1,0 +1,204 @@
+"""Read a checkpoint whose files stay open, so that a training run may remove it in the meantime.
+
+TensorFlow opens the files of a checkpoint by name, repeatedly, and treats `[`, `]`, `*`, `?` and a backslash in the
+name as a pattern. So TensorFlow gets links with plain names to the open files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, parse_state, reason_of
+from towernmt.core.errors import CheckpointError, remedy
+from towernmt.core.tensors import Session
+
+T = TypeVar("T")
+
+_DESCRIPTORS = Path("/proc/self/fd")    # Linux: open files by descriptor, even if they were removed
+_PATTERN = frozenset("[]*?\\")
+_TRIES = 20
+
+
+class CheckpointGone(CheckpointError):
+    """The checkpoint does not exist, or was removed while it was opened."""
+
+
+class HeldCheckpoint:
+    """A checkpoint that is open for reading until `close` or garbage collection.
+
+    Args:
+        prefix: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
+
+    Attributes:
+        name: the checkpoint's directory, for messages.
+        original: the prefix passed to the constructor.
+        prefix: the prefix for TensorFlow.
+
+    Raises:
+        CheckpointGone: the checkpoint does not exist, or does not exist any more.
+        CheckpointError: a file cannot be read.
+    """
+
+    def __init__(self, prefix: str | Path) -> None:
+        path = Path(prefix)
+        self.name = str(path.parent) if path.name == "model" else str(path)
+        self.original = self.prefix = str(prefix)
+        self._close: Callable[[], object] = _nothing
+        if _DESCRIPTORS.is_dir():
+            self._hold(path)
+        elif not Path(f"{path}.index").is_file():
+            raise self._gone()
+        elif _PATTERN & set(str(path)):
+            raise CheckpointError(f"{self.name}: TensorFlow treats [, ], *, ? and \\ in a file name as a pattern: "
+                                  "rename the directory.")
+
+    def shapes(self) -> dict[str, list[int]]:
+        """Return the shape of every variable, by name.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged.
+        """
+        return dict(self._reader.get_variable_to_shape_map())
+
+    def value(self, name: str) -> np.ndarray:
+        """Return the value of a variable.
+
+        Raises:
+            CheckpointError: the variable is missing, or the checkpoint is damaged.
+        """
+        reader = self._reader
+        if not reader.has_tensor(name):
+            raise CheckpointError(f"{self.name}: variable '{name}' is not in this checkpoint, which belongs to another "
+                                  "model: choose another checkpoint.")
+        try:
+            return np.asarray(reader.get_tensor(name))
+        except _errors() as error:
+            raise self._damaged(error) from error
+
+    def state(self) -> CheckpointState | None:
+        """Return the content of `state.json`, or None if another program wrote the checkpoint without it.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        file = Path(self.prefix).with_name(STATE)
+        return parse_state(file.read_bytes(), Path(self.name)) if file.is_file() else None
+
+    def restore(self, saver: Any, session: Session) -> None:
+        """Load the values of the variables of a `tf1.train.Saver`.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged.
+        """
+        try:
+            saver.restore(session, self.prefix)
+        except _errors() as error:
+            raise self._damaged(error) from error
+
+    def close(self) -> None:
+        """Close the files of the checkpoint."""
+        self.__dict__.pop("_reader", None)      # it keeps the index open
+        self._close()
+
+    @cached_property
+    def _reader(self) -> Any:
+        from towernmt.core.tf_compat import tf  # the import takes seconds, and opening files does not need it
+
+        try:
+            return tf.train.load_checkpoint(self.prefix)
+        except _errors() as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> CheckpointError:
+        if os.strerror(errno.EMFILE) in str(error):
+            return CheckpointError(f"{self.name}: the checkpoint cannot be read ({os.strerror(errno.EMFILE)}). "
+                                   f"{remedy(OSError(errno.EMFILE, ''), '')}")
+        reason = reason_of(error, Path(self.prefix).parent).replace(self.prefix, Path(self.name).name)
+        return CheckpointError(f"{self.name}: the checkpoint is damaged or incomplete ({reason}). Remove it to "
+                               "use the previous checkpoint, or choose a different one.")
+
+    def _gone(self) -> CheckpointGone:
+        return CheckpointGone(f"{self.name}: the checkpoint does not exist; a running training removes its oldest "
+                              "checkpoints. Run the same command again, or choose another checkpoint.")
+
+    def _hold(self, path: Path) -> None:
+        descriptors: dict[str, int] = {}
+        try:
+            descriptors = _open_files(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if path.name == "model" and path.parent.is_dir():
+                raise self._damaged(error) from None
+            raise self._gone() from None
+        except OSError as error:
+            raise CheckpointError(f"{self.name}: the checkpoint cannot be read ({error.strerror}). Fix the "
+                                  "cause, or choose another checkpoint.") from error
+        links = tempfile.mkdtemp(prefix="towernmt-")
+        self._close = weakref.finalize(self, _close_files, list(descriptors.values()), links)
+        for name, descriptor in descriptors.items():
+            os.symlink(_DESCRIPTORS / str(descriptor), os.path.join(links, name))
+        self.prefix = os.path.join(links, path.name)
+
+
+def held_checkpoint(checkpoint: str | Path | HeldCheckpoint) -> HeldCheckpoint:
+    """Return `checkpoint` itself if it is open already, else a new `HeldCheckpoint`."""
+    return checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
+
+
+def again_if_gone(action: Callable[[], T]) -> T:
+    """Return the result of `action`, which opens checkpoints; repeat it if a checkpoint was removed meanwhile.
+
+    Raises:
+        CheckpointGone: a checkpoint was removed at each try.
+    """
+    for _ in range(_TRIES):
+        try:
+            return action()
+        except CheckpointGone:
+            continue
+    return action()
+
+
+def _open_files(prefix: Path) -> dict[str, int]:
+    """Open all files of a prefix, even if their directory is renamed meanwhile; return descriptors by name."""
+    opened: dict[str, int] = {}
+    directory = os.open(prefix.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in os.listdir(directory):
+            if name == STATE or name.startswith(f"{prefix.name}."):
+                opened[name] = os.open(name, os.O_RDONLY, dir_fd=directory)
+        if f"{prefix.name}.index" not in opened:
+            raise FileNotFoundError(errno.ENOENT, f"{prefix.name}.index is missing")
+    except BaseException:
+        _close_files(list(opened.values()))
+        raise
+    finally:
+        os.close(directory)
+    return opened
+
+
+def _close_files(descriptors: list[int], links: str | None = None) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if links is not None:
+        shutil.rmtree(links, ignore_errors=True)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of TensorFlow at a damaged file (IndexError at one that ends too early)."""
+    from towernmt.core.tf_compat import tf
+
+    return tf.errors.OpError, ValueError, RuntimeError, IndexError
+
+
+def _nothing() -> None:
+    """Do nothing, because no files are open."""

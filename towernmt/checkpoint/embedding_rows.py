@@ -1,0 +1,230 @@
+"""Fill embedding tables by rows: grow a checkpoint to a new vocabulary, or load pretrained embeddings.
+
+Growing copies the rows of subwords that both vocabularies have, and initialises the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensorpack.tfutils.sessinit import SessionInit
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+from tensorpack.utils import logger
+
+from towernmt.checkpoint.checkpoint_files import write_checkpoint
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.records import MADE_FROM
+from towernmt.checkpoint.weights import (
+    KEY as WEIGHTS,
+)
+from towernmt.checkpoint.weights import (
+    read_weight,
+    refuse_missing,
+    refuse_unknown,
+    weights_of_checkpoint,
+    weights_of_graph,
+    weights_of_model,
+)
+from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.core.graph_state import BUILDING
+from towernmt.core.tensors import Session, Variable
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.text.text_lines import bounded_lines
+from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.models.interface import NMTModel
+from towernmt.models.layers.randomness import set_seed
+
+TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
+          "softmax_embedding": "target", "softmax_bias": "target"}
+"""The last component of the name of each variable with one row per subword, and the side of its vocabulary. (Tables of
+source factors are named `source_factor_1_embedding` and so on, and their vocabularies `source_factor_1`.)"""
+
+
+def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
+    """Return the id in `old` of each subword of `new`, -1 if `old` does not have it: int64 `[new size]`.
+
+    Raises:
+        SettingsError: the vocabularies are of different kinds, which spell their subwords differently.
+    """
+    if old.kind != new.kind:
+        raise SettingsError(f"the run has a {old.kind} vocabulary, but the new one is of kind {new.kind}: prepare the "
+                            "data with the same --vocab-kind.")
+    rows = np.array([old.piece_to_id(new.id_to_piece(id)) for id in range(new.size)])
+    rows[rows == UNK] = -1
+    rows[:UNK + 1] = range(UNK + 1)
+    return rows
+
+
+def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np.ndarray], output: Path, seed: int,
+                    made_from: dict[str, str]) -> Path:
+    """Write the weights of a checkpoint as `step-0` of a model with other vocabularies.
+
+    Each row of a table is the row of the same subword; the row of a new subword is as in an untrained model. If a
+    weight has a moving average, the average is written. Weights that only training uses are kept.
+
+    Args:
+        held: the checkpoint.
+        model: the model with the sizes of the new vocabularies.
+        rows: `common_rows` for "source", "target", "source_factor_1" and so on.
+        output: the directory in which `step-0` is written.
+        seed: the seed of the initial values.
+        made_from: the fingerprints of the new checkpoint.
+
+    Returns:
+        the new checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged or of another model, or the new one cannot be written.
+    """
+    state: dict[str, Any] = {"step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
+    fix = "grow a run of the model that the checkpoint was trained with."
+    needed, saved = weights_of_model(model), held.shapes()
+    for name in needed:
+        if name not in saved:
+            refuse_missing(held, name, fix, model)
+    refuse_unknown(held, needed, fix, model=model)
+    with_training = not {*weights_of_checkpoint(held)} <= {*needed}
+    with BUILDING, tf.Graph().as_default(), tf1.Session() as session:
+        set_seed(seed)
+        tf1.set_random_seed(seed)
+        inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
+        with TrainTowerContext("") if with_training else PredictTowerContext(""):
+            model.build_graph(*inputs)
+        weights = {*needed, *(name for name in weights_of_graph() if name in saved)}
+        variables = [variable for variable in tf1.global_variables() if variable.op.name in weights]
+        state |= {WEIGHTS: sorted(weights), MADE_FROM: made_from}
+        for variable in variables:
+            _load(variable, held, rows, session)
+        return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
+
+
+def _load(variable: Variable, held: HeldCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
+    name, shape = variable.op.name, variable.shape.as_list()
+    value = read_weight(held, name)
+    last = name.split("/")[-1]
+    side = TABLES.get(last, last.removesuffix("_embedding"))
+    if list(value.shape[side in rows:]) != shape[side in rows:]:
+        raise CheckpointError(f"{held.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint but "
+                              f"{shape} in the grown model: choose another checkpoint of the run. In a custom model, "
+                              f"name a table with one row per subword as one of {', '.join(TABLES)}.")
+    if side in rows:
+        session.run(variable.initializer)
+        old_rows, old = rows[side], value
+        value = session.run(variable)
+        value[old_rows >= 0] = old[old_rows[old_rows >= 0]]
+    variable.load(value, session)
+
+
+_TABLES = {"source": ("embedding", "source_embedding"), "target": ("embedding", "target_embedding")}
+
+
+def read_embeddings(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the vectors of a file for the subwords of a vocabulary.
+
+    Args:
+        path: a matrix in NumPy's format (`.npy`), `[vocabulary size, depth]`, with the rows in the order of the ids; or
+            text in word2vec's format: on each line a subword and its values, separated by single spaces, with an
+            optional first line of the numbers of subwords and values. Subwords are spelled as in the vocabulary
+            ("▁house" in SentencePiece); of several lines for a subword, the first counts.
+        vocabulary: the vocabulary.
+        depth: the depth of the model's embeddings.
+
+    Returns:
+        ids int64 `[vectors]` in ascending order, and vectors float32 `[vectors, depth]`.
+
+    Raises:
+        DataError: the file cannot be read, or a line is damaged.
+        SettingsError: the sizes differ from those of the model.
+    """
+    try:
+        if str(path).endswith(".npy"):
+            return _read_numpy(path, vocabulary, depth)
+        return _read_text(path, vocabulary, depth)
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the embeddings ({error.strerror or error}).") from error
+
+
+def _read_numpy(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a matrix in NumPy's format ({error}). Write it with numpy.save.") from error
+    if matrix.shape != (vocabulary.size, depth) or not np.issubdtype(matrix.dtype, np.floating):
+        raise SettingsError(f"{path}: got a {matrix.dtype} matrix of shape {list(matrix.shape)}; the vocabulary and "
+                            f"the model need floating-point numbers of shape [{vocabulary.size}, {depth}].")
+    return np.arange(vocabulary.size), np.asarray(matrix, np.float32)
+
+
+def _read_text(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    ids_by_piece = {vocabulary.id_to_piece(id): id for id in range(vocabulary.size)}
+    vectors: dict[int, np.ndarray] = {}
+    with open(path, "rb") as stream:
+        for number, line in enumerate(bounded_lines(stream, str(path)), 1):
+            piece, *values = line.decode("utf-8", errors="surrogateescape").rstrip("\n ").rsplit(" ", depth)
+            if number == 1 and len(values) == 1 and piece.isdecimal() and values[0].isdecimal():
+                if int(values[0]) != depth:
+                    raise SettingsError(f"{path}: the vectors have {values[0]} values, but the model's embeddings have "
+                                        f"{depth}: set that depth, or use other vectors.")
+                continue
+            if len(values) != depth:
+                raise DataError(f"{path} line {number}: got {len(values)} values; the model's embeddings need {depth}. "
+                                "Write a subword and its values, separated by single spaces.")
+            id = ids_by_piece.get(piece)
+            if id is not None and id not in vectors:
+                vectors[id] = _vector(values, f"{path} line {number}")
+    ids = np.array(sorted(vectors), np.int64)
+    return ids, np.array([vectors[id] for id in ids.tolist()], np.float32).reshape(-1, depth)
+
+
+def _vector(values: list[str], where: str) -> np.ndarray:
+    try:
+        vector = np.array(values, np.float32)
+    except ValueError as error:
+        raise DataError(f"{where}: not a vector of numbers ({error}): fix or remove the line.") from error
+    if not np.isfinite(vector).all():
+        raise DataError(f"{where}: a value is not finite: fix or remove the line.")
+    return vector
+
+
+class PretrainedEmbeddings(SessionInit):
+    """A tensorpack `SessionInit` that loads vectors from files into a model's embedding tables.
+
+    Subwords that are missing in a file keep their initial values. A table that source and target share is filled from
+    both files, the target's last.
+
+    Args:
+        files: "source", "target" or both, mapped to files for `read_embeddings`.
+        vocabularies: "source" and "target", mapped to the vocabularies of the data.
+
+    Raises:
+        SettingsError: the model does not have exactly one such table, or the sizes differ.
+        DataError: a file cannot be read, or has no subword of the vocabulary.
+    """
+
+    def __init__(self, files: Mapping[str, str | Path], vocabularies: Mapping[str, Vocabulary]) -> None:
+        self._files, self._vocabularies = files, vocabularies
+        self._vectors: list[tuple[Variable, np.ndarray, np.ndarray]] = []
+
+    def _setup_graph(self) -> None:
+        self._vectors = []
+        for side, path in self._files.items():
+            tables = [v for v in tf1.trainable_variables() if v.op.name.split("/")[-1] in _TABLES[side]]
+            if len(tables) != 1:
+                raise SettingsError(f"{path}: the model has {len(tables)} {side} embedding tables; these vectors need "
+                                    "exactly one.")
+            vocabulary = self._vocabularies[side]
+            ids, vectors = read_embeddings(path, vocabulary, int(tables[0].shape[1]))
+            if not len(ids):
+                raise DataError(f"{path}: none of its subwords is in the {side} vocabulary, which spells them such as "
+                                f"'{vocabulary.id_to_piece(vocabulary.size - 1)}'.")
+            logger.info(f"{path}: vectors for {len(ids)} of the {vocabulary.size} subwords of the {side} vocabulary.")
+            self._vectors.append((tables[0], ids, vectors))
+
+    def _run_init(self, sess: Session) -> None:
+        for table, ids, vectors in self._vectors:
+            values = sess.run(table)
+            values[ids] = vectors
+            table.load(values, sess)

@@ -1,0 +1,271 @@
+"""Open a package as a run; `open_run` accepts a run's directory or a package.
+
+The first process that needs a package unpacks it into `packages/KEY` in the user's cache, completely or not at all.
+Each process that opens the package compares every unpacked file with its SHA-256 in the package, and unpacks a damaged
+or missing file again. The folder has the layout of a run, including the run's caches (`graphs/`, `exports/`). The key
+depends on the checksums of all files, so no two packages share a folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from towernmt.checkpoint.checkpoint_files import checkpoint_path, write_values
+from towernmt.checkpoint.package_reader import CARD, EXPORTS, SHORTLIST, WEIGHTS, Package, is_package
+from towernmt.checkpoint.records import MADE_FROM
+from towernmt.checkpoint.saved_run import SavedRun, run_around
+from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.files import PLACE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
+from towernmt.core.structured_files import read_json
+from towernmt.models.architectures import ARCHITECTURES
+
+__all__ = ["PackagedRun", "is_package", "open_run"]
+
+log = logging.getLogger(__name__)
+
+_SHORTLIST_SETTING = "search.shortlist"
+
+
+def open_run(location: str | Path | SavedRun, trust_code: bool = False) -> SavedRun:
+    """Return the run in a directory or in a package.
+
+    Args:
+        location: the --logdir of a training, or a file of `towernmt package`; a `SavedRun` is returned unchanged.
+        trust_code: whether the code of a custom model in a package may be executed.
+
+    Raises:
+        CheckpointError: `location` is a file, but not an undamaged package.
+    """
+    if isinstance(location, SavedRun):
+        return location
+    if Path(location).is_file() and (is_package(location) or run_around(Path(location)) is None):
+        return PackagedRun(location, trust_code)
+    return SavedRun(location)
+
+
+class PackagedRun(SavedRun):
+    """The run in a package, whose files are unpacked into the user's cache.
+
+    Args:
+        file: a file of `towernmt package`.
+        trust_code: whether the code of a custom model may be executed.
+        cache: the directory of the unpacked folder; None: `packages` in the user's cache.
+
+    Attributes:
+        file: the package.
+        manifest: the content of its manifest.
+
+    Raises:
+        CheckpointError: `file` is not a package, or is damaged.
+    """
+
+    def __init__(self, file: str | Path, trust_code: bool = False, cache: Path | None = None) -> None:
+        self._package = Package(file)
+        self.file, self.manifest, self._trust_code = Path(file), self._package.manifest, trust_code
+        super().__init__(unpacked(self._package, self, cache))
+        self._has_checkpoint = False        # becomes true after a check of the checksums
+
+    @property
+    def name(self) -> str:
+        """The name of the package, for messages."""
+        return str(self.file)
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The content of `model-card.json`: languages, licence, data, scores and more."""
+        return read_json(self.path / CARD, dict[str, Any], "Download the package again.", CheckpointError)
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Source and target language of the model card, or None."""
+        languages = self.card.get("languages")
+        source, target = (languages.get("source"), languages.get("target")) if isinstance(languages, dict) else (
+            None, None)
+        return (source, target) if isinstance(source, str) and isinstance(target, str) else None
+
+    def saved_settings(self) -> dict[str, Any]:
+        """Return the settings, with the path of the unpacked shortlist."""
+        saved = super().saved_settings()
+        if saved.get(_SHORTLIST_SETTING):
+            saved[_SHORTLIST_SETTING] = str(self.path / SHORTLIST)
+        return saved
+
+    def architecture_to_load(self) -> str:
+        """Return the architecture for loading.
+
+        Raises:
+            SettingsError: it is a custom model whose code is not trusted.
+        """
+        name = self.architecture()
+        if name not in ARCHITECTURES and not self._trust_code:
+            raise SettingsError(f"{self.file} contains the code of the custom model {name}, which would be executed: "
+                                "if you trust it, pass --trust-code (in Python: trust_code=True).")
+        return super().architecture_to_load()
+
+    def included_export(self, format: str, precision: str | None = None) -> Path | None:
+        """Return the directory of an export in the package, or None.
+
+        Args:
+            format: a format of `towernmt export`.
+            precision: the precision of the weights; None: the first export in that format.
+        """
+        for export in self.manifest.exports:
+            if export.format == format and precision in (None, export.precision):
+                return self.path / unpacked_name(export.folder)
+        return None
+
+    def check_weights(self, averaged: bool) -> None:
+        """Refuse the weights of the last update if the package has only averaged weights."""
+        if self.manifest.averaged and not averaged:
+            raise SettingsError(f"{self.file} contains only the averaged weights: remove --last-weights (set "
+                                "search.averaged=true), or use the run.")
+
+    def _checkpoint_directory(self, which: str | None) -> Path:
+        step = self.manifest.step
+        path = checkpoint_path(self.checkpoints, step)
+        if which is not None and which not in (path.name, str(path), str(path / "model")):
+            raise CheckpointError(f"{self.file} contains only the checkpoint {path.name}, not {which}: do not choose a "
+                                  "checkpoint.")
+        if not self._has_checkpoint and not is_undamaged(self.checkpoints):
+            self._write_checkpoint(step)
+        self._has_checkpoint = (path / "model.index").is_file()
+        return path
+
+    def _write_checkpoint(self, step: int) -> None:
+        """Write the weights as TensorFlow's files with checksums, completely or not at all."""
+        if self.checkpoints.exists():
+            log.warning("%s: writing %s in the cache again, because it is damaged.", self.file, self.checkpoints)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+        values = dict(self._package.weights())
+        state: dict[str, Any] = {"step": step, "position": None, "callbacks": {},
+                                 "weights": sorted(values), MADE_FROM: {"vocabulary": self.manifest.vocabulary}}
+        unfinished = Path(tempfile.mkdtemp(prefix="checkpoints.", dir=self.path))
+        try:
+            write_values(values, unfinished, step, state)
+            write_checksums(unfinished)
+            rename_finished(unfinished, self.checkpoints)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+FOLDER = "packages"
+_INCLUDED = "included"
+_SECONDS_OF_UNPACKING = 6 * 3600.0
+"""An unfinished folder that is older was left by a killed process."""
+
+
+def unpacked(package: Package, user: object, cache: Path | None = None) -> Path:
+    """Return the folder with all files of a package except its weights, each checked.
+
+    Args:
+        package: the package.
+        user: if the cache cannot be written, the folder is temporary and is removed together with this object.
+        cache: the directory of such folders; None: `packages` in the user's cache.
+
+    Raises:
+        CheckpointError: the package is damaged.
+    """
+    try:
+        parent = cache or user_cache() / FOLDER
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return _unpack_once(package, parent / package.key)
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        log.warning("%s: the cache for the unpacked package cannot be written (%s), so each process unpacks it again. "
+                    "Set %s to a writable folder.", package.path, reason, PLACE_VARIABLE)
+    temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
+    weakref.finalize(user, shutil.rmtree, temporary, ignore_errors=True)
+    try:
+        _unpack(package, temporary)
+    except OSError as error:
+        raise CheckpointError(f"{package.path}: cannot be unpacked in {temporary} ({error.strerror}).") from error
+    return temporary
+
+
+def unpacked_name(name: str) -> str:
+    """Return the unpacked path of a file; exports get another folder, because the run writes its own exports there."""
+    return f"{_INCLUDED}/{name.removeprefix(f'{EXPORTS}/')}" if name.startswith(f"{EXPORTS}/") else name
+
+
+def rename_finished(finished: Path, target: Path) -> None:
+    """Rename a finished directory, or remove it if another process was faster.
+
+    Raises:
+        OSError: the directory cannot be renamed.
+    """
+    try:
+        finished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(finished, ignore_errors=True)
+
+
+def _unpack_once(package: Package, folder: Path) -> Path:
+    _remove_unfinished(folder)
+    if folder.is_dir() and not folder.is_symlink():
+        try:
+            _restore_damaged(package, folder)
+            return folder
+        except OSError as error:
+            log.warning("%s: unpacking it again, because its folder cannot be repaired (%s).", package.path,
+                        error.strerror)
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{package.key}.", dir=folder.parent))
+    try:
+        _unpack(package, unfinished)
+        rename_finished(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return folder
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove the unfinished folders of killed processes."""
+    for unfinished in folder.parent.glob(f"{folder.name}.*"):
+        if time.time() - unfinished.stat().st_mtime > _SECONDS_OF_UNPACKING:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _restore_damaged(package: Package, folder: Path) -> None:
+    """Unpack missing and damaged files again; other processes may read the folder meanwhile.
+
+    Raises:
+        OSError: a file cannot be replaced.
+    """
+    for name, member in package.manifest.members.items():
+        file = folder / unpacked_name(name)
+        if _is_weight(name) or sha256_of(file) == member.sha256:
+            continue
+        log.warning("%s: unpacking %s in the cache again, because it is missing or damaged.", package.path, file)
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as copy:
+            copy.writelines(package.chunks(name))
+        Path(copy.name).replace(file)
+
+
+def _unpack(package: Package, folder: Path) -> None:
+    for name in package.names():
+        if _is_weight(name):
+            package.check(name)     # its values are read when the checkpoint is written
+            continue
+        path = path_inside(folder, unpacked_name(name), str(package.path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.writelines(package.chunks(name))
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith(f"{WEIGHTS}/")

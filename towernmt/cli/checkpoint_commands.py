@@ -1,0 +1,89 @@
+"""Commands on checkpoints: `towernmt average` and `grow`.
+
+- average: one checkpoint from the mean weights of several.
+- grow: a trained run with the vocabulary of other data.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from shlex import quote
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.preparation.manifest import VOCABULARIES
+
+
+def add_average_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt average`."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="average the best K by validation")
+    which.add_argument("--steps", metavar="FIRST,LAST", help="average the checkpoints between two steps, both included")
+    parser.add_argument("--output", metavar="DIRECTORY",
+                        help="directory of the new checkpoint `step-N` (default: the run's averages/last-K and so on)")
+
+
+def run_average(args: argparse.Namespace) -> int:
+    """Average, and print how to translate with the result; returns the exit status."""
+    span = _span(args.steps) if args.steps is not None else None
+
+    from towernmt.checkpoint import averaging  # imports TensorFlow
+    from towernmt.checkpoint.checkpoint_reader import again_if_gone
+    from towernmt.checkpoint.saved_run import SavedRun
+
+    directory = SavedRun(args.model)
+    directory.saved_settings()  # refuses a directory that holds no run
+    name = (f"steps-{span[0]}-{span[1]}" if span else f"last-{args.last}" if args.last is not None
+            else f"best-{args.best}")
+    output = Path(args.output) if args.output else directory.path / "averages" / name
+
+    def choose_and_average() -> tuple[list[Path], Path]:
+        if span:
+            places = averaging.checkpoints_between(directory, *span)
+        elif args.last is not None:
+            places = averaging.last_checkpoints(directory, args.last)
+        else:
+            places = averaging.best_checkpoints(directory, args.best)
+        return places, averaging.average_checkpoints(directory, places, output)
+
+    places, made = again_if_gone(choose_and_average)
+    print(f"{made}: the mean of {', '.join(place.name for place in places)}; translate with\n"
+          f"towernmt translate --model {quote(args.model)} --checkpoint {quote(str(made))}")
+    return 0
+
+
+def _span(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(",")
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise SettingsError(f"--steps {text}: expected FIRST,LAST, for example 8000,10000.")
+    return int(first), int(last)
+
+
+def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt grow`."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    parser.add_argument("--vocabulary", metavar="DIRECTORY", required=True,
+                        help="prepared data with the new vocabulary, or the folder of the vocabulary itself")
+    parser.add_argument("--output", metavar="DIRECTORY", required=True, help="directory of the grown run")
+    parser.add_argument("--checkpoint", metavar="NAME",
+                        help="best, last, step-N or a checkpoint's prefix (default: best, or last without validation)")
+
+
+def run_grow(args: argparse.Namespace) -> int:
+    """Grow, and print how to go on; returns the exit status."""
+    vocabulary = Path(args.vocabulary)
+    if (vocabulary / VOCABULARIES).is_dir():
+        vocabulary /= VOCABULARIES
+    if not vocabulary.is_dir():
+        raise SettingsError(f"--vocabulary {args.vocabulary}: there is no such directory; name prepared data with the "
+                            "new vocabulary.")
+
+    from towernmt.run.directory import RunDirectory
+    from towernmt.run.grown_run import grow_vocabulary  # imports TensorFlow
+
+    made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
+    print(f"{made}: train it on data with the new vocabulary with\n"
+          f"towernmt train --data DATA --logdir NEW --set {quote(f'init.checkpoint={args.output}')}")
+    return 0

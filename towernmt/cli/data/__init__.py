@@ -1,1 +1,0 @@
-"""Commands that make, store and look at data."""

@@ -1,1 +1,0 @@
-"""`towernmt translate` of documents."""

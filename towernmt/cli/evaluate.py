@@ -1,0 +1,359 @@
+"""`towernmt evaluate`: BLEU, chrF and TER of a model, of existing translations, or of several systems.
+
+Systems to compare are runs, which translate the source first, and files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from towernmt.checkpoint.package_reader import is_package
+from towernmt.cli.translate import add_model_arguments, make_translator
+from towernmt.cli.translation_options import (
+    add_line_options,
+    constraints_of_each_line,
+    engine_of,
+    files_of_each_line,
+    options_of_all_lines,
+    options_of_each_line,
+)
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.validation_set import check_has_text
+from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, term_accuracy, wanted_phrases
+from towernmt.evaluate.comparison import SignificanceSettings, System, check_sentences, sentence_attention
+from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings, make_metrics, score_corpus
+from towernmt.evaluate.report import (
+    Report,
+    ReportSettings,
+    bucket_tables,
+    example_list,
+    report_as_json,
+    score_table,
+    term_table,
+)
+from towernmt.evaluate.report_page import report_html
+from towernmt.predict.lines.terminology import Terminology
+from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input, read_text, write_lines
+
+
+class SystemArgument(NamedTuple):
+    """What `--system [NAME=]RUN_OR_FILE` says.
+
+    Attributes:
+        name: tells the system from the others.
+        path: a run, a package, one checkpoint of a run, several of these joined by `+` as an ensemble, or a file of
+            translations.
+    """
+
+    name: str
+    path: str
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs and packages; none: it is a file of translations."""
+        return [str(place.parents[1] if _is_checkpoint(place) else place) for place in self._places()]
+
+    def checkpoints(self, default: str | None) -> list[str | None]:
+        """The checkpoint of each run; `default` where the path names only the run."""
+        return [str(place / "model") if _is_checkpoint(place) else default for place in self._places()]
+
+    def _places(self) -> list[Path]:
+        places = [Path(self.path)] if Path(self.path).exists() else [Path(part) for part in self.path.split("+")]
+        return places if all(place.is_dir() or is_package(place) for place in places) else []
+
+
+def _is_checkpoint(place: Path) -> bool:
+    return (place / "model.index").is_file()
+
+
+def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
+    """Return the systems of `--system`, in order.
+
+    Raises:
+        SettingsError: two systems have one name, or a name or path is missing.
+    """
+    systems = [_parse(text) for text in texts]
+    for i, system in enumerate(systems):
+        if any(other.name == system.name for other in systems[:i]):
+            raise SettingsError(f"--system {texts[i]}: there is a system '{system.name}' already; give this one "
+                                f"another name, as --system NAME={system.path}.")
+    return systems
+
+
+def _parse(text: str) -> SystemArgument:
+    name, equals, path = text.partition("=")
+    if not equals or Path(text).exists():
+        name = path = text
+    if not name or not path:
+        raise SettingsError(f"--system {text}: expected NAME=RUN_OR_FILE, for example --system new=runs/de-en.")
+    return SystemArgument(name, path)
+
+
+def read_systems(systems: Iterable[SystemArgument], args: argparse.Namespace,
+                 check_lines: Callable[[str, list[str]], None],
+                 translate: Callable[[argparse.Namespace, str], System]) -> list[System]:
+    """Read the files, then translate with the runs one after the other; returns the systems in order.
+
+    Args:
+        systems: the first is the baseline.
+        args: the parsed options; `model` and `checkpoint` are set for each run.
+        check_lines: called with the name and the lines of a file, refuses those that do not fit the test set.
+        translate: called with options and a name, translates the source with the model of the options.
+    """
+    systems = list(systems)
+    texts = {system.name: read_text(system.path) for system in systems if not system.runs}
+    for system in systems:
+        if not system.runs:
+            check_lines(system.path, texts[system.name])
+    default = args.checkpoint[0] if args.checkpoint else None
+    return [translate(argparse.Namespace(**{**vars(args), "model": system.runs,
+                                            "checkpoint": system.checkpoints(default)}), system.name)
+            if system.runs else System(system.name, texts[system.name]) for system in systems]
+
+
+def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt evaluate`."""
+    parser.add_argument("--hypothesis", metavar="FILE", help="write the model's translations here")
+    parser.add_argument("--hypothesis-file", metavar="FILE",
+                        help="score these translations, without a model or a source")
+    parser.add_argument("--system", metavar="[NAME=]RUN_OR_FILE", nargs="+", action="extend",
+                        default=[],
+                        help="several systems to compare, of which the first is the baseline: a run, a package, a "
+                             "checkpoint's directory, several of these joined by + as an ensemble, or a file of "
+                             "translations")
+    add_test_arguments(parser)
+    add_model_arguments(parser, required=False)
+
+
+def add_test_arguments(parser: argparse.ArgumentParser, beside_runs: bool = False) -> None:
+    """Add the arguments that `towernmt evaluate` and `towernmt compare` share: the test set and the report.
+
+    Args:
+        parser: of the command.
+        beside_runs: whether runs are positional arguments of the command. Each --reference then has one file, and is
+            optional.
+    """
+    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
+    several: dict[str, Any] = {"action": "append"} if beside_runs else {"action": "extend", "nargs": "+"}
+    parser.add_argument("--reference", metavar="FILE", required=not beside_runs, **several,
+                        help="reference translations as plain (detokenised) text, one file per translator")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write a page with scores, charts, and the sentences side by side")
+    _add_metric_arguments(parser)
+    _add_report_arguments(parser)
+    add_line_options(parser)
+
+
+def _add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, metavar="NAME",
+                        help=f"{', '.join(METRICS)} (default: bleu chrf; for several systems all)")
+    parser.add_argument("--tokenize", choices=TOKENIZERS, metavar="NAME",
+                        help=f"sacreBLEU's tokeniser for BLEU: {', '.join(TOKENIZERS)} (default: by --target-language, "
+                             "else 13a)")
+    parser.add_argument("--lowercase", action="store_true", help="ignore case (TER always does)")
+    parser.add_argument("--target-language", default="", metavar="CODE",
+                        help="language of the translations, such as zh-CN, ja or th, by which BLEU segments languages "
+                             "without spaces into words")
+    parser.add_argument("--bootstrap-samples", type=int, default=SignificanceSettings.samples, metavar="N",
+                        help="number of test sets of the paired bootstrap (default: %(default)s)")
+    parser.add_argument("--randomization-trials", type=int, default=SignificanceSettings.trials, metavar="N",
+                        help="number of trials of the paired approximate randomisation (default: %(default)s)")
+    parser.add_argument("--significance-seed", type=int, default=SignificanceSettings.seed, metavar="N",
+                        help="random seed of both tests (default: %(default)s)")
+
+
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--buckets", action="store_true",
+                        help="print scores by sentence length, and F1 of words by frequency")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="WORDS",
+                        help="the longest sentence of each bucket except the last (default: "
+                             f"{' '.join(map(str, LENGTHS))})")
+    parser.add_argument("--frequencies", type=int, nargs="+", default=FREQUENCIES, metavar="COUNT",
+                        help="the largest frequency of each bucket except the last (default: "
+                             f"{' '.join(map(str, FREQUENCIES))})")
+    parser.add_argument("--frequency-text", metavar="FILE",
+                        help="text for the frequencies of words, such as the target side of the training data "
+                             "(default: the first reference)")
+    parser.add_argument("--examples", type=int, metavar="N",
+                        help="print the N worst and best sentences, and the N with the largest differences between "
+                             "systems")
+    parser.add_argument("--examples-by", choices=("chrf", "bleu"), default="chrf",
+                        help="metric that orders the examples (default: %(default)s)")
+
+
+def run_evaluate(args: argparse.Namespace) -> int:
+    """Evaluate and print; returns the exit status."""
+    found = evaluated(args, parse_systems(args.system))
+    print(found if isinstance(found, str) else json.dumps(found))
+    return 0
+
+
+def evaluated(args: argparse.Namespace, arguments: Sequence[SystemArgument]) -> str | dict[str, Any]:
+    """Evaluate, and write the page that is asked for; gives what is to be printed: with --json an object, else text.
+
+    Args:
+        arguments: the systems that are compared; none: what `args` name besides is scored alone.
+    """
+    settings = _settings(args, several=bool(arguments))
+    make_metrics(settings.metrics)      # what is missing is told before anything is translated
+    _check(args, arguments)
+    frequencies = _frequencies(args)
+    references = [read_text(file) for file in args.reference]
+    source = read_text(args.source) if args.source else None
+    _check_has_text(args, source, references)
+    systems = _systems(args, arguments, source, references)
+    if args.hypothesis:
+        write_lines(args.hypothesis, list(systems[0].hypotheses))
+    check_sentences(systems, references)
+    terms = _terms(args, systems, source)
+    report = Report(systems, references, source, settings, *frequencies)
+    if args.html:
+        write_lines(args.html, [report_html(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
+    if arguments:
+        return ({**report_as_json(report), **_terms_as_json(systems, terms)} if args.json
+                else "\n\n".join([score_table(report), *_more(args, report, terms)]))
+    found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
+    if args.json:
+        return {**found, **(report_as_json(report) if _asks_for_more(args) else {})}
+    return "\n\n".join([_readable(found), *_more(args, report, terms)])
+
+
+def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
+    default = METRICS if several else ("bleu", "chrf")
+    return ReportSettings(
+        metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language),
+        significance=SignificanceSettings(args.bootstrap_samples, args.randomization_trials, args.significance_seed),
+        length_bounds=tuple(args.lengths), frequency_bounds=tuple(args.frequencies),
+        examples_by=args.examples_by, **({} if args.examples is None else {"examples": args.examples}))
+
+
+def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
+    if systems and (args.model or args.hypothesis_file or args.hypothesis):
+        raise SettingsError("--system names all that is compared, runs and files: leave out --model, --hypothesis-file "
+                            "and --hypothesis.")
+    if args.hypothesis_file and (args.model or args.hypothesis):
+        raise SettingsError("--hypothesis-file scores translations that are there already: "
+                            "leave out --model and --hypothesis.")
+    if not systems and not args.hypothesis_file and not (args.model and args.source):
+        raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score translations "
+                            "that are there already, or several --system to compare.")
+    if systems and len(args.checkpoint or []) > 1:
+        raise SettingsError("--checkpoint holds for all systems: give it once, or name the checkpoints' directories, "
+                            "as --system last=runs/de-en/checkpoints/step-4000.")
+    for system in systems:
+        if system.runs and not args.source:
+            raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text that it is to translate "
+                                "as --source.")
+    for file in files_of_each_line(args).values():
+        check_readable(file)
+
+
+def _check_has_text(args: argparse.Namespace, source: list[str] | None, references: list[list[str]]) -> None:
+    """Refuse a test set without text, before the translation."""
+    named, fix = list(zip(args.reference, references, strict=True)), "pass a test set with text and its translations."
+    if source is not None:
+        check_has_text([(args.source, source), *named], fix)
+    for one in named:
+        check_has_text([one], fix)
+
+
+def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,
+             references: list[list[str]]) -> list[System]:
+    def check_lines(name: str, lines: list[str]) -> None:
+        for file, reference in zip(args.reference, references, strict=True):
+            if len(lines) != len(reference):
+                raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be "
+                                "translations of each other, line by line.")
+
+    def translate(one: argparse.Namespace, name: str) -> System:
+        attends = bool(args.html) and engine_of(one) is None and _gives_attention(one.model, one.trust_code)
+        translator = make_translator(one, attention=attends, options=options_of_all_lines(one))
+        start, options = time.perf_counter(), options_of_each_line(one)
+        hypotheses, attention = [], []
+        for best, *_ in translator.translate_stream(source or [], args.source, options=options):
+            hypotheses.append(best.text)
+            if attends:
+                attention.append(sentence_attention(best.details, translator.source_vocabulary,
+                                                    translator.target_vocabulary))
+        return System(name, hypotheses, translator.checkpoint, time.perf_counter() - start, attention or None)
+
+    if source is not None:
+        check_lines(args.source, source)
+    if arguments:
+        return read_systems(arguments, args, check_lines, translate)
+    if args.hypothesis_file:
+        return read_systems([SystemArgument(args.hypothesis_file, args.hypothesis_file)], args, check_lines, translate)
+    return [translate(args, " + ".join(args.model))]
+
+
+def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
+    """Whether the models of all runs say what they look at; one of one's own need not."""
+    from towernmt.checkpoint.packaged_run import open_run
+
+    return all(open_run(run, trust_code).load_model().gives_step_attention for run in runs)
+
+
+def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:
+    """Return the arguments of `Report` about the text for word frequencies."""
+    if args.frequency_text is None:
+        return ()
+    with open_input(args.frequency_text) as lines:
+        return count_words(clean_lines(lines, args.frequency_text), args.lowercase), Path(args.frequency_text).name
+
+
+def _asks_for_more(args: argparse.Namespace) -> bool:
+    return bool(args.buckets or args.examples)
+
+
+def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None) -> list[TermAccuracy]:
+    """Return for each system how many requested terms and phrases it has; empty if none are requested."""
+    if not (args.terminology or args.constraints):
+        return []
+    terminology = Terminology.read(args.terminology) if args.terminology else None
+    if terminology is not None and source is None:
+        raise SettingsError("--terminology is looked for in the source: pass --source, too.")
+    lines = len(systems[0].hypotheses)
+    wanted = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
+        source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
+    return [term_accuracy(wanted, system.hypotheses) for system in systems]
+
+
+def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> dict[str, Any]:
+    if not terms:
+        return {}
+    return {"terms": {system.name: {"wanted": one.wanted, "met": one.met}
+                      for system, one in zip(systems, terms, strict=True)}}
+
+
+def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:
+    return [*([term_table([system.name for system in report.systems], terms)] if terms else []),
+            *([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
+
+
+def _plain(system: System, references: list[list[str]], metrics: MetricSettings) -> dict[str, Any]:
+    """The scores of one system, by the names that `towernmt evaluate --json` has for them."""
+    keys = {"BLEU": ("bleu", "signature"), "chrF2": ("chrf", "chrf_signature"), "TER": ("ter", "ter_signature")}
+    scores = score_corpus(system.hypotheses, references, metrics)
+    result: dict[str, Any] = {keys[name][0]: score for name, (score, _) in scores.items()}
+    result.update({keys[name][1]: signature for name, (_, signature) in scores.items()})
+    result["sentences"] = len(system.hypotheses)
+    if system.seconds is not None:
+        result.update(checkpoint=system.checkpoint, seconds=round(system.seconds, 3),
+                      sentences_per_second=round(len(system.hypotheses) / max(system.seconds, 1e-9), 1))
+    return result
+
+
+def _readable(result: dict[str, Any]) -> str:
+    shown = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"))
+    lines = [f"{name} = {result[score]:.2f}  {result[signature]}"
+             for name, score, signature in shown if score in result]
+    if "seconds" in result:
+        lines.append(f"{result['sentences']} sentences in {result['seconds']:.1f} s, "
+                     f"{result['sentences_per_second']:.1f} sentences/s ({result['checkpoint']})")
+    return "\n".join(lines)

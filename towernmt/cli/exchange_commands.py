@@ -1,0 +1,207 @@
+"""Commands that exchange models with others: `towernmt import`, `export` and `package`.
+
+- import: a run from a model that another system trained.
+- export: files of a trained model for other programs.
+- package: a trained model as one file, with its model card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+from towernmt.checkpoint.package_reader import PRECISIONS
+from towernmt.cli.translation_options import add_search_options, add_trust_option, search_options
+from towernmt.core.errors import SettingsError
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.interop.export import FORMATS, export_format
+from towernmt.interop.import_formats import FORMATS as IMPORT_FORMATS
+from towernmt.interop.import_formats import foreign_format
+from towernmt.interop.model_card import CardText, card_text
+from towernmt.predict.lines.text_io import check_readable
+
+
+def add_import_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt import`."""
+    systems = "; ".join(f"{name}: {system.help}" for name, system in IMPORT_FORMATS.items())
+    parser.add_argument("path", metavar="PATH", help="file or folder of the model, which depends on --from")
+    parser.add_argument("--from", dest="system", metavar="SYSTEM", required=True, help=systems)
+    parser.add_argument("--output", metavar="DIRECTORY", required=True, help="directory of the run")
+    parser.add_argument("--vocabularies", nargs=2, metavar="FILE",
+                        help="the vocabularies of source and target (default: those that the model names, or those in "
+                             "its folder)")
+    parser.add_argument("--pieces", nargs=2, metavar="FILE",
+                        help="segmentation of source and target into subwords: SentencePiece models (.spm, .model) or "
+                             "subword-nmt codes (.bpe) (default: source.spm and target.spm, or .bpe, in the model's "
+                             "folder)")
+    parser.add_argument("--heads", type=int, metavar="N",
+                        help="number of attention heads, which some systems do not store (default: the usual number "
+                             "for the model's width)")
+
+
+def run_import(args: argparse.Namespace) -> int:
+    """Import a model, and print how to use it; returns the exit status."""
+    system = foreign_format(args.system)
+
+    from towernmt.checkpoint.saved_run import IMPORTED
+    from towernmt.interop.foreign_model import ImportRequest
+    from towernmt.interop.imported_run import write_imported_run  # imports TensorFlow
+
+    request = ImportRequest(Path(args.path), _pair(args.vocabularies), _pair(args.pieces), args.heads)
+    model = system.reader()(request)
+    write_imported_run(model, args.output)
+    s = model.settings
+    print(f"{args.output}: {model.origin}, {s.encoder_layers} + {s.decoder_layers} layers of {s.hidden_size}, "
+          f"{model.source.size} and {model.target.size} pieces.")
+    if model.kept:
+        print(f"{Path(args.output) / IMPORTED}: {', '.join(file.name for file in model.kept)}, as they came.")
+    for note in model.notes:
+        print(note)
+    print(f"Translate with\ntowernmt translate --model {quote(args.output)}\nand train it on data with its vocabulary "
+          f"with\ntowernmt train --data DATA --logdir NEW --config {quote(str(Path(args.output) / 'settings.yaml'))} "
+          f"--set {quote(f'init.checkpoint={args.output}')}")
+    return 0
+
+
+def _pair(files: list[str] | None) -> tuple[Path, Path] | None:
+    return (Path(files[0]), Path(files[1])) if files else None
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt export`."""
+    formats = "; ".join(f"{name}: {kind.help} ({', '.join(kind.precisions)})" for name, kind in FORMATS.items())
+    parser.add_argument("--model", metavar="MODEL", required=True,
+                        help="the --logdir of a training run, or a package")
+    parser.add_argument("--format", metavar="FORMAT", required=True, help=formats)
+    parser.add_argument("--output", metavar="DIRECTORY", required=True,
+                        help="directory of the files, new or empty")
+    parser.add_argument("--precision", metavar="P", help="precision of the weights (default: the format's first)")
+    parser.add_argument("--calibration", metavar="FILE",
+                        help="source sentences, one a line, for the calibration of marian's int8 and of web; 100 are "
+                             "read (default: the validation text of the run's data)")
+    for side in ("source", "target"):
+        parser.add_argument(f"--{side}-language", metavar="CODE[:NAME]",
+                            help=f"the {side} language, as de:German; argos needs both, and web shows them")
+    parser.add_argument("--bergamot", metavar="DIRECTORY",
+                        help="for the format web: the folder of npm's @browsermt/bergamot-translator 0.4.9 "
+                             "(default: the folder in TOWERNMT_BERGAMOT, or else npm downloads it)")
+    add_trust_option(parser)
+    parser.add_argument("--checkpoint", metavar="WHICH",
+                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+    add_search_options(parser)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Export, and print what was written; returns the exit status."""
+    export_format(args.format)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    given = search_options(args)
+    if bool(args.source_language) != bool(args.target_language):
+        raise SettingsError("Give both --source-language and --target-language, as de:German, or neither.")
+    languages = (args.source_language, args.target_language) if args.source_language else None
+
+    from dataclasses import replace
+
+    from towernmt.checkpoint.packaged_run import open_run
+    from towernmt.interop.export import export_model
+    from towernmt.predict.search.search_settings import SearchSettings
+    from towernmt.predict.trained_model import TrainedModel
+
+    run_of_model = open_run(args.model, args.trust_code)
+    search = replace(run_of_model.group("search", SearchSettings()), **given)
+    with TrainedModel(run_of_model, args.checkpoint, averaged=search.averaged) as trained:
+        place = export_model(trained, args.format, args.output, precision=args.precision, search=search,
+                             calibration=args.calibration, languages=languages, bergamot=args.bergamot)
+    size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    print(f"{place}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
+    return 0
+
+
+_GIVEN = ("licence", "languages", "name", "description")
+"""Fields of the card that have an option."""
+
+
+def add_package_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt package`."""
+    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    parser.add_argument("--output", metavar="FILE", required=True,
+                        help="new file of the package, as de-en.towernmt.zip")
+    parser.add_argument("--licence", "--license", metavar="NAME",
+                        help="licence of the model, an SPDX identifier such as CC-BY-4.0; required here or in --card")
+    parser.add_argument("--languages", metavar="PAIR", help="source and target, as de-en or zh-Hans-en")
+    parser.add_argument("--name", help="name of the model, for its card")
+    parser.add_argument("--description", metavar="TEXT", help="description of the model, for its card")
+    parser.add_argument("--card", metavar="FILE",
+                        help="YAML with further text for the card: "
+                             f"{', '.join(field.name for field in dataclasses.fields(CardText))}")
+    parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0],
+                        help="precision of the weights in the package (default: %(default)s)")
+    parser.add_argument("--test", metavar=("SOURCE", "REFERENCE"), nargs=2, action="append", default=[],
+                        help="translate this test set with the package, and put BLEU and chrF on the card; may be "
+                             "repeated")
+    parser.add_argument("--include", metavar="FORMAT[:PRECISION]", nargs="+", action="extend", default=[],
+                        help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
+                             f"{', '.join(FORMATS)}")
+    parser.add_argument("--calibration", metavar="FILE",
+                        help="source sentences, one a line, for exports that need calibration (marian:int8)")
+    parser.add_argument("--date", metavar="YYYY-MM-DD",
+                        help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
+    parser.add_argument("--checkpoint", metavar="WHICH",
+                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+    parser.add_argument("--last-weights", action="store_true",
+                        help="use the weights of the last update, not their moving average")
+
+
+def run_package(args: argparse.Namespace) -> int:
+    """Pack, and print what was written; returns the exit status."""
+    text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
+    exports = [_export(given, text) for given in args.include]
+    for file in (*(file for pair in args.test for file in pair), *([args.calibration] if args.calibration else [])):
+        check_readable(file)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+
+    from towernmt.checkpoint.packaged_run import open_run
+    from towernmt.interop.package_build import PackageOrder, check_output, check_run, package_run  # imports TensorFlow
+    from towernmt.predict.search.search_settings import SearchSettings
+    from towernmt.predict.trained_model import TrainedModel
+
+    check_output(Path(args.output))
+    run_of_model = open_run(args.model)
+    check_run(run_of_model)
+    log_to_stderr()
+    averaged = not args.last_weights and run_of_model.group("search", SearchSettings()).averaged
+    order = PackageOrder(args.precision, [(source, reference) for source, reference in args.test], exports,
+                         args.calibration, args.date)
+    with TrainedModel(run_of_model, args.checkpoint, averaged=averaged) as trained:
+        card = package_run(trained, args.output, text, order)
+    size = Path(args.output).stat().st_size
+    print(f"{args.output}: {card['model']['checkpoint']} of {args.model} in {args.precision}, {size / 1e6:.1f} MB, "
+          f"licence {text.licence}.")
+    for score in card["scores"]:
+        print(f"{score['metric']} = {score['score']:.2f} on {score['test']}, of {score['of']}")
+    _tell_what_is_missing(text)
+    return 0
+
+
+def _export(given: str, text: CardText) -> tuple[str, str | None]:
+    """Format and precision of `FORMAT[:PRECISION]`."""
+    name, _, precision = given.partition(":")
+    kind = export_format(name)
+    if precision and precision not in kind.precisions:
+        raise SettingsError(f"--include {given}: {name} has {', '.join(kind.precisions)}.")
+    if name == "argos" and text.pair() is None:
+        raise SettingsError("--include argos: its packages name their languages: give --languages, as de-en.")
+    return name, precision or None
+
+
+def _tell_what_is_missing(text: CardText) -> None:
+    missing: Sequence[tuple[str, bool]] = (
+        ("the languages (--languages de-en)", not text.languages),
+        ("names and licences of the training data (`data` in the file of --card)", not text.data))
+    for what in (what for what, is_missing in missing if is_missing):
+        print(f"The card does not tell {what}.", file=sys.stderr)

@@ -1,0 +1,210 @@
+"""Refuse to write over an input of a command, or into a directory that belongs to another command.
+
+Every command passes through `check_output_paths` before it runs. `WRITTEN` declares the options that name outputs.
+All other options that name paths count as inputs, so a new option is covered without a line here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from towernmt.core.directories import AVERAGES, PACKAGE_MANIFEST, PREPARATION, RUN
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.predict.lines.output_file import STDIN, STDOUT, check_apart, descriptor_of
+
+WRITTEN: dict[str, dict[str, frozenset[str]]] = {
+    "prepare": {"output": frozenset({PREPARATION})}, "load": {"output": frozenset()},
+    "lexicon": {"output": frozenset()},
+    "train": {"logdir": frozenset({RUN})}, "tune": {"output": frozenset()}, "plot": {"output": frozenset()},
+    "compare": {"html": frozenset()},
+    "translate": {name: frozenset() for name in ("output", "alignments", "plot", "work_directory")},
+    "evaluate": {"hypothesis": frozenset(), "html": frozenset()}, "score": {"output": frozenset()},
+    "rerank": {"output": frozenset()}, "align": {"output": frozenset()}, "export": {"output": frozenset()},
+    "package": {"output": frozenset()}, "average": {"output": frozenset({AVERAGES})}, "grow": {"output": frozenset()},
+    "import": {"output": frozenset()}, "serve": {"glossaries": frozenset()}, "serve-keys": {"keys": frozenset()},
+    "inspect": {}, "check": {}, "completion": {}}
+"""For each command, its options that name what it writes, and the kinds of directories that it may write into."""
+DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "export.output", "average.output",
+                         "grow.output", "import.output", "translate.work_directory"})
+"""The options among them that name a directory; the others name a file."""
+_MAKES_FOLDERS = frozenset({"lexicon.output", "package.output", "serve.glossaries", "serve-keys.keys"})
+"""Files whose folder is made by the command."""
+
+NO_PATHS = frozenset(
+    "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K LINES M METHOD "
+    "N N,N NAME NUMBER ORIGIN P PAIR PART SECONDS STEPS SYSTEM TEXT TOKENS UTILITY W,W,... WEIGHT WHICH WORDS "
+    "WORDS|TOKENS X YYYY-MM-DD".split())
+"""The metavars of options whose values are no paths."""
+
+RESULTS = {"translate": "output", "score": "output", "rerank": "output", "align": "output", "evaluate": "html",
+           "compare": "html", "inspect": "", "check": "", "completion": "", "serve-keys": ""}
+"""The commands whose results go to standard output, and the option that sends them elsewhere."""
+READERS = {"translate": ("input", "document"), "rerank": ("input",)}
+"""The commands that read standard input, and the options that name files in its place."""
+
+_LITERALS = (None, "", "-")
+_SQLITE = re.compile(r"sqlite:///(.+?)(?:\?.*)?$")
+
+
+def path_options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the options of a command whose values may be paths: destination to option."""
+    return {action.dest: action.option_strings[0] if action.option_strings else action.dest.upper()
+            for action in parser._actions if action.nargs != 0 and action.choices is None
+            and action.type in (None, str) and str(action.metavar) not in NO_PATHS}
+
+
+def check_output_paths(command: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse an output that is an input or another output, or that lies in a run, preparation, export or package.
+
+    Args:
+        command: the name of the command.
+        parser: the parser of the command.
+        options: what it parsed.
+    Raises:
+        DataError, SettingsError: names the two options, or the directory.
+    """
+    written, names = WRITTEN[command], path_options(parser)
+    inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in written}
+    outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in written}
+    for dest, owned in written.items():
+        name = names[dest]
+        if getattr(options, dest, None) == "":
+            raise SettingsError(f"{name} is empty: name a place to write to.")
+        if (output := outputs[name]) is not None:
+            check_apart((name, output), {**inputs, STDIN: [None]}, owned=owned)
+    _refuse_one_place_for_two(outputs)
+    work = getattr(options, "work_directory", None)
+    for name, output in outputs.items():
+        if work and name != names["work_directory"] and output is not None and (
+                Path(os.path.realpath(work)) in Path(os.path.realpath(output)).parents):
+            raise SettingsError(f"{name} {output} lies in --work-directory {work}: name another directory for the "
+                                "parts.")
+    check_apart((STDOUT, None), {**inputs, STDIN: [None]})
+    for dest in written:
+        if (output := outputs[names[dest]]) is not None:
+            _check_writable(command, dest, names[dest], output)
+
+
+def _check_writable(command: str, dest: str, name: str, output: str) -> None:
+    """Refuse what cannot be written, before the work.
+
+    Raises:
+        SettingsError: says why.
+    """
+    place = f"{command}.{dest}"
+    is_directory = place in DIRECTORIES
+    several = command == "translate" and dest in ("output", "alignments") and (
+        "{name}" in output or output.endswith("/") or os.path.isdir(output))    # a file for each text
+    if several:
+        return
+    try:
+        found: os.stat_result | None = os.stat(output)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise SettingsError(f"{name} {output} cannot be written ({error.strerror}): name another place.") from error
+    if (found is not None and stat.S_ISDIR(found.st_mode) != is_directory) or (output.endswith("/") > is_directory):
+        expected, other = ("directory", "file") if is_directory else ("file", "directory")
+        raise SettingsError(f"{name} {output}: a {expected} is expected, and this is a {other}: name another place.")
+    if found is not None:
+        if not is_directory and stat.S_ISREG(found.st_mode) and _is_package(output):
+            raise SettingsError(f"{name} {output} is a package, which would be replaced: name another place.")
+        return
+    folder = Path(os.path.realpath(output)).parent
+    if not (is_directory or place in _MAKES_FOLDERS or command == "translate" or folder.is_dir()):
+        raise SettingsError(f"{name} {output}: the directory {folder} is missing: create it, or name another place.")
+    present = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not (present.is_dir() and os.access(present, os.W_OK | os.X_OK)):
+        raise SettingsError(f"{name} {output}: {present} is not a directory in which you may write: name another "
+                            "place.")
+
+
+def _is_package(path: str) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return PACKAGE_MANIFEST in archive.namelist()
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def refuse_closed_streams(options: argparse.Namespace, closed: Collection[str]) -> None:
+    """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream.
+
+    Args:
+        options: the parsed options.
+        closed: the streams among `stdin`, `stdout` and `stderr` that were closed when the program started.
+
+    Raises:
+        DataError: names the stream, and the option to pass.
+    """
+    command = options.command
+    if "stdout" in closed and command in RESULTS and not getattr(options, RESULTS[command], None):
+        other = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""
+        raise DataError(f"standard output is closed, so the results of towernmt {command} would be lost: redirect "
+                        f"it to a file{other}.")
+    for dest in WRITTEN[command]:
+        output = getattr(options, dest, None)
+        number = descriptor_of(output) if isinstance(output, str) and output not in _LITERALS else None
+        if number in (0, 1, 2) and ("stdin", "stdout", "stderr")[number] in closed:
+            raise DataError(f"{output} is a standard stream that is closed: redirect it to a file, or name a file.")
+    if "stdout" in closed and command == "train" and options.help_settings is not None:
+        raise DataError("standard output is closed, so the settings would be lost: redirect it to a file.")
+    if "stderr" in closed and ((command == "align" and options.gold) or (command == "rerank" and options.tune)):
+        raise DataError("standard error is closed, so the rates or weights that are printed there would be lost: "
+                        "redirect it to a file.")
+    if "stdin" in closed and command in READERS and not any(getattr(options, name, None) for name in READERS[command]):
+        raise DataError(f"standard input is closed, so towernmt {command} has nothing to read: pass --input FILE.")
+
+
+def _refuse_one_place_for_two(outputs: Mapping[str, str | None]) -> None:
+    named = [(name, path) for name, path in outputs.items() if path is not None]
+    for index, (name, path) in enumerate(named):
+        for other, place in named[:index]:
+            check_apart((name, path), {other: [place]}, lost=f"{other} would be lost")
+
+
+def _output(value: Any) -> str | None:
+    """Return the local path that an option writes; None if it writes to no local path."""
+    if value in _LITERALS:
+        return None
+    if not isinstance(value, str):
+        raise SettingsError(f"expected one path to write to; got {value!r}.")
+    if found := _SQLITE.match(value):
+        return found[1]
+    return None if "://" in value else value
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Yield every path that an option's value may mean: `NAME=a`, `a:0.5`, `a+b`, `a?option=b`, `*.de`, `x.{de,en}`."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _paths(one)
+    if not isinstance(value, str) or value in _LITERALS:
+        return
+    texts = {value, value.partition("=")[2], value.rpartition(":")[0], value.partition("?")[0], *value.split("+")}
+    texts |= {text.partition("=")[2] for text in value.split("+")}
+    if found := _SQLITE.match(value):
+        texts.add(found[1])
+    for text in sorted(texts - {""}):
+        for plain in _without_braces(text):
+            yield plain
+            if glob.has_magic(plain):
+                yield from glob.iglob(plain)
+
+
+def _without_braces(text: str) -> list[str]:
+    """Return the texts that `x.{a,b}` stands for."""
+    found = re.match(r"(.*?)\{([^{}]*,[^{}]*)\}(.*)", text, re.S)
+    if found is None:
+        return [text]
+    return [text, *(plain for part in found[2].split(",") for plain in _without_braces(found[1] + part + found[3]))]

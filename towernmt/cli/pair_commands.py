@@ -1,0 +1,275 @@
+"""Commands on sentence pairs: `towernmt score` and `align`.
+
+- score: the log-probability that a model gives to translations.
+- align: the word alignments of sentence pairs by a trained model, and their error rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from towernmt.cli.translate import log_without_tensorpack
+from towernmt.cli.translation_options import (
+    add_engine_options,
+    add_model_options,
+    add_trust_option,
+    chosen_models,
+    engine_of,
+)
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.text.pharaoh_alignments import Link
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.lines.output_file import output_file
+from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input
+from towernmt.predict.lines.words_of_lines import pharaoh, swapped
+from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, perplexity
+from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.symmetrise import METHODS, ErrorRate, parse_gold, symmetrised
+
+if TYPE_CHECKING:
+    from towernmt.predict.aligner import Aligner
+
+
+def add_score_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt score`."""
+    add_model_options(parser, required=True)
+    parser.add_argument("--source", metavar="FILE", required=True, help="text, one sentence a line")
+    parser.add_argument("--target", metavar="FILE", required=True, help="its translation, line by line")
+    parser.add_argument("--output", metavar="FILE", help="file of the scores, one a line (default: stdout)")
+    parser.add_argument("--mean", action="store_true",
+                        help="write the mean log-probability of a token, not the sum over the sentence")
+    parser.add_argument("--tokens", action="store_true",
+                        help="write each target token, `line number from 0<TAB>token<TAB>log-probability`; with "
+                             "--json, in the objects")
+    parser.add_argument("--json", action="store_true",
+                        help="write one JSON object a line: log_prob, tokens, mean, perplexity, bits_per_character")
+    parser.add_argument("--last-weights", action="store_true",
+                        help="score with the weights of the last update, not with their moving average")
+    parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
+                        help="maximum number of tokens of the longer side in a batch, padding included (default: "
+                             "%(default)s)")
+    add_engine_options(parser)
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
+    device.add_argument("--cpu", action="store_true", help="use the CPU")
+
+
+def run_score(args: argparse.Namespace) -> int:
+    """Score; returns the exit status."""
+    if args.mean and (args.tokens or args.json):
+        raise SettingsError("--mean writes one number a line: leave out --tokens and --json, whose lines hold more.")
+    for file in (args.source, args.target):
+        check_readable(file)
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    scorer = make_scorer(args)
+    pairs = tokens = characters = 0
+    total = 0.0
+    with output_file(args.output) if args.output else nullcontext(sys.stdout.buffer) as output:
+        for score in scorer.score_stream(read_pairs(args.source, args.target), args.source, args.tokens):
+            output.writelines(line.encode() + b"\n" for line in _score_lines(pairs, score, args))
+            pairs, tokens, characters = pairs + 1, tokens + score.tokens, characters + score.characters
+            total += score.log_prob
+        output.flush()
+    if pairs:
+        print(f"{pairs:,} pairs, {tokens:,} target tokens, {bits_per_character(total, characters):.3f} bits a "
+              f"character, perplexity {perplexity(total, tokens):.3f}", file=sys.stderr)
+    return 0
+
+
+def make_scorer(args: argparse.Namespace) -> PairScorer:
+    """The scorer that the arguments ask for."""
+    models = chosen_models(args)
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
+    if engine_of(args) is not None:
+        from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
+
+        log_without_tensorpack()
+        return CTranslate2Scorer(args.model[0], args.checkpoint[0] if args.checkpoint else None,
+                                 precision=args.precision, trust_code=args.trust_code, **common)
+    from towernmt.predict.scorer import Scorer  # imports TensorFlow
+
+    log_to_stderr()
+    return Scorer(**models, precision=args.precision or PRECISIONS[0], **common)
+
+
+def _score_lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the output lines of a pair."""
+    pieces, log_probs = score.pieces or (), score.log_probs or ()
+    if args.json:
+        more = {"pieces": pieces, "log_probs": [round(value, 6) for value in log_probs]} if args.tokens else {}
+        yield json.dumps({"log_prob": round(score.log_prob, 6), "tokens": score.tokens, "mean": round(score.mean, 6),
+                          "perplexity": round(score.perplexity, 6),
+                          "bits_per_character": round(score.bits_per_character, 6), **more}, ensure_ascii=False)
+    elif args.tokens:
+        for piece, value in zip(pieces, log_probs, strict=True):
+            yield f"{number}\t{piece}\t{value:.6f}"
+    else:
+        yield f"{score.mean if args.mean else score.log_prob:.6f}"
+
+
+def read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of lines of two files.
+
+    Raises:
+        DataError: a file cannot be read, or one has more lines.
+    """
+    with open_input(source) as sources, open_input(target) as targets:
+        lines = zip_longest(clean_lines(sources, source), clean_lines(targets, target))
+        for number, (one, other) in enumerate(lines, start=1):
+            if one is None or other is None:
+                short, long = (source, target) if one is None else (target, source)
+                raise DataError(f"{short} ends after {number - 1} lines, but {long} goes on: they must be translations "
+                                "of each other, line by line.")
+            yield one, other
+
+
+_METHOD = "grow-diag-final-and"
+
+
+def add_align_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt align`."""
+    parser.add_argument("--model", metavar="MODEL",
+                        help="the --logdir of a training run, or a package, whose attention aligns")
+    parser.add_argument("--source", metavar="FILE", help="text, one sentence a line")
+    parser.add_argument("--target", metavar="FILE", help="its translation, line by line")
+    parser.add_argument("--output", metavar="FILE",
+                        help="file of the alignments, `0-0 1-2`: source word-target word from 0, a line for each pair "
+                             "(default: stdout)")
+    parser.add_argument("--reverse-model", metavar="MODEL",
+                        help="a run or package from target to source; the alignments of both directions are joined")
+    parser.add_argument("--symmetrise", metavar="METHOD", choices=list(METHODS),
+                        help=f"how to join two directions: {', '.join(METHODS)} (default: {_METHOD})")
+    parser.add_argument("--links", metavar="FILE", help="in place of --model: a file of alignments")
+    parser.add_argument("--reverse-links", metavar="FILE",
+                        help="in place of --reverse-model: a file of alignments of the other direction, also source "
+                             "word-target word")
+    parser.add_argument("--threshold", type=float, metavar="WEIGHT",
+                        help="align all words with at least this attention, 0 to 1 (default: each target word with the "
+                             "source word of the most attention)")
+    parser.add_argument("--json", action="store_true",
+                        help="write one JSON object a line: the words, their links, and the attention as weights")
+    parser.add_argument("--gold", metavar="FILE",
+                        help="reference alignments, `1-2` sure and `1?2` or `1p2` possible: print precision, recall "
+                             "and the alignment error rate to standard error")
+    parser.add_argument("--gold-from", type=int, choices=[0, 1], default=0,
+                        help="the number of the first word in --gold (default: %(default)s)")
+    parser.add_argument("--checkpoint", metavar="NAME",
+                        help="checkpoint of --model: best, last, step-N or a prefix (default: best, or else last)")
+    add_trust_option(parser)
+    parser.add_argument("--last-weights", action="store_true",
+                        help="align with the weights of the last update, not with their moving average")
+    parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
+                        help="maximum number of tokens of the longer side in a batch, padding included (default: "
+                             "%(default)s)")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
+    device.add_argument("--cpu", action="store_true", help="use the CPU")
+
+
+def run_align(args: argparse.Namespace) -> int:
+    """Align sentence pairs; returns the exit status."""
+    _check(args)
+    log_to_stderr()
+    rate = ErrorRate()
+    gold = _read_lines(args.gold) if args.gold else iter(())
+    with output_file(args.output) if args.output else nullcontext(sys.stdout.buffer) as output:
+        for number, (links, line) in enumerate(_aligned(args), start=1):
+            output.write(line.encode() + b"\n")
+            if args.gold:
+                people = next(gold, None)
+                if people is None:
+                    raise DataError(f"{args.gold} ends after {number - 1} lines, but there are more pairs: it must "
+                                    "have a line for each pair, blank for one without links.")
+                rate.add(links, parse_gold(people, f"{args.gold} line {number}", args.gold_from))
+        if next(gold, None) is not None:
+            raise DataError(f"{args.gold} goes on after {rate.sentences} lines, but there are no more pairs: it must "
+                            "have a line for each pair.")
+        output.flush()
+    if args.gold:
+        print(rate, file=sys.stderr)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if bool(args.model) == bool(args.links):
+        raise SettingsError("Pass --model to align sentence pairs, or --links to take links that are there already.")
+    if args.reverse_model and args.reverse_links:
+        raise SettingsError("Pass --reverse-model or --reverse-links, not both.")
+    reverse = args.reverse_model or args.reverse_links
+    if (args.model or args.reverse_model) and not (args.source and args.target):
+        raise SettingsError("A model aligns sentence pairs: pass --source and --target.")
+    if args.symmetrise and not reverse:
+        raise SettingsError(f"--symmetrise {args.symmetrise} joins the links of two directions: pass --reverse-model "
+                            "or --reverse-links, too.")
+    if args.json and (reverse or not args.model):
+        raise SettingsError("--json writes the weights of one model: leave out --reverse-model, --reverse-links and "
+                            "--links.")
+    if args.threshold is not None and not 0 < args.threshold <= 1:
+        raise SettingsError(f"--threshold {args.threshold}: choose a number above 0, and at most 1.")
+    for file in filter(None, (args.source, args.target, args.links, args.reverse_links, args.gold)):
+        check_readable(file)
+
+
+def _aligned(args: argparse.Namespace) -> Iterator[tuple[list[Link], str]]:
+    """Yield the alignment of each pair, and the line to write."""
+    if args.json:
+        aligner = _aligner(args, args.model, args.checkpoint)
+        for alignment in aligner.align_stream(read_pairs(args.source, args.target), args.source):
+            links = alignment.links(args.threshold)
+            yield links, json.dumps({**alignment.as_json(), "links": links}, ensure_ascii=False)
+        return
+    links_of_pairs = _from_file(args.links) if args.links else _by_model(args, args.model)
+    if args.reverse_links or args.reverse_model:
+        reverse = _from_file(args.reverse_links) if args.reverse_links else _by_model(args, args.reverse_model, True)
+        links_of_pairs = _joined(links_of_pairs, reverse, args.symmetrise or _METHOD)
+    for links in links_of_pairs:
+        yield links, pharaoh(links)
+
+
+def _by_model(args: argparse.Namespace, model: str, reverse: bool = False) -> Iterator[list[Link]]:
+    """Yield the alignments of a run, or of a `reverse` run from target to source, as (source, target)."""
+    pairs: Iterable[tuple[str, str]] = read_pairs(args.source, args.target)
+    if reverse:
+        pairs = ((target, source) for source, target in pairs)
+    aligner = _aligner(args, model, None if reverse else args.checkpoint)
+    for alignment in aligner.align_stream(pairs, args.target if reverse else args.source):
+        links = alignment.links(args.threshold)
+        yield swapped(links) if reverse else links
+
+
+def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Aligner:
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    from towernmt.predict.aligner import Aligner  # imports TensorFlow
+
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    return Aligner(model, checkpoint, device=device, averaged=not args.last_weights, batch_tokens=args.batch_tokens,
+                   trust_code=args.trust_code)
+
+
+def _joined(forward: Iterator[list[Link]], backward: Iterator[list[Link]], method: str) -> Iterator[list[Link]]:
+    for number, (one, other) in enumerate(zip_longest(forward, backward), start=1):
+        if one is None or other is None:
+            raise DataError(f"The links of one direction end after {number - 1} lines, but those of the other go on: "
+                            "they must be of the same pairs.")
+        yield symmetrised(one, other, method)
+
+
+def _from_file(path: str) -> Iterator[list[Link]]:
+    for number, line in enumerate(_read_lines(path), start=1):
+        yield sorted(parse_gold(line, f"{path} line {number}").sure)
+
+
+def _read_lines(path: str) -> Iterator[str]:
+    with open_input(path) as stream:
+        yield from clean_lines(stream, path)

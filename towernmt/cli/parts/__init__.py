@@ -1,1 +1,0 @@
-"""`towernmt translate` with several processes: its options, what a worker does, and what watches them."""

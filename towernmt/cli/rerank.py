@@ -1,0 +1,135 @@
+"""`towernmt rerank`: reorder n-best lists by further models or by minimum Bayes risk."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from towernmt.cli.translation_options import add_mbr_options, add_trust_option, mbr_reranker, run_and_weight
+from towernmt.cli.translation_output import as_text
+from towernmt.core.errors import SettingsError
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.text.validation_set import check_has_text
+from towernmt.predict.lines.output_file import output_file
+from towernmt.predict.lines.resumable import LineOutput
+from towernmt.predict.lines.text_io import clean_lines, open_input, read_text
+from towernmt.predict.reranking import Reranker, read_nbest, reranked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from towernmt.predict.lines.hypotheses import Hypothesis
+    from towernmt.predict.model_reranker import ModelReranker
+
+_OPTIONS = {"reverse": "--reverse-model", "right-to-left": "--right-to-left-model", "forward": "--forward-model"}
+
+
+def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `towernmt rerank`."""
+    parser.add_argument("--input", metavar="FILE", help="n-best lists, as `towernmt translate --n-best N` or Moses "
+                                                        "write them (default: stdin)")
+    parser.add_argument("--source", metavar="FILE", help="the translated text; not needed for --mbr")
+    parser.add_argument("--output", metavar="FILE", help="file of the best translations (default: stdout)")
+    parser.add_argument("--n-best", type=int, metavar="N",
+                        help="write the N best of each line: `line number from 0 ||| text ||| score`")
+    parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
+    for direction, what in (("reverse", "scores the source, given the translation"),
+                            ("right-to-left", "was trained on targets with their words in reverse order"),
+                            ("forward", "scores the translation, given the source")):
+        parser.add_argument(_OPTIONS[direction], metavar="RUN[:WEIGHT]", nargs="+", action="extend", default=[],
+                            help=f"a run or package that {what}; may be given several times (WEIGHT: 1; the search's "
+                                 "score has 1)")
+    parser.add_argument("--length-penalty", type=float, default=0.6, metavar="ALPHA",
+                        help="log-probabilities of these models are divided by ((5 + tokens) / 6) ** ALPHA "
+                             "(default: %(default)s)")
+    parser.add_argument("--tune", metavar="REFERENCE",
+                        help="find the models' weights with the best BLEU for these references, print the weights, and "
+                             "rerank with them")
+    add_mbr_options(parser)
+    add_trust_option(parser)
+    parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
+                        help="maximum number of tokens of the longer side in a batch, padding included (default: "
+                             "%(default)s)")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
+    device.add_argument("--cpu", action="store_true", help="use the CPU")
+
+
+def run_rerank(args: argparse.Namespace) -> int:
+    """Rerank; returns the exit status."""
+    _check(args)
+    with ExitStack() as files:
+        stream = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
+        name = args.input or "stdin"
+        found = _reranked(args, read_nbest(clean_lines(stream, name), name))
+        output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
+        lines = LineOutput(output)
+        for number, hypotheses in enumerate(found, start=1):
+            lines.write(number, as_text(number - 1, hypotheses, args.n_best, args.scores))
+    return 0
+
+
+def _reranked(args: argparse.Namespace, lists: Iterator[list[Hypothesis]]) -> Iterator[list[Hypothesis]]:
+    reranker: Reranker | None = mbr_reranker(args)
+    if reranker is not None:
+        yield from reranked(lists, reranker)
+        return
+    judges = _judges(args)
+    if args.tune:
+        yield from _tuned(args, judges, list(lists))
+        return
+    with open_input(args.source) as source:
+        yield from reranked(lists, judges, clean_lines(source, args.source), name=args.source)
+
+
+def _judges(args: argparse.Namespace) -> ModelReranker:
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
+    from towernmt.predict.scorer import Scorer
+
+    log_to_stderr()
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    return ModelReranker([
+        Judge(Scorer(place, device=device, batch_tokens=args.batch_tokens, trust_code=args.trust_code), direction,
+              weight)
+        for direction, place, weight in _named_models(args)], args.length_penalty)
+
+
+def _tuned(args: argparse.Namespace, judges: ModelReranker,
+           lists: list[list[Hypothesis]]) -> Iterator[list[Hypothesis]]:
+    """Rerank with the best weights, which are reported to standard error."""
+    from towernmt.predict.model_reranker import tune
+
+    references = read_text(args.tune)
+    check_has_text([(args.tune, references)], "pass the reference translations of --source as --tune.")
+    judged = judges.judged(read_text(args.source), lists)
+    found = tune(judged, references)
+    options = [f"{_OPTIONS[direction]} {place}:{weight:.2f}" for (direction, place, _), weight in zip(
+        _named_models(args), found.weights[1:], strict=True)]
+    print(f"BLEU {found.before:.2f} before, {found.bleu:.2f} with {' '.join(options)} "
+          f"--length-penalty {args.length_penalty:g}", file=sys.stderr)
+    for line in judged:
+        yield line.ordered(found.weights)
+
+
+def _named_models(args: argparse.Namespace) -> list[tuple[str, str, float]]:
+    """Direction, run and weight of each model."""
+    given = {"reverse": args.reverse_model, "right-to-left": args.right_to_left_model, "forward": args.forward_model}
+    return [(direction, *run_and_weight(text, _OPTIONS[direction])) for direction, texts in given.items()
+            for text in texts]
+
+
+def _check(args: argparse.Namespace) -> None:
+    models = _named_models(args)
+    if bool(models) == bool(args.mbr):
+        raise SettingsError("Say what to rerank by: --mbr, or models as --reverse-model RUN.")
+    if args.mbr and args.tune:
+        raise SettingsError("--tune finds the weights of models, and --mbr has none: leave one of them out.")
+    if models and not args.source:
+        raise SettingsError("Models read the source, too: pass the text that was translated as --source.")
+    if args.scores and args.n_best:
+        raise SettingsError("--n-best writes scores already: leave out --scores.")

@@ -1,1 +1,0 @@
-"""Commands that look at runs which are there: what became of them, beside each other."""

@@ -1,0 +1,188 @@
+"""Commands of the server: `towernmt serve` and `serve-keys`.
+
+- serve: serve trained models over HTTP.
+- serve-keys: create, list and remove the keys of a server's callers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towernmt.cli.translation_options import add_search_options, add_trust_option, check_alone, search_options
+from towernmt.core.errors import SettingsError
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.serve.glossaries import Glossaries
+from towernmt.serve.model_loading import ENGINES, EngineSettings, ModelPlace, direction_of, open_place, parse_model
+from towernmt.serve.request_limits import Limits
+from towernmt.serve.web.callers import KeysFile, Proxies, add_key, read_keys, remove_key
+from towernmt.serve.web.observability import log_as_json
+
+if TYPE_CHECKING:
+    from towernmt.serve.service import Access, Service
+
+MISSING = "towernmt serve needs Starlette, uvicorn, python-multipart, sentencex and py3langid: install them with " \
+          "`pip install 'towernmt[serve]'`."
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt serve`."""
+    parser.add_argument("--model", metavar="[DIRECTION=]MODEL", required=True, nargs="+", action="extend",
+                        help="a run, a package, an export or a custom engine (FILE.py:NAME), as de-en=runs/de-en "
+                             "(default direction: that of a package); pass several for several directions")
+    parser.add_argument("--host", default="127.0.0.1",
+                        help="address to listen at; 0.0.0.0 for all addresses of this machine (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=5000, help="port to listen at; 0 for a free one "
+                                                               "(default: %(default)s)")
+    parser.add_argument("--keys", metavar="FILE",
+                        help="accept only requests with a key of this file (see `towernmt serve-keys`)")
+    parser.add_argument("--rate", type=float, default=0.0, metavar="N",
+                        help="maximum requests per minute of an address, or of a key without its own limit; 0 for no "
+                             "limit (default: 0)")
+    parser.add_argument("--rate-characters", type=float, default=0.0, metavar="N",
+                        help="maximum characters per minute, in the same way (default: 0)")
+    parser.add_argument("--glossaries", metavar="FILE",
+                        help="store the glossaries of callers in this file (default: in memory)")
+    parser.add_argument("--cors", metavar="ORIGIN", nargs="+", action="extend", default=[],
+                        help="accept requests from pages of this web site, as https://example.org; * for all")
+    parser.add_argument("--trusted-proxy", metavar="ADDRESS", nargs="+", action="extend", default=[],
+                        help="trust X-Forwarded-For and X-Forwarded-Proto of this proxy, an address or a network as "
+                             "10.0.0.0/8; may be repeated (default: trust no proxy)")
+    parser.add_argument("--page", action=argparse.BooleanOptionalAction, default=True,
+                        help="serve a web page for translation (default: --page)")
+    add_trust_option(parser)
+    _add_engine(parser)
+    group = parser.add_argument_group("limits")
+    types = typing.get_type_hints(Limits)
+    for field in dataclasses.fields(Limits):
+        help = field.metadata["help"].removesuffix(".")
+        group.add_argument(f"--{field.name.replace('_', '-')}", type=types[field.name], default=field.default,
+                           metavar="N", help=f"{help[0].lower()}{help[1:]} (default: %(default)s)")
+    add_search_options(parser, without=["n_best"])
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve until the process is told to stop; returns the exit status."""
+    places = [parse_model(model) for model in args.model]
+    check_alone(search_options(args))
+    limits = Limits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Limits)})
+    settings = _engine_settings(args)
+    keys = None if args.keys is None else KeysFile(args.keys)
+    proxies = Proxies(args.trusted_proxy)
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    try:
+        from towernmt.serve.server import bind, serve
+        from towernmt.serve.service import Access
+    except ImportError:
+        raise SettingsError(MISSING) from None
+    opened = bind(args.host, args.port)
+    log_to_stderr()
+    log_as_json()
+    access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
+    glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
+    serve(open_service(places, settings, limits, access, glossaries, args.page), opened)
+    return 0
+
+
+def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Limits, access: Access,
+                 glossaries: Glossaries, page: bool = True) -> Service:
+    """The models, loaded and warm.
+
+    Raises:
+        TowerNMTError: one of them cannot be loaded.
+    """
+    from towernmt.serve.served_models import Models, ServedModel
+    from towernmt.serve.service import Service, server_metrics, watch_rounds
+
+    metrics = server_metrics()
+    models = []
+    for given, place in places:
+        direction = given or direction_of(place)
+        models.append(ServedModel(direction, place, lambda place=place: open_place(place, settings),  # type: ignore[misc]
+                                  settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
+    return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    group.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
+                       help="engine that computes; ctranslate2 is faster, but does not support alignments, prefixes or "
+                            "glossaries (needs towernmt[ctranslate2])")
+    group.add_argument("--precision", metavar="P",
+                       help="precision of matrix products: float32, bfloat16 or float16; with --engine ctranslate2 "
+                            "precision of the weights, also int16 or int8 (default: float32, or the export's)")
+    group.add_argument("--alternatives", type=int, default=EngineSettings.alternatives, metavar="N",
+                       help="maximum number of translations per sentence in a request (default: %(default)s)")
+    group.add_argument("--alignments", action=argparse.BooleanOptionalAction, default=True,
+                       help="return word alignments if the engine has them (default: --alignments)")
+    group.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
+                       help="number of simultaneously translated batches (default: one for each processor; one with a "
+                            "GPU)")
+    group.add_argument("--batch-sentences", type=int, default=32, metavar="N",
+                       help="maximum number of sentences in a batch; small batches reduce latency, large ones increase "
+                            "throughput (default: %(default)s)")
+    group.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
+                       help="maximum number of source tokens in a batch, padding included (default: %(default)s)")
+    group.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length, metavar="TOKENS",
+                       help="longer sentences are split, and their translations joined (default: %(default)s)")
+    group.add_argument("--no-cache", action="store_true",
+                       help="do not cache graphs in the run's directory graphs/ (TOWERNMT_KEEP_GRAPHS=0 does the same)")
+    device = group.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="translate on GPU N (default: the first one, or the CPU "
+                                                             "where there is none)")
+    device.add_argument("--cpu", action="store_true", help="translate on the CPU")
+
+
+def _engine_settings(args: argparse.Namespace) -> EngineSettings:
+    if args.alternatives < 1:
+        raise SettingsError(f"--alternatives {args.alternatives}: choose 1 or more.")
+    if args.engine == ENGINES[0] and args.precision not in (None, *PRECISIONS):
+        raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
+                            f"{', '.join(PRECISIONS)}.")
+    stream = StreamSettings(batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
+                            max_source_length=args.max_source_length, threads=args.threads)
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    return EngineSettings(args.engine, args.precision, device, args.alternatives, args.alignments,
+                          not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0", stream,
+                          tuple(search_options(args).items()), args.trust_code)
+
+
+def add_serve_keys_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt serve-keys`."""
+    parser.add_argument("action", choices=("add", "list", "remove"), help="action on the file of keys")
+    parser.add_argument("name", nargs="?", metavar="CALLER", help="name of the caller in logs")
+    parser.add_argument("--keys", metavar="FILE", required=True, help="file of keys for `towernmt serve --keys`")
+    parser.add_argument("--rate", type=float, default=0.0, metavar="N",
+                        help="add: maximum requests per minute (default: that of `towernmt serve --rate`)")
+    parser.add_argument("--rate-characters", type=float, default=0.0, metavar="N",
+                        help="add: maximum characters per minute (default: that of `towernmt serve "
+                             "--rate-characters`)")
+    parser.add_argument("--admin", action="store_true", help="add: allow the caller to replace models")
+
+
+def run_serve_keys(args: argparse.Namespace) -> int:
+    """Change or show the file; returns the exit status."""
+    path = Path(args.keys)
+    if args.action == "list":
+        if not path.is_file():
+            raise SettingsError(f"{path}: there is no such file of keys.")
+        for entry in read_keys(path):
+            rates = [f"{value:g} {what} a minute" for value, what in (
+                (entry.rate, "requests"), (entry.characters, "characters")) if value]
+            print("  ".join([entry.name, *rates, *(["admin"] if entry.admin else [])]))
+        return 0
+    if not args.name:
+        raise SettingsError(f"serve-keys {args.action}: name the caller, as `towernmt serve-keys {args.action} anna "
+                            f"--keys {path}`.")
+    if args.action == "remove":
+        remove_key(path, args.name)
+        return 0
+    print(add_key(path, args.name, args.rate, args.rate_characters, args.admin))
+    return 0

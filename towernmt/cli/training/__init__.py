@@ -1,1 +1,0 @@
-"""Commands that train models, and work on what was trained."""

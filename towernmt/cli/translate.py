@@ -1,0 +1,513 @@
+"""`towernmt translate`: translate lines of a file or a pipe, or very many lines in ranges by several workers.
+
+A worker creates the translator that the command line requests, and translates ranges with it; the command watches the
+job. Documents are translated by `translate_documents`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from towernmt.cli.translate_documents import add_document_options, translate_documents
+from towernmt.cli.translation_options import (
+    add_engine_options,
+    add_line_options,
+    add_model_options,
+    add_reranking_options,
+    add_search_options,
+    candidates,
+    check_alone,
+    chosen_models,
+    engine_of,
+    files_of_each_line,
+    files_of_lines,
+    options_by_lines,
+    options_of_all_lines,
+    options_of_each_line,
+    search_options,
+    translation_reranker,
+)
+from towernmt.cli.translation_output import (
+    BEHIND,
+    AlignmentOutput,
+    InputLines,
+    add_alignment_options,
+    alignment_output,
+    check_alignment_options,
+    json_answers,
+    task_of,
+    text_answers,
+)
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.machine import cleaned_up, processors, take_share, visible_gpus
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.storage.stored_files import split_compression
+from towernmt.dataflow.text.text_lines import Chunk
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.lines.line_options import PLAIN, LineOptions
+from towernmt.predict.lines.output_file import check_apart
+from towernmt.predict.lines.resumable import LineOutput, resumable_output
+from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input
+from towernmt.predict.ranges.job import (
+    NAME,
+    PartJob,
+    check_place,
+    first_task,
+    is_of_each,
+    is_remote,
+    output_paths,
+    without_options,
+)
+from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
+from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.ranges.workers import LocalWorkers, PartResult, PartWork, Workers
+from towernmt.predict.search.search_settings import StreamSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.line_translator import LineTranslator
+
+_MAGIC = "*?["
+
+
+def add_parts_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--workers` and its further options."""
+    group: Any = parser.add_argument_group("very many lines")
+    group.add_argument("--workers", type=int, metavar="N",
+                       help="translate in parts by N processes, which share the processors (or the GPUs); a lost "
+                            "process is started again, and the same command resumes after a stop")
+    group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS",
+                       help="translate in parts by --workers workers (default: one for each processor or GPU) on the "
+                            "Ray cluster at ADDRESS, or the running one, or a new one on this machine (needs "
+                            "towernmt[ray])")
+    group.add_argument("--work-directory", metavar="DIRECTORY",
+                       help="directory of the parts until all are done (default: the output's name and .parts); "
+                            "processes on several machines can share it to work on one translation")
+
+
+def wants_parts(args: argparse.Namespace) -> bool:
+    """Return whether the inputs are translated in parts: by request, or because they are not one plain file."""
+    inputs = args.input or []
+    return (args.workers is not None or args.ray is not None or args.work_directory is not None
+            or len(inputs) > 1
+            or not all(map(_is_plain_file, inputs)))
+
+
+def _is_plain_file(name: str) -> bool:
+    if split_compression(name)[1] is not None or "://" in name:
+        return False
+    return set(name).isdisjoint(_MAGIC) or os.path.lexists(name)
+
+
+def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt translate`."""
+    parser.add_argument("--input", metavar="FILE", nargs="+",
+                        help="text, one sentence a line (default: stdin); several files, wildcards, s3://bucket/key "
+                             "and tables of databases are translated in parts")
+    parser.add_argument("--output", metavar="FILE",
+                        help="file of the translations (default: stdout); for several inputs one file, a folder "
+                             "(`out/`), or names derived from theirs (`out/{name}.en`)")
+    parser.add_argument("--n-best", type=int, metavar="N",
+                        help="write the N best translations of each line, one a line: "
+                             "`line number from 0 ||| text ||| score`")
+    parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
+    parser.add_argument("--json", action="store_true",
+                        help='read one JSON object a line, as {"text": "...", "prefix": "..."}, and write one a line')
+    parser.add_argument("--token-scores", action="store_true",
+                        help="with --json: the tokens of each best translation, and the log-probability of each")
+    parser.add_argument("--retry", action="store_true",
+                        help="if a translation is empty, repetitive or cut at the length limit, search again without "
+                             "repetitions, and keep the better one")
+    parser.add_argument("--resume", action="store_true",
+                        help="resume an unfinished output (translation in parts always resumes)")
+    parser.add_argument("--window", type=int, metavar="LINES",
+                        help="number of lines to read and sort by length before the first translation is written; 1 "
+                             f"translates line by line (default: {StreamSettings.window}; 1 on a terminal)")
+    add_parts_options(parser)
+    add_document_options(parser)
+    add_line_options(parser)
+    add_alignment_options(parser)
+    add_model_arguments(parser)
+
+
+def run_translate(args: argparse.Namespace) -> int:
+    """Translate; returns the exit status."""
+    check_output_options(args)
+    if args.document:
+        return translate_documents(args, lambda links: make_translator(
+            args, attention=links, options=options_of_all_lines(args), retry=args.retry))
+    if args.language is not None:
+        raise SettingsError("--language is for a --document: leave it out, a line is a sentence.")
+    if wants_parts(args):
+
+        return translate_parts(args)
+    _check_files(args)
+    if args.window is None and args.input is None and sys.stdin.isatty():
+        args.window = 1
+    window = StreamSettings.window if args.window is None else args.window
+    name = args.input[0] if args.input else "stdin"
+    with ExitStack() as files:
+        source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
+        alignments = files.enter_context(alignment_output(args))
+        translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
+                                     options=options_of_all_lines(args), retry=args.retry)
+        output = LineOutput(sys.stdout.buffer, window)
+        if args.output:
+            output = files.enter_context(resumable_output(
+                args.output, window, task_of(args, translator), args.resume, alignments.paths))
+            alignments.write_to(output.further)
+        lines, first = output.lines_of(source, name), output.start.lines + 1
+        if first > 1:
+            print(f"{args.output}: going on behind line {first - 1}.", file=sys.stderr)
+        answers = json_answers if args.json else text_answers
+        given = InputLines(lines, name, first, options_of_each_line(args, first))
+        for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
+            output.write(number, answer)
+    return 0
+
+
+def check_output_options(args: argparse.Namespace) -> None:
+    """Refuse output options that exclude each other.
+
+    Raises:
+        SettingsError: names two of them.
+    """
+    if args.n_best and args.scores:
+        raise SettingsError("--n-best writes scores already: leave out --scores.")
+    if args.json and args.scores:
+        raise SettingsError("--json writes scores already: leave out --scores.")
+    if args.token_scores and not args.json:
+        raise SettingsError("--token-scores needs --json, which has a place for them.")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    if args.resume:
+        if not (args.input and args.output):
+            raise SettingsError("--resume needs --input and --output: what goes through a pipe is not there twice.")
+        if args.plot:
+            raise SettingsError("--resume goes on with lines, and --plot draws pictures: leave one of them out.")
+    for file in files_of_each_line(args).values():
+        check_readable(file)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the arguments that `towernmt translate` and `towernmt evaluate` share."""
+    add_model_options(parser, required)
+    add_translator_options(parser)
+
+
+def add_translator_options(parser: argparse.ArgumentParser) -> None:
+    """Those of them that say how, and not by which models."""
+    parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
+                        metavar="TOKENS", help="longer lines are split at punctuation or spaces, and their "
+                                               "translations joined (default: %(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
+                        help="maximum number of source tokens in a batch, padding included (default: %(default)s)")
+    parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
+                        help="maximum number of sentences in a batch (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
+                        help="number of threads, each of which translates a batch (default: one for each processor; "
+                             "one with a GPU, or with a window of one line)")
+    add_engine_options(parser)
+    add_search_options(parser, without=["n_best"])
+    add_reranking_options(parser)
+    parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
+                        help="replace an unknown word by the source word with the most attention, or by its "
+                             "translation in a table, `source target probability` a line")
+    parser.add_argument("--no-cache", action="store_true",
+                        help="build the graph of the search, and do not cache it in the run's directory graphs/ "
+                             "(TOWERNMT_KEEP_GRAPHS=0 does the same)")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N",
+                        help="translate on GPU N (default: the first one, or the CPU where there is none)")
+    device.add_argument("--cpu", action="store_true", help="translate on the CPU")
+
+
+def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
+                    options: LineOptions = PLAIN, retry: bool = False) -> LineTranslator:
+    """The translator that the arguments ask for.
+
+    Args:
+        log_probs, attention: give these with each hypothesis.
+        options: what all lines ask for.
+        retry: search again for what looks wrong.
+    Raises:
+        SettingsError: a value that cannot work.
+        CheckpointError: there is no such checkpoint, or it does not fit its run.
+    """
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    search = search_options(args)
+    models = chosen_models(args)
+    search |= candidates(args, search)
+    check_alone(search)
+    window = getattr(args, "window", None)
+    stream = StreamSettings(
+        batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
+        window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
+        threads=args.threads, shares=getattr(args, "shares", 0))
+    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+
+    if engine_of(args) is not None:
+        from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+
+        log_without_tensorpack()
+        return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
+                                     precision=args.precision, device=device, stream=stream, options=options,
+                                     retry=retry, reranker=translation_reranker(args, device), log_probs=log_probs,
+                                     trust_code=args.trust_code, **search)
+    from towernmt.predict.translator import Translator
+
+    log_to_stderr()
+    unknown = args.replace_unknown
+    if isinstance(unknown, str):
+        from towernmt.predict.lines.unknown_words import read_translations
+
+        unknown = read_translations(unknown)
+    return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
+                      log_probs=log_probs, attention=attention, options=options, retry=retry,
+                      replace_unknown=unknown, keep_graph=_keeps_graphs(args),
+                      precision=args.precision or PRECISIONS[0], **search)
+
+
+def _keeps_graphs(args: argparse.Namespace) -> bool:
+    return not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0"
+
+
+def log_without_tensorpack() -> None:
+    """Log the messages of towernmt to stderr, for an engine that does not load tensorpack."""
+    log = logging.getLogger("towernmt")
+    if not log.handlers:
+        log.addHandler(logging.StreamHandler(sys.stderr))
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
+@dataclass(frozen=True)
+class PartTranslatorMaker:
+    """Makes the translator of a worker; it is pickled.
+
+    Attributes:
+        args: the parsed options. A small number of sentences is divided into `shares` batches.
+        processors: number of processors of a worker.
+        beside: the files with a line for each input line, by their options; a worker does not read them.
+        gpus: assigned to the workers in turn; empty for the devices of the command line.
+    """
+
+    args: argparse.Namespace
+    processors: int
+    beside: Mapping[str, str]
+    gpus: Sequence[str] = ()
+
+    def __call__(self, number: int) -> CommandPartTranslator:
+        """Return the translator of a worker."""
+        take_share(self.processors)
+        if self.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
+        if number:
+            logging.disable(logging.INFO)   # worker 0 says it
+        return CommandPartTranslator(self.args, self.beside)
+
+
+class CommandPartTranslator:
+    """Translates parts as `towernmt translate` translates a text.
+
+    Attributes:
+        task: the options that determine the translations.
+    """
+
+    task: Mapping[str, Any]
+
+    def __init__(self, args: argparse.Namespace, beside: Mapping[str, str]) -> None:
+        without = {name.removeprefix("--"): None for name in beside}
+        args = argparse.Namespace(**{**vars(args), **without})
+        self._args, self._beside = args, beside
+        self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
+                                           options=options_of_all_lines(args), retry=args.retry)
+        # What stands in the files beside is in the plan.
+        self.task = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
+                     **{name: "a file" for name in beside}}
+
+    def __call__(self, work: PartWork) -> PartResult:
+        """Translate a part."""
+        text, links = io.BytesIO(), io.BytesIO()
+        separate = self._args.alignments not in (None, BEHIND)
+        faults = self._translator.faults = FaultCounts(work.name)
+        given = InputLines(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
+        answers = json_answers if self._args.json else text_answers
+        for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
+            text.writelines(line.encode("utf-8") + b"\n" for line in lines)
+        files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
+        return PartResult(files, faults.tokens, faults.as_json())
+
+    def _alignments(self, *files: io.BytesIO) -> AlignmentOutput:
+        return AlignmentOutput(self._args, files, None)
+
+    def _options(self, work: PartWork) -> Any:
+        """What each line asks for, by the files beside."""
+        first = work.part.before + work.part.first
+        found: dict[str, Any] = {}
+        for (name, file), lines in zip(self._beside.items(), work.lines.beside, strict=True):
+            found[name] = (clean_lines(lines, file, first) if name == "--prefix"
+                           else Chunk(file, first, len(lines), b"".join(lines)).decode())
+        return options_by_lines(found.get("--prefix"), found.get("--constraints"))
+
+
+def translate_parts(args: argparse.Namespace) -> int:
+    """Translate; returns the exit status.
+
+    Raises:
+        SettingsError: options that do not go with it.
+        DataError: an input cannot be read, an output cannot be written, or a line cannot be translated.
+    """
+    _check(args)
+    log_without_tensorpack()
+    texts = open_texts(args.input)
+    files = files_of_each_line(args)
+    beside = [text for file in files.values() for text in open_texts([file])]
+    outputs = _outputs(args, texts)
+    directory = WorkDirectory(args.work_directory or _work_directory(args.output))
+    directory.check()
+    begun = directory.task()
+    args.window = args.window or StreamSettings.window
+    args.shares = begun["--shares"] if begun else args.threads or processors()
+    workers = _workers(args, files)
+
+    def stop() -> None:
+        workers.stop()
+        if directory.is_there:
+            print(f"{directory.path} keeps the parts that are done: the same command goes on with them.",
+                  file=sys.stderr)
+
+    try:
+        with cleaned_up(stop):
+            workers.start(0)
+            plan = _plan(args, directory, texts, beside, outputs)
+            task = first_task(workers)
+            directory.begin({**task, "--output": args.output}, plan)
+            _translate(directory, plan, texts, beside, outputs, workers, task)
+    except KeyboardInterrupt:
+        stop()
+        raise
+    finally:
+        workers.stop()
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outputs:
+    """The output files.
+
+    Attributes:
+        of_texts: for each text the number of its output.
+        files: for each output the file of translations, and the file of word alignments if it is separate.
+    """
+
+    of_texts: list[int]
+    files: list[list[str]]
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.workers is not None and args.workers < 1:
+        raise SettingsError(f"--workers {args.workers}: at least 1 is needed.")
+    if not (args.input and args.output):
+        raise SettingsError("To translate in parts, pass --input and --output: what goes through a pipe cannot be "
+                            "read or written in parts.")
+    if args.plot:
+        raise SettingsError("--plot draws pictures of a few lines: translate these by one process, without --workers.")
+    check_alignment_options(args)
+
+
+def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
+    """The outputs, of which each can be written.
+
+    Raises:
+        SettingsError: two texts would be written to one file, though each should have its own.
+        DataError: a file is read, or cannot be written.
+    """
+    paths = [output_paths(args.output, texts)]
+    if args.alignments not in (None, BEHIND):
+        if is_of_each(args.alignments) != is_of_each(args.output):
+            raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: give a file for each text "
+                                "to both, or one for all.")
+        paths.append(output_paths(args.alignments, texts))
+        if set(paths[0]) & set(paths[1]):
+            raise SettingsError(f"--alignments {args.alignments} is --output, too: choose another file.")
+    files = list(dict.fromkeys(zip(*paths, strict=True)))
+    read = _by_file([text.name for text in texts if isinstance(text, FileText)])
+    remote = {without_options(text.name) for text in texts if is_remote(text.name)}
+    for option, places in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
+        for place in places:
+            if is_remote(place) and without_options(place) in remote:
+                raise DataError(f"{option} {place} is the same object as an --input, which would be lost: name another "
+                                "object to write to.")
+            if not is_remote(place):
+                if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
+                        Path(os.path.realpath(place)).parents):
+                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: name "
+                                        "another directory for the parts.")
+                same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
+                check_apart((option, place), {"--input": same, **files_of_lines(args)})
+                check_place(place)
+        for place in islice(filter(is_remote, places), 1):      # all are in one folder
+            check_place(place)
+    numbers = {place: number for number, place in enumerate(files)}
+    return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
+
+
+def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
+    """The names of the local files that are there, each by what it is on its disk."""
+    found = {}
+    for name in names:
+        if not is_remote(name) and os.path.exists(name):
+            status = os.stat(name)
+            found[status.st_dev, status.st_ino] = name
+    return found
+
+
+def _work_directory(output: str) -> Path:
+    """Return the default work directory: next to a local output, or in the current directory for one in S3."""
+    name = without_options(output).rstrip("/").replace(NAME, "all") + ".parts"
+    return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
+
+
+def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
+    if args.ray is not None:
+        from towernmt.predict.ranges.workers import RayWorkers
+
+        return RayWorkers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu)
+    count = args.workers or 1
+    gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
+    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), beside, gpus), count)
+
+
+def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], beside: Sequence[Text],
+          outputs: _Outputs) -> Plan:
+    """That of the translation that was begun, if the texts are as they were, or a new one."""
+    former = directory.plan()
+    if former is not None and is_plan_of(former, texts, beside, args.window):
+        return former
+    if former is not None:
+        print(f"The inputs are not as they were when {directory.path} was begun: they are read again, and parts whose "
+              "lines are others now are translated again.", file=sys.stderr)
+    return make_plan(texts, beside, outputs.of_texts, args.window, former.units if former else None)
+
+
+def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
+               workers: Workers, task: Mapping[str, Any]) -> None:
+    job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
+                  workers, sys.stderr)
+    if job.lines_done:
+        print(f"{directory.path}: going on; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
+    job.run(task)

@@ -1,0 +1,191 @@
+"""`towernmt translate --document`: translate files and write them in the same format."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towernmt.checkpoint.package_reader import is_package
+from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.cli.translation_options import ENGINES, files_of_each_line, files_of_lines
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.language_codes import check_code
+from towernmt.documents.formats.text_files import SUFFIXES, have_same_format, opener_of
+from towernmt.documents.segments import Document, Mark
+from towernmt.documents.translation import translate_segments
+from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.output_file import check_apart, output_file
+from towernmt.predict.ranges.job import NAME, check_place
+
+if TYPE_CHECKING:
+    from towernmt.predict.line_translator import LineTranslator
+
+LARGEST = 200_000_000
+"""Bytes of a file."""
+_OF_LINES = ("input", "n_best", "scores", "json", "token_scores", "resume", "window", "alignments", "attention", "plot",
+             "workers", "ray", "work_directory")
+"""Options that are about lines, by their names."""
+
+
+def add_document_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--document` and its further option."""
+    group = parser.add_argument_group("documents")
+    group.add_argument("--document", metavar="FILE", nargs="+",
+                       help=f"files that keep their format: {', '.join(SUFFIXES)}; --output is a file, or for several "
+                            "documents a folder (`out/`) or names derived from theirs (`out/en-{name}`)")
+    group.add_argument("--language", metavar="CODE",
+                       help="the documents' language, for its rules of sentence segmentation (default: the language of "
+                            "a package, or else rules that many languages share)")
+
+
+def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTranslator]) -> int:
+    """Translate; returns the exit status.
+
+    Args:
+        make: makes the translator, with the links of words or without.
+    Raises:
+        SettingsError: options that do not go together.
+        DataError: a document cannot be read or written.
+    """
+    _check(args)
+    outputs = _outputs(args)
+    documents = [_opened(name) for name in args.document]
+    has_marks = any(isinstance(part, Mark) for document in documents for segment in document.segments
+                    for part in segment)
+    is_own = args.engine == ENGINES[0]
+    translator = make(has_marks and is_own)
+    language = args.language or _language(args.model) or "en"
+    for name, document, output in zip(args.document, documents, outputs, strict=True):
+        asked = _Asked(translator, name)
+        translated = translate_segments(document.segments, asked.plain, language, asked.forced if is_own else None)
+        with _naming(name):
+            content = document.written(translated)
+        with output_file(output) as file:
+            file.write(content)
+        asked.progress.end(output)
+    return 0
+
+
+class _Asked:
+    """Sentences of a document, translated."""
+
+    def __init__(self, translator: LineTranslator, name: str) -> None:
+        self._translator, self._name, self.progress = translator, name, _Progress(name)
+
+    def plain(self, sentences: Sequence[str]) -> list[Hypothesis]:
+        """The best translation of each."""
+        self.progress.total = self.progress.sentences = len(sentences)
+        return self._found(sentences, None)
+
+    def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
+        """The same, with words that must come."""
+        self.progress.total += len(sentences)
+        return self._found(sentences, [LineOptions(constraints=of_one) for of_one in words])
+
+    def _found(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
+        found = []
+        for translation in self._translator.translate_stream(sentences, self._name, options=options):
+            found.append(translation[0])
+            self.progress.one_more()
+        return found
+
+
+class _Progress:
+    """How far a document is, on stderr: on a terminal as it goes, and in one line at its end."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._begun, self._told, self._done = name, time.monotonic(), 0.0, 0
+        self.total = self.sentences = 0
+
+    def one_more(self) -> None:
+        """A sentence is translated."""
+        self._done += 1
+        if sys.stderr.isatty() and time.monotonic() > self._told + 0.2:
+            self._told = time.monotonic()
+            print(f"\r{self._name}: {self._done} of {self.total} sentences", end="", file=sys.stderr, flush=True)
+
+    def end(self, output: str) -> None:
+        """The document is written."""
+        begin = "\r" if sys.stderr.isatty() else ""
+        print(f"{begin}{self._name}: {self.sentences} sentences to {output} in {time.monotonic() - self._begun:.1f} s",
+              file=sys.stderr)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option in _OF_LINES:
+        if getattr(args, option) not in (None, False):
+            raise SettingsError(f"--{option.replace('_', '-')} is for lines, and not for a --document: leave one of "
+                                "them out.")
+    for option, file in files_of_each_line(args).items():
+        raise SettingsError(f"{option} {file} has a line for each line, and a --document has none: leave it out.")
+    if args.language is not None:
+        check_code(args.language, "--language")
+
+
+def _outputs(args: argparse.Namespace) -> list[str]:
+    """Return the output of each document.
+
+    Raises:
+        SettingsError: an output is undefined, belongs to two documents, or has another format.
+        DataError: an output is also an input, or cannot be written.
+    """
+    if not args.output:
+        raise SettingsError("--document needs --output, a file or a folder.")
+    pattern = args.output
+    if NAME not in pattern and (pattern.endswith("/") or Path(pattern).is_dir()):
+        pattern = f"{pattern.rstrip('/')}/{NAME}"
+    if len(args.document) > 1 and NAME not in pattern:
+        raise SettingsError(f"--output {args.output}: for {len(args.document)} documents, name a folder, as out/, or "
+                            f"names like theirs, as out/en-{NAME}.")
+    outputs = [pattern.replace(NAME, Path(name).name) for name in args.document]
+    for name, output in zip(args.document, outputs, strict=True):
+        if outputs.count(output) > 1:
+            raise SettingsError(f"{name} and another document would both be written to {output}: translate them one "
+                                "after the other, to different places.")
+        if not have_same_format(output, name):
+            raise SettingsError(f"--output {output}: {name} keeps its format: give both the same suffix.")
+        check_apart(("--output", output), {"--document": args.document, **files_of_lines(args)})
+        check_place(output)
+    return outputs
+
+
+def _opened(name: str) -> Document:
+    """Return the segments and marks of a document.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with _naming(name):
+        opener = opener_of(name)
+        try:
+            with open(name, "rb") as file:
+                content = file.read(LARGEST + 1)    # a device has no size that could be checked before
+            if len(content) > LARGEST:
+                size = max(os.path.getsize(name), len(content))
+                raise DataError(f"The file has {size // 1_000_000} MB: more than {LARGEST // 1_000_000} MB are not "
+                                "read.")
+            return opener(content)
+        except OSError as error:
+            raise DataError(f"cannot read it ({error.strerror}).") from error
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Add the name of the file to errors in the block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+def _language(models: Sequence[str]) -> str | None:
+    """The source language of the first package."""
+    told = next((PackagedRun(model).languages for model in models if is_package(model)), None)
+    return None if told is None else told[0]

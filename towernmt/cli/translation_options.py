@@ -1,0 +1,374 @@
+"""Options that commands which translate share: engine, ensemble, search, options of lines, and reranking.
+
+- The engine that computes: TensorFlow's graph, or CTranslate2.
+- The trained models: one, or several as an ensemble.
+- The search: an option for each field of `SearchSettings`.
+- What all lines, or the lines of a file, request of their translations.
+- Reranking: minimum Bayes risk, or further runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.text_lines import read_lines
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.terminology import Terminology
+from towernmt.predict.lines.text_io import clean_lines, open_input, read_text
+from towernmt.predict.search.search_settings import MEANS, SAMPLING_ALONE, EnsembleSettings, SearchSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.reranking import Reranker
+
+ENGINES = ("tensorflow", "ctranslate2")
+"""The first is the default."""
+
+
+def add_engine_options(parser: Any) -> None:
+    """Add `--engine` and `--precision`."""
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
+                        help="engine that computes; ctranslate2 exports the run at its first use, and starts without "
+                             "TensorFlow (needs towernmt[ctranslate2]; --model may also be an export)")
+    parser.add_argument("--precision", metavar="P",
+                        help="precision of matrix products: float32, bfloat16 or float16; with --engine ctranslate2 "
+                             "precision of the weights, also int16 or int8 (default: float32, or the export's)")
+
+
+def engine_of(args: argparse.Namespace) -> str | None:
+    """Return the engine if it is not TensorFlow, or None.
+
+    Raises:
+        SettingsError: an option is not available with the engine.
+    """
+    if args.engine == ENGINES[0]:
+        if args.precision not in (None, *PRECISIONS):
+            raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
+                                f"{', '.join(PRECISIONS)}.")
+        return None
+    from towernmt.interop.ctranslate2_engine import check_options
+
+    check_options(vars(args))
+    return str(args.engine)
+
+
+def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
+    """Add `--model`, `--checkpoint` and the options of ensembles."""
+    parser.add_argument("--model", metavar="MODEL", required=required, nargs="+", action="extend",
+                        help="the --logdir of a training run, or a package; several are an ensemble")
+    parser.add_argument("--checkpoint", metavar="NAME", nargs="+", action="extend",
+                        help="best, last, step-N or a checkpoint's prefix (default: best, or else last); one for "
+                             "each --model, one for all, or several of one run as an ensemble")
+    add_trust_option(parser)
+    parser.add_argument("--ensemble-weights", metavar="W,W,...",
+                        help="a weight for each member of the ensemble, in order (default: equal ones)")
+    parser.add_argument("--ensemble-mean", choices=MEANS,
+                        help=f"quantity whose mean over the members is used (default: {EnsembleSettings.mean})")
+
+
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust-code`, for commands that read packages."""
+    parser.add_argument("--trust-code", action="store_true",
+                        help="execute the code of a custom model in a package")
+
+
+def chosen_models(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a `Translator` that say which models it takes.
+
+    Raises:
+        SettingsError: weights that are no numbers.
+    """
+    given: dict[str, Any] = {} if args.ensemble_mean is None else {"mean": args.ensemble_mean}
+    if args.ensemble_weights is not None:
+        try:
+            given["weights"] = tuple(float(weight) for weight in args.ensemble_weights.split(","))
+        except ValueError:
+            raise SettingsError(f"--ensemble-weights {args.ensemble_weights}: expected a number for each member, for "
+                                "example 2,1.") from None
+    return {"run_dir": args.model, "checkpoint": args.checkpoint, "ensemble": EnsembleSettings(**given),
+            "trust_code": args.trust_code}
+
+
+AS_THE_RUN = "default: the run's setting"
+SPELLINGS = {"beam_size": "--beam"}
+"""Options that are not spelled like their fields."""
+_OF_THEIR_OWN = ("averaged", "max_length_factor", "max_length_constant")
+
+
+def add_search_options(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+    """One option a field; what is not given is as the run has it.
+
+    Args:
+        without: fields that a command has no option for, or one of its own.
+    """
+    group = parser.add_argument_group("search")
+    types = typing.get_type_hints(SearchSettings)
+    for field in dataclasses.fields(SearchSettings):
+        if field.name not in (*_OF_THEIR_OWN, *without):
+            _add_option(group, field, types[field.name])
+    group.add_argument("--max-length", metavar="FACTOR,CONSTANT",
+                       help=f"a translation has at most source tokens * FACTOR + CONSTANT tokens ({AS_THE_RUN})")
+    group.add_argument("--sample", dest="selection", action="store_const", const="sampling",
+                       help="sample translations: the same as --selection sampling")
+    group.add_argument("--last-weights", action="store_true",
+                       help="translate with the weights of the last update, not with their moving average")
+
+
+def search_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `SearchSettings` that were given.
+
+    Raises:
+        SettingsError: --max-length that is not two numbers.
+    """
+    given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(SearchSettings)}
+    given["averaged"] = False if options.last_weights else None
+    if options.max_length is not None:
+        factor, _, constant = options.max_length.partition(",")
+        try:
+            given["max_length_factor"], given["max_length_constant"] = float(factor), int(constant or 0)
+        except ValueError:
+            raise SettingsError(
+                f"--max-length {options.max_length}: expected FACTOR,CONSTANT, for example 2,10.") from None
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_alone(given: dict[str, Any]) -> None:
+    """Refuse what no run's settings can make right, before anything is loaded.
+
+    Args:
+        given: fields of `SearchSettings`; the run's settings have the others.
+    Raises:
+        SettingsError: a value that cannot work, or two that contradict each other.
+    """
+    rest: dict[str, Any] = {
+        "beam_size": max(5, given.get("n_best", 1)) * max(given.get("beam_groups", 1), 1),
+        "max_length_factor": max(2.0, given.get("min_length_factor", 0.0))}
+    if SAMPLING_ALONE.keys() & given.keys():
+        rest["selection"] = "sampling"
+    SearchSettings(**{**rest, **given})
+
+
+def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
+    name = SPELLINGS.get(field.name, "--" + field.name.replace("_", "-"))
+    text = f"{_of_a_sentence(field.metadata['help'])} ({AS_THE_RUN})".replace("%", "%%")
+    if kind is bool:
+        group.add_argument(name, dest=field.name, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif field.metadata["choices"]:
+        group.add_argument(name, dest=field.name, choices=field.metadata["choices"], help=text)
+    else:
+        group.add_argument(name, dest=field.name, type=kind, help=text,
+                           metavar={int: "N", float: "NUMBER"}.get(kind, field.name.upper()))
+
+
+def _of_a_sentence(text: str) -> str:
+    """The text without its full stop, in lower case as argparse's own."""
+    text = text.removesuffix(".")
+    return text if text[:2].isupper() and text[1:2] != " " else text[0].lower() + text[1:]
+
+
+def add_line_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `LineOptions`."""
+    group = parser.add_argument_group("what translations are like")
+    group.add_argument("--prefix", metavar="TEXT|FILE",
+                       help="begin all translations with this text, or each with a line of this file")
+    group.add_argument("--partial-word", action="store_true",
+                       help="the last word of --prefix may be the beginning of a longer one")
+    group.add_argument("--avoid", metavar="FILE",
+                       help="words and phrases that translations must not contain, one per line")
+    group.add_argument("--constraints", metavar="FILE",
+                       help="phrases that translations must contain: a line for each input line, with tabs between "
+                            "phrases")
+    group.add_argument("--terminology", metavar="FILE",
+                       help="terms that translations must contain if the line contains the source term: `source "
+                            "term<TAB>target term` a line, optionally with `<TAB>any` to ignore case")
+
+
+def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
+    """Return the requests for all lines.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
+    avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
+    terminology = Terminology.read(args.terminology) if args.terminology else None
+    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology)
+
+
+def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[LineOptions] | None:
+    """Return the requests of each line, or None if lines have no separate requests.
+
+    Args:
+        args: the parsed options.
+        first: the number of the first line.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    files = files_of_each_line(args)
+    prefixes, phrases = files.get("--prefix"), files.get("--constraints")
+    return options_by_lines(
+        islice(clean_lines(open_input(prefixes), prefixes), first - 1, None) if prefixes else None,
+        islice(read_lines(phrases), first - 1, None) if phrases else None)
+
+
+def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | None) -> Iterator[LineOptions] | None:
+    """What each line asks for, by lines of the files that say it; None: nothing but what all ask for.
+
+    Args:
+        prefixes, phrases: of `--prefix` and `--constraints`; None: there is no such file.
+    """
+    if prefixes is None and phrases is None:
+        return None
+    begun: Iterable[str] = repeat("") if prefixes is None else prefixes
+    wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
+    return (LineOptions(prefix=prefix, constraints=constraints)
+            for prefix, constraints in zip(begun, wanted, strict=False))
+
+
+def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
+    """Return the files with a line for each input line, by their options."""
+    return {name: file for name, file in (("--prefix", args.prefix), ("--constraints", args.constraints))
+            if file is not None and (name != "--prefix" or _file(file))}
+
+
+def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
+    """Return the phrases of `--constraints` for each line of a test set.
+
+    Args:
+        args: the parsed options.
+        lines: number of lines in the test set.
+
+    Raises:
+        DataError: the file cannot be read, or has another number of lines.
+    """
+    if not args.constraints:
+        return [[] for _ in range(lines)]
+    phrases = [_phrases(line) for line in read_lines(args.constraints)]
+    if len(phrases) != lines:
+        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write a line for "
+                        "each sentence, an empty one for no phrases.")
+    return phrases
+
+
+def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the files of the options about lines, by option."""
+    return {name: file for name, file in (
+        ("--prefix", args.prefix), ("--avoid", args.avoid), ("--constraints", args.constraints),
+        ("--terminology", args.terminology)) if file is not None and _file(file)}
+
+
+def _phrases(line: str) -> list[str]:
+    return [phrase.strip() for phrase in line.split("\t") if phrase.strip()]
+
+
+def _file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:     # a text that no file can be called by
+        return False
+
+
+SAMPLES = 100
+"""Drawn for a line where it is not said how many."""
+
+
+def add_mbr_options(parser: Any) -> None:
+    """Add `--mbr` and its further option."""
+    parser.add_argument("--mbr", metavar="UTILITY",
+                        help="minimum Bayes risk: output the translation that is most similar to all others of its "
+                             "line by this utility: chrf, bleu, or a custom function, FILE.py:FUNCTION")
+    parser.add_argument("--mbr-aggregate", action="store_true",
+                        help="compare each translation with the mean of the others: faster if they are many; only for "
+                             "--mbr chrf")
+
+
+def mbr_reranker(args: argparse.Namespace) -> Reranker | None:
+    """Return the reranker of `--mbr`; None without the option.
+
+    Raises:
+        SettingsError: the utility is unknown.
+    """
+    from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
+
+    if args.mbr_aggregate and not args.mbr:
+        raise SettingsError("--mbr-aggregate is for --mbr chrf: pass that, too.")
+    return MinimumBayesRisk(args.mbr, args.mbr_aggregate) if args.mbr else None
+
+
+def add_reranking_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for reranking the results of the search."""
+    group = parser.add_argument_group("reranking")
+    add_mbr_options(group)
+    group.add_argument("--samples", type=int, metavar="N",
+                       help=f"number of sampled translations of each line to rerank (default: rerank the beam; with "
+                            f"--sample {SAMPLES})")
+    group.add_argument("--rerank-by", metavar="RUN[:WEIGHT]",
+                       help="rerank the beam by a reverse model, a run from the target language to the source "
+                            "language; `towernmt rerank --tune` finds the weight (default: 1)")
+
+
+def candidates(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
+    """Return further search options that give a reranker several translations: samples, or the complete beam.
+
+    Args:
+        args: the parsed options.
+        search: the specified fields of `SearchSettings`.
+
+    Raises:
+        SettingsError: the reranker would get one translation, or samples have no reranker.
+    """
+    if not (args.mbr or args.rerank_by):
+        if args.samples is not None:
+            raise SettingsError("--samples are drawn to choose from: pass --mbr or --rerank-by, too; to have them "
+                                "written, pass --sample --n-best N.")
+        return {}
+    if args.samples is not None or search.get("selection") == "sampling":
+        return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
+    beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
+    if beam < 2:
+        raise SettingsError("One translation of a line cannot be reranked: choose a --beam of 2 or more.")
+    return {"beam_size": beam, "n_best": beam}
+
+
+def translation_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
+    """What orders the translations of a command with `add_reranking_options`; None: the search alone.
+
+    Args:
+        device: "cpu", "gpu", "gpu:N" or None, for a further run.
+    """
+    if args.mbr and args.rerank_by:
+        raise SettingsError("--mbr and --rerank-by each put the translations into an order: choose one.")
+    if not args.rerank_by:
+        return mbr_reranker(args)
+    from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
+    from towernmt.predict.scorer import Scorer
+
+    place, weight = run_and_weight(args.rerank_by, "--rerank-by")
+    return ModelReranker([Judge(Scorer(place, device=device, trust_code=args.trust_code), "reverse", weight)])
+
+
+def run_and_weight(text: str, option: str) -> tuple[str, float]:
+    """The run and the weight of `RUN[:WEIGHT]`; without WEIGHT it is 1.
+
+    Raises:
+        SettingsError: the weight is no number.
+    """
+    place, colon, weight = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return text, 1.0
+    try:
+        value = float(weight)
+    except ValueError:
+        value = math.nan
+    if not place or not math.isfinite(value):
+        raise SettingsError(f"{option} {text}: expected RUN or RUN:WEIGHT, for example {option} runs/en-de:0.5.")
+    return place, value

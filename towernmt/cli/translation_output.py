@@ -1,0 +1,241 @@
+"""What `towernmt translate` writes for each line: text or JSON, word alignments, and pictures of attention.
+
+The fingerprint of a task says which options determine its output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
+
+import numpy as np
+
+from towernmt import __version__
+from towernmt.cli.translation_options import files_of_lines
+from towernmt.core.errors import SettingsError
+from towernmt.predict.attention_plot import Picture, Pictures, token_picture
+from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment
+from towernmt.predict.lines.line_options import LineOptions, read_requests, written
+from towernmt.predict.lines.output_file import output_file
+from towernmt.predict.lines.resumable import fingerprint
+
+if TYPE_CHECKING:
+    from towernmt.predict.line_translator import LineTranslator
+
+T = TypeVar("T", bound=list[Hypothesis])
+BEHIND = "-"
+"""In place of a file: write the links behind each translation."""
+WORDS, TOKENS = "words", "tokens"
+"""What the attention that is written is of."""
+
+
+def add_alignment_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of word alignments and attention."""
+    group = parser.add_argument_group("what the model saw")
+    group.add_argument("--alignments", metavar="FILE",
+                       help="write the word alignment of each translation, `source word-target word` from 0, one a "
+                            "line; `-` writes ` ||| alignment` after each translation")
+    group.add_argument("--alignment-threshold", type=float, metavar="WEIGHT",
+                       help="align all words with at least this attention, 0 to 1 (default: each target word with the "
+                            "source word of the most attention)")
+    group.add_argument("--attention", nargs="?", const=WORDS, choices=(WORDS, TOKENS), metavar="WORDS|TOKENS",
+                       help="with --json: the attention of each word (default) or token of the best translation on "
+                            "those of the source")
+    group.add_argument("--plot", metavar="FILE",
+                       help="draw the attention of each line's best translation, as FILE.png or FILE.svg; for several "
+                            "lines, as FILE-1.png and so on (needs towernmt[plot])")
+    group.add_argument("--plot-tokens", action="store_true", help="draw the tokens of the vocabulary, not words")
+
+
+class AlignmentOutput:
+    """Writes the word alignments of a stream of translations.
+
+    Attributes:
+        wanted: whether the options request word alignments, for which the search must return its attention.
+        paths: files of word alignments that the writer of the translations opens, because translations have a file.
+    """
+
+    def __init__(self, args: argparse.Namespace, files: Sequence[BinaryIO], pictures: Pictures | None) -> None:
+        """Read the options.
+
+        Args:
+            args: the parsed options.
+            files: opened files of word alignments.
+            pictures: draws attention; None without --plot.
+        """
+        self._threshold, self._n_best = args.alignment_threshold, args.n_best or 1
+        self._behind, self._files = args.alignments == BEHIND, list(files)
+        self._pictures, self._tokens, self._written = pictures, args.plot_tokens, args.attention
+        self.wanted = bool(args.alignments or pictures or args.attention)
+        self.paths = [] if self._behind or self._files or not args.alignments else [args.alignments]
+
+    def write_to(self, files: Sequence[BinaryIO]) -> None:
+        """Write word alignments to files that were opened for `paths`."""
+        self._files += files
+
+    @property
+    def behind(self) -> Callable[[Hypothesis], str] | None:
+        """A function from a translation to the text after it on its line, or None."""
+        return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._behind else None
+
+    def watch(self, translations: Iterable[T], translator: LineTranslator) -> Iterator[T]:
+        """Yield the translations of lines unchanged, and write their word alignments."""
+        for hypotheses in translations:
+            for file in self._files:
+                file.writelines(self._links(one).encode() + b"\n" for one in hypotheses[:self._n_best])
+                file.flush()
+            if self._pictures:
+                self._pictures.add(self._picture(hypotheses[0], translator))
+            yield hypotheses
+
+    def as_json(self, hypothesis: Hypothesis, translator: LineTranslator) -> dict[str, Any] | None:
+        """Return the attention of a translation; None if it is not requested."""
+        if self._written is None:
+            return None
+        alignment = hypothesis.alignment
+        if self._written == TOKENS and hypothesis.details:
+            alignment = token_alignment(hypothesis.details, translator.source_vocabulary, translator.target_vocabulary)
+        return (alignment or WordAlignment([], [], np.zeros([0, 0], np.float32))).as_json()
+
+    def _links(self, hypothesis: Hypothesis) -> str:
+        return hypothesis.alignment.pharaoh(self._threshold) if hypothesis.alignment else ""
+
+    def _picture(self, hypothesis: Hypothesis, translator: LineTranslator) -> Picture | None:
+        details, alignment = hypothesis.details, hypothesis.alignment
+        if details is None or alignment is None or details.attention is None:
+            return None
+        if self._tokens:
+            return token_picture(details.attention, translator.source_vocabulary, details.source_ids,
+                                 translator.target_vocabulary, details.ids)
+        return Picture(alignment.weights, alignment.target, alignment.source)
+
+
+def check_alignment_options(args: argparse.Namespace) -> None:
+    """Refuse options that exclude or require each other.
+
+    Raises:
+        SettingsError: names the options.
+    """
+    threshold = args.alignment_threshold
+    if threshold is not None and not 0 < threshold <= 1:
+        raise SettingsError(f"--alignment-threshold {threshold}: choose a number above 0, and at most 1.")
+    if threshold is not None and not args.alignments:
+        raise SettingsError("--alignment-threshold says which links are written: pass --alignments FILE, too.")
+    if args.attention and not args.json:
+        raise SettingsError("--attention needs --json, which has a place for it.")
+    if args.plot_tokens and not args.plot:
+        raise SettingsError("--plot-tokens says what is drawn: pass --plot FILE, too.")
+
+
+@contextmanager
+def alignment_output(args: argparse.Namespace) -> Iterator[AlignmentOutput]:
+    """Return the output that the options request.
+
+    If translations have a file, its writer opens the file of word alignments (`paths`).
+
+    Raises:
+        SettingsError: options exclude or require each other, or Matplotlib is missing.
+    """
+    check_alignment_options(args)
+    with ExitStack() as opened:
+        files = []
+        if args.alignments not in (None, BEHIND):
+            if not args.output:
+                files.append(opened.enter_context(output_file(args.alignments)))
+        pictures = opened.enter_context(Pictures(args.plot)) if args.plot else None
+        yield AlignmentOutput(args, files, pictures)
+
+
+class InputLines(NamedTuple):
+    """Lines to translate.
+
+    Attributes:
+        lines: of text or JSON.
+        name: of the input.
+        first: number of the first line in the input.
+        options: the requests of each line, from the files of options; None without such files.
+        before: number of lines in previous inputs, which the written line numbers include.
+    """
+
+    lines: Iterable[bytes]
+    name: str
+    first: int
+    options: Iterator[LineOptions] | None
+    before: int = 0
+
+
+def text_answers(args: argparse.Namespace, translator: LineTranslator, given: InputLines,
+                 alignments: AlignmentOutput) -> Iterator[list[str]]:
+    """For each line of text, the lines to write.
+
+    Args:
+        alignments: what writes them.
+    """
+    stream = alignments.watch(translator.translate_stream(
+        given.lines, given.name, options=given.options, first=given.first), translator)
+    behind = alignments.behind
+    for number, hypotheses in enumerate(stream, start=given.before + given.first - 1):
+        yield as_text(number, hypotheses, args.n_best, args.scores, behind)
+
+
+def json_answers(args: argparse.Namespace, translator: LineTranslator, given: InputLines,
+                 alignments: AlignmentOutput) -> Iterator[list[str]]:
+    """For each JSON object, the one to write; arguments as for `text_answers`."""
+    texts, asked, requests = tee(read_requests(given.lines, given.name, given.first), 3)
+    options: Iterator[LineOptions] = (request.options for request in asked)
+    if given.options is not None:
+        options = (own.over(other) for own, other in zip(options, given.options, strict=False))
+    stream = alignments.watch(translator.translate_stream(
+        (request.text for request in texts), given.name, options=options, first=given.first), translator)
+    for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
+                                                    start=given.before + given.first):
+        links = translation[0].links(args.alignment_threshold) if args.alignments == BEHIND else None
+        count = request.options.n_best or args.n_best or 1
+        yield [written(number, request, translation, translator.target_vocabulary, count, links,
+                       alignments.as_json(translation[0], translator))]
+
+
+_ELSEWHERE = ("input", "output", "resume", "command", "workers", "ray", "work_directory")
+"""Arguments that make no difference to what is written for a line."""
+
+
+def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
+    """What makes the output what it is, but for the input: what must be the same to go on with it."""
+    given = {name: value for name, value in vars(args).items()
+             if name not in _ELSEWHERE and _is_plain(value)}
+    indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # of an ensemble, several
+    weights = [fingerprint(index) for index in indices if index.is_file()]
+    files = {f"the content of {name}": fingerprint(Path(file)) for name, file in files_of_lines(args).items() if file}
+    return {"towernmt": __version__, "checkpoint": translator.checkpoint, "the weights of checkpoint": weights,
+            **{f"--{name.replace('_', '-')}": value for name, value in given.items()}, **files,
+            **{f"search.{name}": value for name, value in dataclasses.asdict(translator.search).items()}}
+
+
+def as_text(number: int, hypotheses: Sequence[Hypothesis], n_best: int | None, scores: bool,
+            behind: Callable[[Hypothesis], str] | None = None) -> list[str]:
+    """Return the lines to write for an input line.
+
+    Args:
+        number: of the input line, from 0.
+        hypotheses: its translations, best first.
+        n_best: number of translations to write, in the format of Moses; None for the best one only.
+        scores: whether to write the score before the best translation.
+        behind: returns the text after a translation on its line.
+    """
+    lines = []
+    for hypothesis in hypotheses[:n_best or 1]:
+        line = f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text
+        if n_best:
+            line = f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
+        lines.append(line + (behind(hypothesis) if behind else ""))
+    return lines
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float)) or (
+        isinstance(value, list) and all(map(_is_plain, value)))

@@ -1,0 +1,200 @@
+"""`towernmt tune`: search for settings by many runs, of which the best continue."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from towernmt.cli.train import settings_of
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides
+
+if TYPE_CHECKING:
+    from towernmt.jobs.trials import Row, TrialTable
+    from towernmt.jobs.tune_search import Limits, Trial
+    from towernmt.run.run_settings import Settings
+
+
+def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt tune`."""
+    parser.add_argument("--space", required=True, metavar="FILE", help="YAML file with the values of each setting: a "
+                        "list of choices, or {uniform: [LOW, HIGH]}, loguniform or integer")
+    parser.add_argument("--data", required=True, metavar="DATA", help="the data, as for towernmt train")
+    parser.add_argument("--vocabulary", metavar="PATH", help="the vocabulary, as for towernmt train")
+    parser.add_argument("--output", required=True, metavar="DIRECTORY",
+                        help="directory for the runs of trials, trials.tsv and best.yaml")
+    parser.add_argument("--model", help="architecture, as for towernmt train")
+    parser.add_argument("--preset", help="named sizes of the model, for example tiny")
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings of all trials")
+    parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+                        help="settings of all trials; train.steps is the limit of each")
+    parser.add_argument("--trials", type=int, default=20, metavar="N", help="number of trials (default: 20)")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="simultaneous trials (default: 1)")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs per trial (default: 0, the CPU)")
+    parser.add_argument("--first-look", type=int, default=0, metavar="STEPS",
+                        help="updates until the first selection of trials (default: the first validation)")
+    parser.add_argument("--factor", type=int, default=3, metavar="N",
+                        help="each selection keeps the best 1/N of the trials for N times as many updates (default: 3)")
+    parser.add_argument("--minutes", type=float, default=0, metavar="N", help="time limit of the search")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the trials (default: 1)")
+    parser.add_argument("--ray", nargs="?", const="", default="local", metavar="ADDRESS",
+                        help="use the running Ray cluster, or the one at this address; all its machines need --data "
+                             "and --output under the same paths (default: processes of this machine)")
+    parser.add_argument("--resume", action="store_true", help="resume the search in --output")
+
+
+def run_tune(options: argparse.Namespace) -> int:
+    """Search as the command line says."""
+    from towernmt.core.directories import DirectoryLock
+    from towernmt.dataflow.preparation.ray_cluster import connected
+    from towernmt.jobs.trials import draw_points, read_space
+    from towernmt.jobs.tune_search import check_tune, search
+
+    check_tune()
+    options.logdir = None
+    settings = settings_of(options)
+    limits = _limits(options, settings)
+    points = draw_points(read_space(options.space, settings), options.trials, options.seed)
+    output = Path(options.output).absolute()
+    if not options.resume and (output / "trials").exists():
+        raise SettingsError(f"{output} holds a search: pass --resume to go on with it, or another --output.")
+    if not (output / "trials").exists():
+        refuse_files_of_others(output)
+    with DirectoryLock(output, "towernmt tune"):
+        table, trials = _trials(options, settings, points, output)
+        if len(trials) < options.trials:
+            print(f"The space holds {len(trials)} different points only.", flush=True)
+        with connected(options.ray, 0, lambda text: print(text, flush=True)):
+            try:
+                search(trials, table, limits, output / "ray", lambda row: print(_line(table, row), flush=True))
+            finally:
+                _write(output, table)
+    return _tell(output, table)
+
+
+def refuse_files_of_others(output: Path) -> None:
+    """Refuse a directory without a search that contains files which a search would replace.
+
+    Raises:
+        SettingsError: names such a file.
+    """
+    for name in ("trials.tsv", "best.yaml", "ray"):
+        if (output / name).exists():
+            raise SettingsError(f"{output / name} is there already and belongs to no search, which would replace it: "
+                                "name another --output, or move it away.")
+
+
+def _limits(options: argparse.Namespace, settings: Settings) -> Limits:
+    """Raises:
+        SettingsError: there is no limit for a trial, or no validation within it.
+    """
+    from towernmt.jobs.tune_search import Limits
+
+    for name, least in (("trials", 1), ("at_once", 1), ("gpus", 0), ("factor", 2), ("first_look", 0), ("minutes", 0)):
+        if not getattr(options, name) >= least:
+            raise SettingsError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
+    steps, between = settings.train.steps, settings.validation.steps
+    if not steps:
+        raise SettingsError("train.steps=0: a trial needs a limit, for example --set train.steps=3000.")
+    if not 0 < between <= steps:
+        raise SettingsError(f"validation.steps={between}: a trial needs validations within its train.steps={steps}.")
+    if settings.validation.metric_set:
+        raise SettingsError("validation.metric_set: a search goes by the first validation set; leave it out.")
+    first = options.first_look or between
+    if first > steps:
+        raise SettingsError(f"--first-look {first} is beyond train.steps={steps}: lower it.")
+    return Limits(steps, first, options.factor, options.at_once, options.minutes, options.gpus)
+
+
+def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[str, Any]],
+            output: Path) -> tuple[TrialTable, list[Trial]]:
+    """The trials, each with its settings in its directory."""
+    from towernmt.callbacks.validation_metrics import METRICS
+    from towernmt.core.files import write_text
+    from towernmt.jobs.trials import SETTINGS, Row, TrialTable, run_of
+    from towernmt.jobs.tune_search import Trial
+
+    table = TrialTable(METRICS[settings.validation.metric],
+                       [Row(number, point) for number, point in enumerate(points, 1)])
+    trials = []
+    for row in table.rows:
+        directory = _directory(output, row)
+        text = _as_config(apply_overrides(settings, row.values, options.space))
+        file = directory / SETTINGS
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise SettingsError(f"{file}: the search in {output} has other settings: give the same command as then "
+                                "(with any --trials), or another --output.")
+        directory.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+        arguments = ["train", "--defaults", "fixed", "--data", _place(options.data), "--logdir",
+                     str(run_of(directory)), "--config", str(file), "--model", settings.architecture]
+        if options.vocabulary:
+            arguments += ["--vocabulary", _place(options.vocabulary)]
+        if options.gpus:
+            arguments += ["--gpu", ",".join(map(str, range(options.gpus)))]
+        trials.append(Trial(row, directory, arguments))
+    return table, trials
+
+
+def _directory(output: Path, row: Row) -> Path:
+    return output / "trials" / f"{row.number:04d}"
+
+
+def _place(text: str) -> str:
+    """A path from the root, since trials have another working directory; a URI as it is."""
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def _as_config(settings: Settings) -> str:
+    """Return all settings as the text of a file for --config."""
+    from towernmt.run.run_settings import FACTS
+
+    content = dataclasses.asdict(settings)
+    for key in FACTS:
+        content["model"].pop(key.partition(".")[2], None)
+    del content["architecture"]
+    return yaml.safe_dump(content, sort_keys=False)
+
+
+def _line(table: TrialTable, row: Row) -> str:
+    score = "" if row.score is None else f", best {table.metric.label} {table.metric.text(row.score)}"
+    states = [other.state for other in table.rows]
+    best = table.best()
+    lead = f"; so far trial {best.number} leads with {table.metric.text(best.score)}" if best and best.score else ""
+    ended = sum(state not in ("waiting", "running") for state in states)
+    return (f"trial {row.number} {row.state}: {row.step} updates{score} ({ended}/{len(states)} ended{lead})"
+            + (f": {row.why}" if row.why else ""))
+
+
+def _write(output: Path, table: TrialTable) -> None:
+    """Write the table, and the settings of the best trial."""
+    from towernmt.core.files import write_text
+    from towernmt.jobs.trials import SETTINGS
+
+    write_text(output / "trials.tsv", table.as_tsv())
+    if best := table.best():
+        write_text(output / "best.yaml", (_directory(output, best) / SETTINGS).read_text(encoding="utf-8"))
+
+
+def _tell(output: Path, table: TrialTable) -> int:
+    """Print the table; 0 if there is a best trial."""
+    from towernmt.jobs.trials import INTERRUPTED, WAITING, run_of
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    print(f"\n{table.as_text(width)}")
+    best = table.best()
+    rest = sum(row.state in (WAITING, INTERRUPTED) for row in table.rows)
+    if rest:
+        print(f"{rest} of {len(table.rows)} trials are not at their end: the same command with --resume goes on.")
+    if best is None:
+        print(f"No trial has a score; {output / 'trials.tsv'} says why.")
+        return 1
+    print(f"The best is trial {best.number}; its run is {run_of(_directory(output, best))}, its settings, for "
+          f"--config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")
+    return 0

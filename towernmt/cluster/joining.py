@@ -1,0 +1,108 @@
+"""Join the world that the environment describes, and refuse differences between its processes before training.
+
+The fingerprint of the code is compared too, because workers with another version or a changed copy would train
+different models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from towernmt.cluster.cluster_description import Cluster, cluster_from_environment
+from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.world import World, in_world, present_world
+
+MISSING = "(nothing)"
+_joined: dict[Cluster, Any] = {}
+"""The worlds of this process; TensorFlow cannot end a server, so further training uses the same world."""
+
+
+@contextmanager
+def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
+    """Join the world of `TF_CONFIG` or SLURM, or keep the present world if they describe no other worker.
+
+    At the end all processes wait for each other, so that none ends while another still needs it.
+
+    Args:
+        timeout: seconds that a process waits for the others.
+        cpu_towers: number of towers on the CPU in this process.
+
+    Yields:
+        the world.
+
+    Raises:
+        SettingsError: the description of the cluster is invalid, or a port is in use.
+        WorkerLostError: another process was lost.
+    """
+    cluster = cluster_from_environment(os.environ)
+    if cluster is None or present_world().processes > 1:
+        yield present_world()
+        return
+    from tensorpack.utils import logger  # imports TensorFlow
+
+    from towernmt.cluster.tensorflow_world import TensorFlowWorld
+
+    if cluster not in _joined:
+        _joined[cluster] = TensorFlowWorld(cluster, timeout, cpu_towers, logger.info)
+    world = _joined[cluster]
+    with in_world(world), world.losses_named(), world.watched():
+        try:
+            yield world
+        except DivergenceError:     # all processes raise it
+            world.part()
+            raise
+        world.agree(True)
+
+
+def refuse_differences(facts: Mapping[str, object]) -> None:
+    """Compare the code, data and settings of all processes; do nothing in a world of one process.
+
+    Args:
+        facts: values that must be the same in every process, by name.
+
+    Raises:
+        SettingsError: in every process, if one differs from the first; the message names worker and value.
+        WorkerLostError: another process was lost.
+    """
+    from tensorpack.utils import logger  # imports TensorFlow
+
+    from towernmt.cluster.tensorflow_world import TensorFlowWorld
+
+    world = present_world()
+    if not isinstance(world, TensorFlowWorld):
+        return
+    task = "writes the run" if world.is_chief else f"does not write; worker 0 ({world.cluster.workers[0]}) does"
+    logger.info(f"Worker {world.process} of {world.processes} ({world.cluster.workers[world.process]}) {task}. It "
+                f"waits up to {world.timeout:g} s for the others to start.")
+    texts = world.exchange(json.dumps({name: str(value) for name, value in facts.items()}, sort_keys=True).encode())
+    differing = [difference for i, text in enumerate(texts[1:], 1)
+                 for difference in worker_differences(json.loads(texts[0]), json.loads(text), i)]
+    if differing:
+        world.part()    # a process that ends early must not seem lost to one that is still reading
+        raise SettingsError(f"The workers differ: {'; '.join(differing)}. Start all workers with the same code, data, "
+                            "settings and run directory.")
+
+
+def worker_differences(first: Mapping[str, str], other: Mapping[str, str], index: int) -> list[str]:
+    """Return a text for each difference between worker 0 and worker `index`."""
+    names = sorted(set(first) | set(other))
+    return [f"{name} is {other.get(name, MISSING)} in worker {index} and {first.get(name, MISSING)} in worker 0"
+            for name in names if first.get(name, MISSING) != other.get(name, MISSING)]
+
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def code_fingerprint(package: Path = PACKAGE) -> str:
+    """Return 16 hexadecimal digits for the names and contents of all Python files of a package."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

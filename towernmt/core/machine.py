@@ -1,0 +1,182 @@
+"""The machine and this process: processor, visible GPUs, peak memory, parent process, forks, and signals.
+
+TensorFlow is not imported. Its threads do not survive a fork, so using it in a forked process is refused.
+
+SIGTERM and SIGHUP still end the process, after it has cleaned up. A signal handler in Python would have to wait for
+the end of a long library call (minutes, while a vocabulary is learned). So the handlers do nothing: a thread reads
+the signal from Python's wake-up file descriptor, cleans up, and ends the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from towernmt.core.errors import SettingsError
+
+
+@functools.cache
+def processor_flags() -> frozenset[str]:
+    """Return the flags of the first processor as named by Linux (`avx512_bf16`); empty on other systems."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:   # long on a large machine
+            return frozenset(next((line.split(":", 1)[1] for line in lines if line.startswith("flags")), "").split())
+    except OSError:
+        return frozenset()
+
+
+def has_fast_bfloat16() -> bool:
+    """Return whether the processor multiplies bfloat16 in hardware (AVX512_BF16 or AMX); False if unknown."""
+    return not processor_flags().isdisjoint(("avx512_bf16", "amx_bf16"))
+
+
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return there if _share is None else min(there, _share)
+
+
+def take_share(count: int) -> None:
+    """Limit this process to `count` processors; concurrent processes use the rest."""
+    global _share
+    _share = max(1, count)
+
+
+def has_share() -> bool:
+    """Return whether this process is limited to a share of the processors."""
+    return _share is not None
+
+
+_share: int | None = None
+
+
+def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
+    """Return the names of the visible GPUs, in the form of `CUDA_VISIBLE_DEVICES`.
+
+    Args:
+        devices: directory of the driver's device files.
+    """
+    there = sorted((path.name[6:] for path in devices.glob("nvidia*") if path.name[6:].isdecimal()), key=int)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not there or shown is None:
+        return there
+    named = [name.strip() for name in shown.split(",")]
+    hidden = next((place for place, name in enumerate(named) if name in ("", "-1")), len(named))
+    return named[:hidden]
+
+
+def peak_memory(pid: int | str = "self") -> int:
+    """Return the peak memory of a process in bytes; 0 if the system does not report it.
+
+    `ru_maxrss` is not suitable, since a process inherits it from its parent.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def end_with_parent() -> None:
+    """End this process, which `multiprocessing` started, when its parent ends."""
+    threading.Thread(target=_wait, name="parent", daemon=True).start()
+
+
+def _wait() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+_first_process: int | None = None
+"""Id of the process that created the first session: this one or an ancestor that it was forked from."""
+
+
+def refuse_second_process() -> None:
+    """Refuse to make a session in a process that was forked from one that has made one.
+
+    Raises:
+        SettingsError: it was.
+    """
+    global _first_process
+    _first_process = _first_process or os.getpid()
+    refuse_forked(_first_process)
+
+
+def refuse_forked(process: int) -> None:
+    """Refuse to use TensorFlow in a process forked from one that used it, since it would hang.
+
+    The child process does not have TensorFlow's threads.
+
+    Args:
+        process: id of the process that used TensorFlow.
+    Raises:
+        SettingsError: the current process is a different one.
+    """
+    if os.getpid() != process:
+        raise SettingsError("TensorFlow was used before this process was forked, and cannot be used in it: use it in "
+                            'one of the two only, or start processes by multiprocessing.get_context("spawn").')
+
+
+_installed: list[int] = []  # signals whose handlers are ours now
+
+
+@contextmanager
+def cleaned_up(clean: Callable[[], None]) -> Iterator[None]:
+    """Call `clean` in a thread and end the process on SIGTERM or SIGHUP, while the block runs.
+
+    Signals with other handlers (of a program or of `nohup`) are left alone. Outside the main thread, where Python
+    cannot set handlers, nothing changes.
+
+    Args:
+        clean: called once while the main thread continues; the process ends when it returns or raises.
+    """
+    numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+               and signal.getsignal(number) == signal.SIG_DFL]
+    if os.name == "nt" or not numbers or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reader, numbers, clean), name="signals", daemon=True).start()
+    for number in numbers:
+        signal.signal(number, _nothing)
+        _installed.append(number)
+    try:
+        yield
+    finally:
+        _restore(former)
+        os.close(writer)    # the thread ends
+
+
+def _watch(reader: int, numbers: Sequence[int], clean: Callable[[], None]) -> None:
+    with os.fdopen(reader, "rb", buffering=0) as arrived:
+        while data := arrived.read(1):
+            if data[0] in numbers:
+                try:
+                    clean()
+                finally:
+                    os._exit(128 + data[0])
+
+
+def _nothing(number: int, frame: object) -> None:
+    """Handle a signal without effect on the main thread."""
+
+
+def _restore(wakeup: int = -1) -> None:
+    if _installed:
+        signal.set_wakeup_fd(wakeup)
+    while _installed:
+        signal.signal(_installed.pop(), signal.SIG_DFL)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore)    # else a child's signal would end its parent

@@ -1,1 +1,0 @@
-"""What the machine is: its processor, memory and GPUs."""

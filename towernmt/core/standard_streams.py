@@ -1,0 +1,171 @@
+"""Standard input, output and error: missing streams, closed readers, the stream of the log, TensorFlow's noise.
+
+TensorFlow's C++ code writes some lines straight to file descriptor 2 at each start, whatever the log level. While
+`without_noise` is active, a thread reads that descriptor, drops those lines and forwards all others. Python's own
+`sys.stderr` still writes to the real one.
+
+The stream of the log on a terminal is set before tensorpack is imported, because that import takes seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before"
+                   rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator"
+                   rb"|ring_alg|collective_executor)"
+                   rb"|Additional GRPC error information|:UNKNOWN:Error received from peer"
+                   rb"|\t ?\[\[\{\{node )", re.IGNORECASE)
+_active = threading.Lock()
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Drop those lines of TensorFlow's while the body runs. A nested call changes nothing.
+
+    `TOWERNMT_DEBUG=1` keeps everything, and nothing changes where there is no standard error.
+    """
+    if os.environ.get("TOWERNMT_DEBUG") or sys.stderr is None or not _active.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _filtered():
+            yield
+    finally:
+        _active.release()
+
+
+@contextmanager
+def _filtered() -> Iterator[None]:
+    sys.stderr.flush()
+    real, python_stderr = os.dup(2), sys.stderr
+    if _writes_to_descriptor_2(python_stderr):
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    pipe = os.fstat(2)
+    thread = threading.Thread(target=_forward, args=(reader, os.dup(real)), name="stderr filter", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        if os.path.samestat(pipe, os.fstat(2)):     # whoever has led the descriptor elsewhere since keeps it
+            os.dup2(real, 2)    # closes the last writing end of the pipe: the thread reads on to its end
+        os.close(real)
+        thread.join(timeout=2)
+        if sys.stderr is not python_stderr:
+            sys.stderr.close()
+            sys.stderr = python_stderr
+
+
+def _writes_to_descriptor_2(stream: TextIO) -> bool:
+    """Not so in a notebook, for instance, which shows what Python writes in its own way."""
+    try:
+        return stream.fileno() == 2
+    except (OSError, ValueError):
+        return False
+
+
+def _forward(reader: int, real: int) -> None:
+    with os.fdopen(reader, "rb") as lines:
+        for line in lines:
+            if not NOISE.match(line):
+                os.write(real, line)
+    os.close(real)
+
+
+_asked: list[bool] = []
+
+
+def log_to_stderr() -> None:
+    """Let tensorpack's log, which goes to stdout by itself, go to stderr: stdout is for the translations."""
+    loaded = sys.modules.get("towernmt.core.terminal_log")
+    if loaded is not None:
+        loaded.move_to_stderr()
+    else:
+        _asked.append(True)
+
+
+def is_stderr_requested() -> bool:
+    """Whether the log was sent to stderr before there was one."""
+    return bool(_asked)
+
+
+def open_missing_streams() -> set[str]:
+    """Open descriptors 0, 1 and 2, and Python's streams, where they are missing: they lead to the null device.
+
+    Otherwise the next file that is opened gets the number of the missing one, and the output goes into that file.
+
+    Returns:
+        The names of the streams that were missing: `stdin`, `stdout`, `stderr`.
+    """
+    missing = set()
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            missing.add(name)
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
+    return missing
+
+
+def escape_unencodable_output() -> None:
+    """Let `print` write an escape, such as `\\u4f60`, for a character that the locale's encoding lacks.
+
+    Otherwise it raises `UnicodeEncodeError`. Translations do not pass through here: they are UTF-8 in every locale.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def lead_nowhere(stream: Any) -> None:
+    """Point a stream's descriptor at the null device, since Python writes what it has buffered again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
+"""The exit status of a program whose reader has gone, as a shell shows it of those that the signal ends."""
+
+
+def until_the_reader_has_gone(command: Callable[[], int]) -> int:
+    """The status of a command, or `BROKEN_PIPE` if the reader of its output (`| head`) has closed it.
+
+    Raises:
+        BrokenPipeError: of another pipe or connection.
+    """
+    try:
+        status = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        lead_nowhere(sys.stdout)
+        return BROKEN_PIPE
+    return status
+
+
+def _reader_has_gone() -> bool:
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(1, 0)     # errors are reported in any case
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,0 +1,101 @@
+"""What importing towernmt sets up: lazy exports, TensorFlow's environment variables, and the default optimizer.
+
+Importing TensorFlow takes seconds; settings, command lines and all of `dataflow` work without it. So packages load
+their exported names on first use, and importing one module imports only what that module needs.
+
+TensorFlow reads the environment variables when it starts. Setting them does not import it. Models do not import
+optimizers, so the package `towernmt` registers the default one here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.machine import processor_flags
+from towernmt.core.standard_streams import without_noise
+from towernmt.core.tensors import Optimizer
+
+
+def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
+                 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__` and `__dir__` of a package (PEP 562), and its `__all__`, which is the names alone.
+
+    Args:
+        package: its `__name__`.
+        modules: module of the package to the names that it gives.
+    """
+    home = {name: module for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with without_noise():       # of TensorFlow, if this is what imports it
+            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+
+    def names() -> list[str]:
+        return sorted([*vars(sys.modules[package]), *home])
+
+    return get, names, sorted(home)
+
+
+class _CallablePackage(ModuleType):
+    """A package that is also the function of its name; see `make_callable`."""
+
+    function: tuple[str, str]
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        module, name = type(self).function
+        return getattr(importlib.import_module(module), name)(*arguments, **options)
+
+
+def make_callable(package: str, module: str, name: str) -> None:
+    """Let a package be called like a function, so that `towernmt.train` is a package and `towernmt.train(...)` trains.
+
+    Args:
+        package: its `__name__`.
+        module: contains the function; imported when the package is called.
+        name: of the function.
+    """
+    sys.modules[package].__class__ = type("CallablePackage", (_CallablePackage,), {"function": (module, name)})
+
+
+def set_environment() -> None:
+    """Set what is not set already; `import towernmt` calls it, before TensorFlow's libraries are loaded."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow takes oneDNN's operations by itself on newer processors only; without AVX-512 they pay as well.
+    if "avx2" in processor_flags():
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    # oneDNN compiles a kernel for each new shape and keeps 1,024 of them; the batches of a corpus need some thousands.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+    # Else all sessions of the process share the threads of the first one, whatever `session_config` asks for.
+    os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
+
+
+_MAKERS: list[Callable[[], Optimizer]] = []
+
+
+def set_default_optimizer(make: Callable[[], Optimizer]) -> None:
+    """Set what makes the optimizer of a model that was handed none.
+
+    Args:
+        make: returns a `tf1.train.Optimizer` in the default graph.
+    """
+    _MAKERS[:] = [make]
+
+
+def default_optimizer() -> Optimizer:
+    """Return a new `tf1.train.Optimizer` in the default graph.
+
+    Raises:
+        SettingsError: the package `towernmt` was not imported, which sets it.
+    """
+    if not _MAKERS:
+        raise SettingsError("The model was handed no optimizer: set its make_optimizer to a function without "
+                            "arguments that returns a tf1.train.Optimizer.")
+    return _MAKERS[0]()

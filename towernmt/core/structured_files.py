@@ -1,0 +1,268 @@
+"""Read JSON into dataclasses with checked types, and YAML that has only one meaning.
+
+Declare the content of a JSON file, and read it. If a field is missing, unknown, of a wrong type or out of its range,
+the error is one sentence with the file and the field:
+
+    @dataclass(frozen=True)
+    class Record:
+        step: Natural                               # a whole number from 0
+        score: float                                # finite; whole numbers are accepted
+        notes: list[str] = field(default_factory=list)      # a field with a default may be missing
+
+    record = read_json(path, Record, "Remove it, or train again.")
+    entries = read_json(path, list[Record], "...", CheckpointError)
+
+The types are dataclasses, `bool`, `int`, `float`, `str`, `None`, `Any`, `Literal`, `list`, `dict[str, ...]`, unions
+of these, and `Annotated[number, Between(least, most)]`.
+
+The YAML loader raises an error where PyYAML's safe loader ignores a problem or has no limit: a duplicate key (PyYAML
+uses the last one), deep nesting, a node that contains itself by an alias, and aliases of aliases that make the
+document huge.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+
+from towernmt.core.errors import DataError, TowerNMTError, remedy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Between:
+    """The range of a number, both ends included; None: no end."""
+
+    least: float | None = None
+    most: float | None = None
+
+
+Natural = Annotated[int, Between(0)]
+"""A whole number from 0."""
+
+
+class JSONError(ValueError):
+    """What is wrong with a value, without the name of its file: `read_json` and `parse_json` put that before it."""
+
+
+def read_json(path: str | Path, kind: type[T], advice: str, error: type[TowerNMTError] = DataError) -> T:
+    """The content of a file as a value of this type.
+
+    Args:
+        path: the file, UTF-8.
+        kind: what it holds, see above.
+        advice: the sentence on how to mend it.
+        error: what is raised.
+    Raises:
+        TowerNMTError: (`error`) it cannot be read, is no JSON, or holds something else.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as reason:
+        raise error(f"{path}: cannot be read ({reason.strerror}). {remedy(reason, advice)}") from reason
+    return parse_json(content, kind, str(path), advice, error)
+
+
+def parse_json(content: bytes, kind: type[T], name: str, advice: str, error: type[TowerNMTError] = DataError) -> T:
+    """As `read_json`, of content that is there already; `name` is what messages call it."""
+    try:
+        return checked(load(content), kind)
+    except JSONError as reason:
+        raise error(f"{name}: {reason}. {advice}") from None
+
+
+def load(content: bytes) -> Any:
+    """JSON as Python has it; NaN and infinities are refused.
+
+    Raises:
+        JSONError: it is none.
+    """
+    try:
+        return json.loads(content.decode("utf-8"), parse_constant=_no_number)
+    except JSONError:
+        raise
+    except RecursionError:
+        raise JSONError("cannot be read (nested too deeply)") from None
+    except ValueError as reason:
+        raise JSONError(f"cannot be read ({' '.join(str(reason).split())})") from reason
+
+
+def checked(value: Any, kind: type[T], place: str = "") -> T:
+    """A value as JSON has it, as this type; `place` is the name of its field, for messages.
+
+    Raises:
+        JSONError: it is something else.
+    """
+    return typing.cast(T, _checked(value, kind, place))
+
+
+def _checked(value: Any, kind: Any, place: str) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        return _in_range(_checked(value, arguments[0], place), arguments[1], place)
+    if origin is Literal:
+        if any(value == choice and type(value) is type(choice) for choice in arguments):
+            return value
+        raise _wrong(place, value, " or ".join(map(_shown, arguments)))
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(value, arguments, place)
+    if origin is list and isinstance(value, list):
+        return [_checked(item, arguments[0], f"{place}[{index}]") for index, item in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        return {key: _checked(item, arguments[1], f"{place}.{key}" if place else key) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _instance(value, kind, place)
+    if kind is float and type(value) is int:
+        return float(value) if abs(value) < 1 << 1000 else _refuse(place, value, "a number")
+    if kind in (bool, int, str, types.NoneType, float, list, dict) and type(value) is kind:
+        return value if kind is not float or math.isfinite(value) else _refuse(place, value, "a finite number")
+    raise _wrong(place, value, _expected(kind))
+
+
+def _one_of(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
+    first: JSONError | None = None
+    for kind in kinds:
+        try:
+            return _checked(value, kind, place)
+        except JSONError as reason:
+            # Of several, the one that is meant is the one with the same outline.
+            first = first or (reason if kind is not types.NoneType and not isinstance(value, (int, str)) else None)
+    raise first or _wrong(place, value, " or ".join(map(_expected, kinds)))
+
+
+def _instance(value: dict[str, Any], kind: Any, place: str) -> Any:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for name in value:
+        if name not in fields:
+            raise JSONError(f"{_at(place, name)} is not known")
+    for name, field in fields.items():
+        if name not in value and field.default is dataclasses.MISSING and (
+                field.default_factory is dataclasses.MISSING):
+            raise JSONError(f"{_at(place, name)} is missing")
+    return kind(**{name: _checked(item, hints[name], f"{place}.{name}" if place else name)
+                   for name, item in value.items()})
+
+
+def _in_range(number: Any, bounds: Between, place: str) -> Any:
+    if bounds.least is not None and number < bounds.least:
+        raise _wrong(place, number, f"{bounds.least} or more")
+    if bounds.most is not None and number > bounds.most:
+        raise _wrong(place, number, f"{bounds.most} or less")
+    return number
+
+
+def _no_number(text: str) -> Any:
+    raise JSONError(f"cannot be read ({text} is not JSON)")
+
+
+def _refuse(place: str, value: Any, expected: str) -> Any:
+    raise _wrong(place, value, expected)
+
+
+def _wrong(place: str, value: Any, expected: str) -> JSONError:
+    where = f"the field `{place}` holds" if place else "it holds"
+    return JSONError(f"{where} {_shown(value)} where {expected} is expected")
+
+
+def _at(place: str, name: str) -> str:
+    return f"the field `{place}.{name}`" if place else f"the field `{name}`"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    try:
+        text = json.dumps(value)
+    except ValueError:      # an integer of thousands of digits
+        return "a number too large"
+    return text if len(text) <= 40 else text[:40] + "..."
+
+
+def _expected(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "null"}
+    origin = typing.get_origin(kind)
+    if origin is Annotated:
+        return _expected(typing.get_args(kind)[0])
+    return names.get(kind) or ("a list" if list in (kind, origin) else "an object")
+
+
+_MOST_NODES = 100_000
+_MOST_BYTES = 1 << 24
+
+
+def read_yaml_text(path: Path) -> str:
+    """Return the text of a YAML file, for `load_strict`; a file that never ends (/dev/zero) does not fill the memory.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+        yaml.MarkedYAMLError: it is too large for YAML that a person writes.
+    """
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise yaml.MarkedYAMLError(problem=f"the file is larger than {_MOST_BYTES >> 20} MiB")
+    return content.decode("utf-8").replace("\r\n", "\n")
+
+
+def load_strict(text: str) -> Any:
+    """The content of a YAML document, of plain types; None if it is empty.
+
+    Raises:
+        yaml.MarkedYAMLError: malformed, or ambiguous; `problem` and `problem_mark` say what is wrong and where. Of
+            the content it holds keys only.
+    """
+    try:
+        loader = _StrictLoader(text)
+    except yaml.reader.ReaderError as error:
+        raise yaml.MarkedYAMLError(problem=f"the character #x{error.character:04x} may not stand in YAML") from error
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node, {}) > _MOST_NODES:
+            raise yaml.MarkedYAMLError(problem=f"it has more than {_MOST_NODES:,} values, aliases written out")
+        return loader.construct_document(node)
+    except RecursionError:
+        raise yaml.MarkedYAMLError(problem="it is nested too deeply") from None
+    except ValueError:      # a date of no calendar, a number of too many digits
+        raise yaml.MarkedYAMLError(problem="a date or a number in it cannot be") from None
+    finally:
+        loader.dispose()
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):       # the safe loader refuses the others itself
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is there twice",
+                                                            key_node.start_mark)
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many nodes there are when each alias is written out; a node in itself has no end."""
+    if id(node) not in known:
+        inner = node.value if isinstance(node.value, list) else []
+        children = [child for item in inner for child in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_size(child, known) for child in children)
+    return known[id(node)]

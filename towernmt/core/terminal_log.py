@@ -1,0 +1,166 @@
+"""Choose the log lines that a terminal, or another standard output, shows: results and warnings, not each step.
+
+A run's log file has all lines; see `towernmt.run.run_log`.
+
+A second filter, for the log file too, corrects records of tensorpack's logger: records that cannot be formatted, that
+would show passwords, or that report the usual end of a run like a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+from functools import partial
+from typing import Any
+
+import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which imports TensorFlow with all its noise
+
+# isort: split
+
+from tensorpack.utils import logger
+
+from towernmt.core.errors import mask_uri
+from towernmt.core.standard_streams import is_stderr_requested, lead_nowhere
+
+DETAIL = {"detail": True}
+"""`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
+_TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
+_SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
+    "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
+    "callbacks/graph.py"))
+"""tensorpack logs from there how it sets up and goes on; the logs of its other callbacks are of interest."""
+_MARKS = {logging.WARNING: "warning: ", logging.ERROR: "error: ", logging.CRITICAL: "error: "}
+_INDENT = " " * 9
+
+
+def configure_terminal_log(verbose: bool | None = None) -> None:
+    """Let tensorpack's handlers for the terminal leave out details, write no colours into pipes, and wrap at words.
+
+    Args:
+        verbose: show the details as well; None: as it was, at first False.
+    """
+    for handler in terminal_handlers():
+        details = next((f for f in handler.filters if isinstance(f, _DetailFilter)), None)
+        if details is None:
+            details = _DetailFilter()
+            handler.addFilter(details)
+            handler.setFormatter(_TerminalFormatter(handler))
+            handler.handleError = partial(_go_on_without, handler)
+        if verbose is not None:
+            details.verbose = verbose
+
+
+def terminal_handlers() -> list[Any]:
+    """tensorpack's handlers that write to standard output or standard error, not to a file."""
+    return [handler for handler in logger._logger.handlers if type(handler) is logging.StreamHandler]
+
+
+def move_to_stderr() -> None:
+    """Let these handlers, mended, leave stdout; see `log_to_stderr`."""
+    configure_terminal_log()
+    for handler in terminal_handlers():
+        if handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
+
+
+def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
+    """Without its reader (`| head`) or its terminal, only the file gets the log."""
+    if isinstance(sys.exc_info()[1], OSError):
+        lead_nowhere(handler.stream)
+    else:
+        logging.Handler.handleError(handler, record)
+
+
+class _DetailFilter(logging.Filter):
+    """Leaves out what tensorpack logs of its set-up, its harmless warnings, and what towernmt marks as a detail."""
+
+    verbose = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.verbose or record.levelno >= logging.ERROR:
+            return True
+        ours = not record.pathname.startswith(_SETUP) or getattr(record, "on_terminal", False)
+        harmless = "may refer to both" in str(record.msg)
+        return (ours or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
+
+
+class PlainFormatter(logging.Formatter):
+    """`[1122 15:28:43 @trainer.py:135] text`, as tensorpack has it, without colours."""
+
+    def __init__(self) -> None:
+        super().__init__("[%(asctime)s @%(filename)s:%(lineno)d] %(mark)s%(message)s", "%m%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.mark = {logging.WARNING: "WRN ", logging.ERROR: "ERR ", logging.CRITICAL: "ERR ",
+                       logging.DEBUG: "DBG "}.get(record.levelno, "")
+        return super().format(record)
+
+
+class _TerminalFormatter(PlainFormatter):
+    """On a terminal `15:28:43 text`, wrapped between words at its width; elsewhere as in the file."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not getattr(self._handler.stream, "isatty", lambda: False)():
+            return super().format(record)
+        width = max(20, shutil.get_terminal_size().columns - len(_INDENT) - 1)
+        short = getattr(record, "short", None)
+        text = short(width) if short is not None else _MARKS.get(record.levelno, "") + record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        lines = [part for line in text.split("\n") for part in _wrapped(line, width)]
+        return self.formatTime(record, "%H:%M:%S") + " " + f"\n{_INDENT}".join(lines)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + (2 if line.startswith(" ") else 0))
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+if is_stderr_requested():
+    move_to_stderr()
+
+
+_STOPPED = "Training was stopped by exception "
+
+
+class _RecordFilter(logging.Filter):
+    """Four records of tensorpack's.
+
+    "Training failed at global_step=" comes with the step, but without a place for it. "Argv: " is the command line, in
+    which `--data` may be a URI with a password. "Training was stopped by exception" is the usual end of a run. Which
+    callbacks are left to the chief is no news in a process that is not it.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not isinstance(record.msg, str):
+            return True
+        if record.msg.startswith("Callback ") and record.msg.endswith(" is chief-only, skipped."):
+            return False
+        if record.args and "%" not in record.msg:
+            record.msg, record.args = record.msg + " ".join(map(str, record.args)), ()
+        if record.msg.startswith("Argv: "):
+            record.msg = f"Argv: {command_line()}"
+        if record.msg.startswith(_STOPPED):
+            record.msg, record.on_terminal = f"Training ends: {record.msg[len(_STOPPED):]}", True
+        return True
+
+
+def command_line() -> str:
+    """The program's own, for a shell, without secrets: each argument for itself, since a password may have blanks."""
+    return shlex.join(mask_uri(argument) for argument in sys.argv)
+
+
+def install_record_filter() -> None:
+    """Install the mends (once) in tensorpack's logger."""
+    if not any(isinstance(f, _RecordFilter) for f in logger._logger.filters):
+        logger._logger.addFilter(_RecordFilter())

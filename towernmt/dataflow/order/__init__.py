@@ -1,1 +1,0 @@
-"""The order in which pairs are trained on: positions, plans, batches, windows, streams."""

@@ -1,0 +1,1 @@
+"""Preparation: from text to vocabularies, shards and statistics, and reading the prepared data."""

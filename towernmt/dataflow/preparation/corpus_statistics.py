@@ -1,0 +1,346 @@
+"""Statistics of a corpus: counts, lengths, their ratio, the unknown rate, and dropped pairs with the reasons.
+
+They are counted while the corpus is encoded. The histogram over (source length, target length) is the file
+`lengths.tsv` of a preparation; batches and padding can be estimated from it alone. A line has the tokens of the
+source, the tokens of the target (both without EOS), and the number of pairs with these lengths. Preparations of
+earlier versions lack it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.core.errors import DataError
+from towernmt.core.structured_files import Natural
+from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk
+from towernmt.dataflow.text.pair_filters import DROP_REASONS, LENGTH_REASONS
+from towernmt.dataflow.vocabulary.base import UNK
+
+
+@dataclass(frozen=True)
+class SideReport:
+    """One side's part of `statistics.json`."""
+
+    tokens: Natural
+    unknown: Natural
+    unknown_rate: float
+    length_mean: float
+    length_deviation: float
+    length_quantiles: dict[str, Natural]
+    length_histogram: list[Natural]
+
+
+@dataclass(frozen=True)
+class DropReport:
+    """Pairs that were dropped for one reason, and the first lines of them."""
+
+    pairs: Natural
+    first_lines: list[Natural]
+
+
+@dataclass(frozen=True)
+class StatisticsReport:
+    """What `statistics.json` holds; see `towernmt.dataflow.preparation.corpus_statistics`."""
+
+    lines: Natural
+    pairs: Natural
+    dropped: dict[str, DropReport]
+    source: SideReport
+    target: SideReport
+    length_ratio: dict[str, float]
+    source_factors: list[dict[str, float]] = field(default_factory=list)
+    alignments: dict[str, Natural] | None = None
+
+
+def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Sequence[str]) -> str:
+    """Statistics as text for people.
+
+    Args:
+        statistics: from `Statistics.to_json`.
+        vocabularies: "source" and "target" to `{"kind": ..., "size": ...}`; "source_factors" to a list of such.
+        notes: sentences to add at the end.
+    """
+    source, target = statistics["source"], statistics["target"]
+    left, right = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
+                   for side in ("source", "target"))
+    rows = [("", "source", "target"), ("vocabulary", left, right)]
+    for label, form in (
+            ("tokens", lambda side: f"{side['tokens']:,}"),
+            ("unknown tokens", lambda side: f"{side['unknown']:,} ({100 * side['unknown_rate']:.3f} %)"),
+            ("length, mean", lambda side: f"{side['length_mean']:.2f}"),
+            ("length, deviation", lambda side: f"{side['length_deviation']:.2f}"),
+            ("length, median", lambda side: f"{side['length_quantiles']['0.5']}"),
+            ("length, 99 % up to", lambda side: f"{side['length_quantiles']['0.99']}"),
+            ("length, longest", lambda side: f"{side['length_quantiles']['1']}")):
+        rows.append((label, form(source), form(target)))
+    rows.append(("sentences by length", "", ""))
+    rows += _histogram_rows(source["length_histogram"], target["length_histogram"])
+    ratio = statistics["length_ratio"]
+    lines = [f"{label:<22}{left:>22}{right:>22}".rstrip() for label, left, right in rows]
+    lines.append(f"length ratio source/target: mean {ratio['mean']:.4f}, deviation {ratio['deviation']:.4f}")
+    dropped = sum(entry["pairs"] for entry in statistics["dropped"].values())
+    lines.append(f"pairs: {statistics['pairs']:,} of {statistics['lines']:,} lines; {dropped:,} dropped")
+    for reason, entry in statistics["dropped"].items():
+        if entry["pairs"]:
+            lines.append(f"  {entry['pairs']:,} {reason}: {DROP_REASONS[reason]} ({lines_in_words(entry)})")
+    lines += annotations_in_words(statistics, vocabularies)
+    lines += [f"note: {note}" for note in notes]
+    return "\n".join(lines) + "\n"
+
+
+def annotations_in_words(statistics: dict[str, Any], vocabularies: dict[str, Any]) -> list[str]:
+    """A sentence on each source factor, and one on the alignments, if there are any; arguments as of `table`."""
+    sentences = [f"source factor {number}: {vocabularies['source_factors'][number - 1]['size']:,} values, "
+                 f"{100 * factor['unknown_rate']:.3f} % unknown"
+                 for number, factor in enumerate(statistics.get("source_factors", ()), 1)]
+    if "alignments" in statistics:
+        links, pairs = statistics["alignments"]["links"], statistics["alignments"]["pairs"]
+        sentences.append(f"alignments: {links:,} links of tokens in {pairs:,} pairs")
+    return sentences
+
+
+def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str, str]]:
+    """Sentences in ranges of length that double: 1-4, 5-8, 9-16, ..."""
+    rows: list[tuple[str, str, str]] = []
+    start, stop = 1, 4
+    while start < max(len(source), len(target)):
+        left, right = (f"{sum(side[start:stop + 1]):,}" for side in (source, target))
+        rows.append((f"  {start} to {stop} tokens", left, right))
+        start, stop = stop + 1, stop * 2
+    return rows
+
+
+def lines_in_words(entry: dict[str, Any]) -> str:
+    """The first lines of the pairs that were dropped for one reason, such as "lines 4, 9, ..."."""
+    shown = ", ".join(str(line) for line in entry["first_lines"])
+    more = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
+    return f"line{'s' if entry['pairs'] > 1 else ''} {shown}{more}"
+
+
+LENGTHS = "lengths.tsv"
+
+
+@dataclass(frozen=True)
+class PairLengths:
+    """How many pairs have which lengths; each combination once.
+
+    Attributes:
+        source, target: int64 `[combinations]`, tokens without EOS.
+        pairs: int64 `[combinations]`, how many pairs.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+
+    def to_text(self) -> str:
+        """The content of the file."""
+        return "".join(f"{source}\t{target}\t{pairs}\n" for source, target, pairs in zip(
+            self.source.tolist(), self.target.tolist(), self.pairs.tolist(), strict=True))
+
+    def sample(self, pairs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The lengths of so many pairs that stand for all: every n-th in the order of length.
+
+        Returns:
+            int64 `[pairs]` each: source and target tokens without EOS. With `pairs` as many as there are, all.
+        """
+        order = np.lexsort((self.source - self.target, np.maximum(self.source, self.target)))
+        ends = np.cumsum(self.pairs[order])
+        places = (np.arange(pairs) * 2 + 1) * int(ends[-1]) // (2 * pairs)
+        chosen = order[np.searchsorted(ends, places, side="right")]
+        return self.source[chosen], self.target[chosen]
+
+
+def parse_pair_lengths(content: bytes, name: str) -> PairLengths:
+    """The content of `lengths.tsv`; `name` is for messages.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        rows = np.array([line.split(b"\t") for line in content.splitlines()]).astype(np.int64)  # [combinations, 3]
+        source, target, pairs = rows.T
+    except ValueError as error:
+        raise DataError(f"{name}: not three whole numbers a line. Run `towernmt prepare` again.") from error
+    if not len(pairs) or rows.min() < 0 or not pairs.sum():
+        raise DataError(f"{name}: no histogram of lengths. Run `towernmt prepare` again.")
+    return PairLengths(source, target, pairs)
+
+
+_EXAMPLES = 5
+
+
+class Statistics:
+    """Gathered chunk by chunk, in constant memory; a pure function of the chunks and their order.
+
+    Args:
+        max_length: most tokens a kept sentence has.
+        factors: source factors.
+        linked: whether there are alignments.
+    """
+
+    def __init__(self, max_length: int, factors: int = 0, linked: bool = False) -> None:
+        self._unknown_factors = [0] * factors
+        self._links: dict[str, int] | None = {"links": 0, "pairs": 0} if linked else None
+        self._width = max_length + 1
+        self._pair_lengths: Counter[int] = Counter()  # source length * width + target length
+        self._lines = 0
+        self._pairs = 0
+        self._sides = {"source": _SideCounter(max_length), "target": _SideCounter(max_length)}
+        self._ratios: list[tuple[float, float]] = []    # of each chunk the sum and that of the squares
+        self._dropped: dict[str, dict[str, Any]] = {
+            reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
+
+    def add(self, chunk: EncodedChunk) -> None:
+        """Count a chunk."""
+        self._lines += chunk.lines
+        self._pairs += len(chunk.line_numbers)
+        self._sides["source"].add(chunk.source_lengths, chunk.source_ids)
+        self._sides["target"].add(chunk.target_lengths, chunk.target_ids)
+        for factor in range(len(self._unknown_factors)):
+            if chunk.source_factors is not None:
+                self._unknown_factors[factor] += int(np.count_nonzero(chunk.source_factors[factor] == UNK))
+        if self._links is not None and chunk.link_counts is not None:
+            self._links["links"] += int(chunk.link_counts.sum())
+            self._links["pairs"] += int(np.count_nonzero(chunk.link_counts))
+        codes, counts = np.unique(chunk.source_lengths.astype(np.int64) * self._width + chunk.target_lengths,
+                                  return_counts=True)
+        self._pair_lengths.update(dict(zip(codes.tolist(), counts.tolist(), strict=True)))
+        ratios = chunk.source_lengths / chunk.target_lengths
+        self._ratios.append((float(ratios.sum()), float(np.square(ratios).sum())))
+        for reason, lines in chunk.dropped.items():
+            self._drop(reason, len(lines), lines[:_EXAMPLES].tolist())
+
+    def state(self) -> dict[str, Any]:
+        """What was counted, as JSON; see `merge`."""
+        return {
+            "lines": self._lines, "pairs": self._pairs, "dropped": self._dropped, "ratios": self._ratios,
+            "sides": {name: side.state() for name, side in self._sides.items()},
+            "unknown_factors": self._unknown_factors, "links": self._links,
+            "pair_lengths": [list(self._pair_lengths), list(self._pair_lengths.values())]}
+
+    def merge(self, state: dict[str, Any]) -> None:
+        """Add what another object counted in the chunks that follow.
+
+        Sums of fractions are kept chunk by chunk and added up in their order, so that not even the last digit depends
+        on how the chunks were divided.
+        """
+        self._lines += state["lines"]
+        self._pairs += state["pairs"]
+        for name, side in self._sides.items():
+            side.merge(state["sides"][name])
+        self._unknown_factors = [sum(both) for both in zip(self._unknown_factors, state["unknown_factors"],
+                                                           strict=True)]
+        if self._links is not None:
+            self._links = {name: count + state["links"][name] for name, count in self._links.items()}
+        self._pair_lengths.update(dict(zip(*state["pair_lengths"], strict=True)))
+        self._ratios += [(first, second) for first, second in state["ratios"]]
+        for reason, other in state["dropped"].items():
+            self._drop(reason, other["pairs"], other["first_lines"])
+
+    def _drop(self, reason: str, pairs: int, first_lines: list[int]) -> None:
+        entry = self._dropped[reason]
+        entry["pairs"] += pairs
+        entry["first_lines"] += first_lines[:_EXAMPLES - len(entry["first_lines"])]
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that were kept."""
+        return self._pairs
+
+    @property
+    def length_ratio(self) -> float:
+        """Mean over the pairs of source tokens / target tokens."""
+        return self._ratio_sums()[0] / self._pairs
+
+    def _ratio_sums(self) -> tuple[float, float]:
+        first = second = 0.0
+        for ratios, squares in self._ratios:    # one after another: `sum` rounds otherwise in other Pythons
+            first, second = first + ratios, second + squares
+        return first, second
+
+    @property
+    def pair_lengths(self) -> PairLengths:
+        """The histogram of the lengths of both sides."""
+        codes = np.array(sorted(self._pair_lengths), np.int64)
+        counts = np.array([self._pair_lengths[code] for code in codes.tolist()], np.int64)
+        return PairLengths(*np.divmod(codes, self._width), counts)
+
+    def dropped_in_words(self) -> str:
+        """For example "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
+        return ", ".join(f"{entry['pairs']:,} {reason} ({lines_in_words(entry)})"
+                         for reason, entry in self._dropped.items() if entry["pairs"]) or "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `statistics.json`.
+
+        `length_histogram[n]` is the number of sentences with n tokens; the deviation is that of the whole
+        population. `source_factors` and `alignments` (links of pieces, and pairs with links) are there if the corpus
+        has them.
+        """
+        mean = self.length_ratio
+        variance = max(self._ratio_sums()[1] / self._pairs - mean * mean, 0.0)
+        source = self._sides["source"].to_json()
+        annotations: dict[str, Any] = {}
+        if self._unknown_factors:
+            annotations["source_factors"] = [{"unknown": unknown, "unknown_rate": unknown / source["tokens"]}
+                                        for unknown in self._unknown_factors]
+        if self._links is not None:
+            annotations["alignments"] = self._links
+        return {
+            "lines": self._lines,
+            "pairs": self._pairs,
+            "dropped": {reason: entry for reason, entry in self._dropped.items()
+                        if entry["pairs"] or reason in LENGTH_REASONS},
+            "source": source,
+            "target": self._sides["target"].to_json(),
+            "length_ratio": {"mean": mean, "deviation": math.sqrt(variance)},
+            **annotations,
+        }
+
+
+class _SideCounter:
+    def __init__(self, max_length: int) -> None:
+        self._histogram: NDArray[np.int64] = np.zeros(max_length + 1, np.int64)
+        self._unknown = 0
+
+    def add(self, lengths: NDArray[np.int32], ids: NDArray[np.integer]) -> None:
+        self._histogram += np.bincount(lengths, minlength=len(self._histogram))
+        self._unknown += int(np.count_nonzero(ids == UNK))
+
+    def state(self) -> dict[str, Any]:
+        return {"histogram": self._histogram.tolist(), "unknown": self._unknown}
+
+    def merge(self, state: dict[str, Any]) -> None:
+        self._histogram += np.array(state["histogram"], np.int64)
+        self._unknown += state["unknown"]
+
+    def to_json(self) -> dict[str, Any]:
+        histogram = self._histogram
+        lengths = np.arange(len(histogram))
+        tokens, sentences = int((histogram * lengths).sum()), int(histogram.sum())
+        longest = int(np.flatnonzero(histogram)[-1])
+        mean = tokens / sentences
+        deviation = math.sqrt(float((histogram * (lengths - mean) ** 2).sum()) / sentences)
+        return {
+            "tokens": tokens,
+            "unknown": self._unknown,
+            "unknown_rate": self._unknown / tokens,
+            "length_mean": mean,
+            "length_deviation": deviation,
+            "length_quantiles": {f"{q:g}": _quantile(histogram, q) for q in (0.5, 0.9, 0.99, 1.0)},
+            "length_histogram": histogram[:longest + 1].tolist(),
+        }
+
+
+def _quantile(histogram: NDArray[np.int64], q: float) -> int:
+    """The smallest length that at least a share q of the sentences do not exceed."""
+    cumulated = np.cumsum(histogram)
+    return int(np.searchsorted(cumulated, math.ceil(q * int(cumulated[-1]))))

@@ -1,0 +1,329 @@
+"""Tasks that encode the text: lines to pairs of ids, duplicates removed, dealt to shards and counted.
+
+Tasks pass data to tasks that divide it differently in grouped files: a range of the text stores its pairs by shard,
+and a shard reads its group of every range. If duplicates are dropped, the encoded chunks wait in a file until it is
+known which of their pairs occurred before. A task that finds duplicates has all equal keys of the whole text, so it
+needs no other task. The first of equal keys in the order of the text counts, whichever process searches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, without_seen
+from towernmt.dataflow.preparation.corpus_statistics import Statistics
+from towernmt.dataflow.preparation.input_texts import PairTexts
+from towernmt.dataflow.preparation.tasks import Job, Task, putting
+from towernmt.dataflow.text.pair_filters import came_before
+from towernmt.dataflow.text.text_lines import line_hash
+
+
+@dataclass(frozen=True)
+class EncodePart(Task):
+    """Attributes:
+        job: of which it is.
+        number: of the part.
+        texts: its lines.
+    """
+
+    job: Job
+    number: int
+    texts: PairTexts
+
+    @classmethod
+    def of(cls, job: Job, number: int, texts: PairTexts) -> EncodePart:
+        """The task; without duplicates to drop, the pairs are dealt at once."""
+        output = job.encoded(number) if job.lookups else job.dealt(number)
+        return cls(output, texts.source.lines, job, number, texts)
+
+    @property
+    def title(self) -> str:
+        return f"encoding {self.texts.source.title}"
+
+    @property
+    def done(self) -> bool:
+        # What was encoded goes when it has been dealt.
+        return self.output.exists() or self.job.dealt(self.number).exists()
+
+    def run(self) -> None:
+        encoder = self.job.encoder()
+        chunks = [encoder(*texts) for texts in self.texts.chunks()]
+        if not self.job.lookups:
+            write_dealt(self.job, self.number, chunks)
+            return
+        write_grouped(self.job.keys(self.number), by_lookup(_keys(chunks), self.job.lookups), {})
+        write_chunks(self.output, chunks)
+
+
+def _keys(chunks: list[EncodedChunk]) -> NDArray[np.uint64]:
+    return np.concatenate([chunk.keys.ravel() for chunk in chunks if chunk.keys is not None])
+
+
+def by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
+    """Keys and their places (int32 `[keys]`), by the task that looks them up; in each in the order of the text.
+
+    Equal keys have the same task, whatever the part.
+
+    Args:
+        keys: uint64 `[keys]`, of a part, in the order of the text.
+        lookups: number of tasks.
+    """
+    whose = (keys >> np.uint64(32)) % np.uint64(lookups)
+    order = np.argsort(whose, kind="stable")
+    counts = np.bincount(whose.astype(np.int64), minlength=lookups)
+    return [Column(keys[order], counts), Column(order.astype("<i4"), counts)]
+
+
+@dataclass(frozen=True)
+class FindDuplicates(Task):
+    """Attributes:
+        job: of which it is.
+        number: of this share of the keys.
+    """
+
+    job: Job
+    number: int
+
+    @classmethod
+    def of(cls, job: Job, number: int) -> FindDuplicates:
+        """The task."""
+        share = [job.lines * edge // job.lookups for edge in (number, number + 1)]
+        return cls(job.seen(number), share[1] - share[0], job, number)
+
+    @property
+    def title(self) -> str:
+        return f"looking for duplicates, share {self.number + 1} of {self.job.lookups}"
+
+    def run(self) -> None:
+        parts = [GroupedFile(self.job.keys(part), self.number) for part in range(self.job.parts)]
+        keys = np.frombuffer(b"".join(part.read(0) for part in parts), "<u8")
+        seen = came_before(keys)
+        columns = list(_seen_places(seen, parts))
+        counts = np.array([len(places) for places in columns], np.int64)
+        write_grouped(self.output, [Column(np.concatenate([np.zeros(0, "<i4"), *columns]), counts)], {})
+
+
+def _seen_places(seen: NDArray[np.bool_], parts: list[GroupedFile]) -> Iterator[NDArray[np.int32]]:
+    start = 0
+    for part in parts:
+        places = np.frombuffer(part.read(1), "<i4")
+        yield places[seen[start:start + len(places)]]
+        start += len(places)
+
+
+def seen_in_part(job: Job, part: int, keys: int) -> NDArray[np.bool_]:
+    """bool `[keys]`: which keys of a part came before, in the order of the text, when all tasks are done."""
+    seen = np.zeros(keys, bool)
+    for number in range(job.lookups):
+        seen[np.frombuffer(GroupedFile(job.seen(number), part).read(0), "<i4")] = True
+    return seen
+
+
+@dataclass(frozen=True)
+class DropDuplicates(Task):
+    """Deals the pairs of a part that did not come before.
+
+    Attributes:
+        job: of which it is.
+        number: of the part.
+    """
+
+    job: Job
+    number: int
+
+    @classmethod
+    def of(cls, job: Job, number: int, lines: int) -> DropDuplicates:
+        """The task, for a part of so many lines."""
+        return cls(job.dealt(number), lines, job, number)
+
+    @property
+    def title(self) -> str:
+        return f"dropping the duplicates of part {self.number + 1} of {self.job.parts}"
+
+    def run(self) -> None:
+        encoded = self.job.encoded(self.number)
+        try:
+            chunks = read_chunks(encoded)
+        except FileNotFoundError:
+            if self.done:   # by another process, meanwhile
+                return
+            raise
+        shapes = [chunk.keys.shape for chunk in chunks if chunk.keys is not None]
+        seen = seen_in_part(self.job, self.number, sum(rows * keys for rows, keys in shapes))
+        stops = np.cumsum([rows * keys for rows, keys in shapes])[:-1]
+        shares = [share.reshape(shape) for share, shape in zip(np.split(seen, stops), shapes, strict=True)]
+        write_dealt(self.job, self.number, [without_seen(*both) for both in zip(chunks, shares, strict=True)])
+        encoded.unlink(missing_ok=True)
+
+
+def write_dealt(job: Job, number: int, chunks: Sequence[EncodedChunk]) -> None:
+    """Write the pairs of a part by shard, and their statistics."""
+    statistics = Statistics(job.pair_filter.max_length, job.factors, job.linked)
+    for chunk in chunks:
+        statistics.add(chunk)
+    write_grouped(job.dealt(number), list(by_shard(chunks, job.shards, job.seed)), {"statistics": statistics.state()})
+
+
+def by_shard(chunks: Sequence[EncodedChunk], shards: int, seed: int) -> Iterator[Column]:
+    """The columns of shards (see `ShardInfo.columns`), by shard; inside a shard the pairs keep their order.
+
+    The shard of a pair is drawn by (seed, line number). Training shuffles within a shard only: so each shard is a
+    sample of the whole corpus (as in Sockeye).
+    """
+    lines = np.concatenate([chunk.line_numbers for chunk in chunks])
+    whose = (line_hash(lines, seed) % np.uint64(shards)).astype(np.int64)
+    order = np.argsort(whose, kind="stable")
+    dealing = _Dealing(order, whose[order], shards)
+    lengths = {name: np.concatenate([getattr(chunk, name) for chunk in chunks])
+               for name in ("source_lengths", "target_lengths")}
+    linked = chunks[0].link_counts is not None
+    if linked:
+        lengths["link_counts"] = np.concatenate([chunk.link_counts for chunk in chunks])
+    for values in lengths.values():
+        yield dealing.pairs(values.astype("<i4"))
+    yield dealing.elements(lengths["source_lengths"], _joined(chunks, "source_ids"))
+    yield dealing.elements(lengths["target_lengths"], _joined(chunks, "target_ids"))
+    if chunks[0].source_factors is not None:
+        for row in _joined(chunks, "source_factors"):
+            yield dealing.elements(lengths["source_lengths"], row)
+    if linked:
+        for row in _joined(chunks, "links"):
+            yield dealing.elements(lengths["link_counts"], row)
+
+
+def _joined(chunks: Sequence[EncodedChunk], name: str) -> NDArray[Any]:
+    return np.concatenate([getattr(chunk, name) for chunk in chunks], axis=-1)
+
+
+class _Dealing:
+    """Puts values of pairs into the order of the shards, without a loop over pairs.
+
+    Args:
+        order: int `[pairs]`, the pair that comes first, and so on.
+        whose: int `[pairs]`, the shard of each of these.
+        shards: how many there are.
+    """
+
+    def __init__(self, order: NDArray[np.intp], whose: NDArray[np.int64], shards: int) -> None:
+        self._order, self._whose, self._shards = order, whose, shards
+
+    def pairs(self, values: NDArray[Any]) -> Column:
+        """One value a pair."""
+        return Column(values[self._order], np.bincount(self._whose, minlength=self._shards))
+
+    def elements(self, lengths: NDArray[np.int32], values: NDArray[Any]) -> Column:
+        """As many values a pair as `lengths` says."""
+        starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[self._order]
+        lengths = lengths[self._order].astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        counts = np.diff(offsets[np.searchsorted(self._whose, np.arange(self._shards + 1))])
+        return Column(values[places], counts)
+
+
+_ARRAYS = [field.name for field in fields(EncodedChunk) if field.name not in ("lines", "dropped")]
+
+
+def write_chunks(path: Path, chunks: list[EncodedChunk]) -> None:
+    """Write the file, whole or not at all."""
+    arrays: dict[str, Any] = {"lines": np.array([chunk.lines for chunk in chunks])}
+    for number, chunk in enumerate(chunks):
+        arrays |= {f"{number}/{name}": values for name in _ARRAYS if (values := getattr(chunk, name)) is not None}
+        arrays |= {f"{number}/dropped/{reason}": lines for reason, lines in chunk.dropped.items()}
+    with putting(path) as unfinished, open(unfinished, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def read_chunks(path: Path) -> list[EncodedChunk]:
+    """What `write_chunks` wrote."""
+    with np.load(path) as arrays:
+        found = {name: arrays[name] for name in arrays.files}
+    chunks = []
+    for number, lines in enumerate(found["lines"].tolist()):
+        begin = f"{number}/dropped/"
+        dropped = {name.removeprefix(begin): values for name, values in found.items() if name.startswith(begin)}
+        columns = {name: found.get(f"{number}/{name}") for name in _ARRAYS}
+        chunks.append(EncodedChunk(lines=lines, dropped=dropped, **columns))    # type: ignore[arg-type]
+    return chunks
+
+
+_HEAD = struct.Struct("<qqq")     # columns, groups, bytes of all values
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values of all groups, one group after another.
+
+    Attributes:
+        values: `[values]`, little-endian.
+        counts: int64 `[groups]`, values of each group.
+    """
+
+    values: NDArray[Any]
+    counts: NDArray[np.int64]
+
+
+def write_grouped(path: Path, columns: Sequence[Column], facts: dict[str, Any]) -> None:
+    """Write the file, whole or not at all.
+
+    Args:
+        path: of the file.
+        columns: as many groups in each.
+        facts: what else is to be known; JSON.
+    """
+    sizes = np.array([column.counts * column.values.itemsize for column in columns], np.int64)
+    with putting(path) as unfinished, open(unfinished, "wb") as file:
+        file.write(_HEAD.pack(*sizes.shape, int(sizes.sum())))
+        file.write(sizes.astype("<i8").tobytes())
+        for column in columns:
+            file.write(np.ascontiguousarray(column.values).data)
+        file.write(json.dumps(facts).encode())
+
+
+class GroupedFile:
+    """Reads what `write_grouped` wrote. Nothing stays open, and only the place of one group is kept.
+
+    Args:
+        path: of the file.
+        group: the one whose values are read.
+    """
+
+    def __init__(self, path: Path, group: int) -> None:
+        self._path = path
+        with open(path, "rb") as file:
+            columns, groups, _ = _HEAD.unpack(file.read(_HEAD.size))
+            sizes = np.frombuffer(file.read(8 * columns * groups), "<i8")
+        stops = _HEAD.size + sizes.nbytes + np.cumsum(sizes)
+        places = np.arange(columns) * groups + group
+        self._places = list(zip((stops - sizes)[places].tolist(), sizes[places].tolist(), strict=True))
+
+    def size(self, column: int) -> int:
+        """Bytes of the group in a column."""
+        return self._places[column][1]
+
+    def read(self, column: int) -> bytes:
+        """The group's values of a column."""
+        offset, size = self._places[column]
+        if not size:
+            return b""
+        with open(self._path, "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What else the writer said."""
+    with open(path, "rb") as file:
+        columns, groups, size = _HEAD.unpack(file.read(_HEAD.size))
+        file.seek(8 * columns * groups + size, os.SEEK_CUR)
+        facts: dict[str, Any] = json.loads(file.read())
+    return facts

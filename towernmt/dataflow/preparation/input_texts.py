@@ -1,0 +1,313 @@
+"""The texts of a preparation: sources as two files, annotations line by line, and the validation text.
+
+A preparation reads its text several times, and the content of a database may change in between. So sources are read
+once and written to two text files. Annotations are files of source factors, and alignments.
+
+The validation text is checked first, then written as raw text next to the shards. The first set is `valid.source` and
+`valid.target`; its further references are `valid.target-2` and so on, and the second set is `valid-2.source` and
+`valid-2.target`. The manifest has the names of the sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import naming, write_text
+from towernmt.dataflow.preparation.manifest import ValidationInfo
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.sources.corpora import Corpora, read_corpora
+from towernmt.dataflow.sources.mixture import Mixture
+from towernmt.dataflow.sources.source import Cursor
+from towernmt.dataflow.text.text_index import TextIndex, TextRange, TextSummary, scan_pair
+from towernmt.dataflow.text.text_lines import Chunk, LineProgress, clean, read_lines
+from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
+from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
+
+_PAIRS = 4096  # at a time
+_NOTED = 1 << 18    # pairs, after which it is written down how far the reading has come
+
+
+def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, kept: Callable[[], None]
+                  ) -> tuple[PrepareSettings, str]:
+    """Settings whose source and target are text files, and the name of the corpus in messages.
+
+    If `settings.target` is set, they are text files already. Else `settings.source` names sources: one epoch of their
+    mixture is read to files. What the YAML file says of validation text and limits is
+    taken where the settings say nothing.
+
+    Args:
+        settings: of the preparation.
+        directory: where the files are made.
+        stream: where progress and what the mixture reports are written; None: nowhere.
+        kept: is called when there is something in the directory that a later process can go on with.
+    Raises:
+        SettingsError, DataError: a source is not there or cannot be read, or there is no pair.
+    """
+    if settings.target:
+        return settings, f"{settings.source} and {settings.target}"
+    corpora = read_corpora(settings.source)
+    mixture = _open(settings, corpora, stream)
+    factors = settings.source_factors or corpora.source_factors or 0
+    _check_tags(corpora, factors)
+    copy = _Copy(mixture, directory, factors)
+    copy.write(stream, kept)
+    return _with_text(settings, corpora, *copy.files, factors), mixture.name
+
+
+def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) -> Mixture:
+    try:
+        return corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
+    except SettingsError as error:
+        if "://" not in settings.source and not corpora.name and not os.path.lexists(settings.source.partition("?")[0]):
+            raise SettingsError(f"{settings.source}: there is no such file. Check the path.") from error
+        if Path(settings.source).is_file() and not corpora.name:
+            raise SettingsError(f"--target is missing: {settings.source} has one side of the pairs, as far as its name "
+                                "tells; pass --target with its translation, line by line. If it has both sides: "
+                                f"{error}") from error
+        raise
+
+
+def _check_tags(corpora: Corpora, factors: int) -> None:
+    for entry in corpora.sources:
+        try:
+            split_factors(clean(entry.tag), factors)
+        except FactorError as error:
+            raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
+
+
+class _Copy:
+    """The text of a mixture in two files. How far it has come is written down now and then, so that it can go on there.
+
+    Args:
+        mixture: what is read.
+        directory: of the files.
+        factors: that each word of the source must have.
+    """
+
+    def __init__(self, mixture: Mixture, directory: Path, factors: int) -> None:
+        self._mixture, self._factors = mixture, factors
+        self.files = directory / "corpus.source", directory / "corpus.target"
+        self._place = directory / "corpus.place"
+        self._begin = mixture.begin()
+
+    def write(self, stream: TextIO | None, kept: Callable[[], None]) -> None:
+        """Read the mixture to its end, on from where an earlier process came, if nothing has changed.
+
+        Args:
+            stream: where progress is written.
+            kept: is called when there is something that a later process can go on with.
+        """
+        done, cursor, sizes = self._former()
+        reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
+        noted = done
+        with naming(self.files[0]), open(self.files[0], "ab") as source, open(self.files[1], "ab") as target:
+            for file, size in zip((source, target), sizes, strict=True):
+                file.truncate(size)
+            while pairs := reader.take(_PAIRS):
+                texts = [clean(pair.source) for pair in pairs]
+                if self._factors:
+                    _check_factors(texts, self._factors, done, self._mixture.name)
+                source.write("".join(text + "\n" for text in texts).encode())
+                with naming(self.files[1]):
+                    target.write("".join(clean(pair.target) + "\n" for pair in pairs).encode())
+                done += len(pairs)
+                progress.update(done)
+                if done - noted >= _NOTED:
+                    self._note(done, reader.cursor(), (source, target))
+                    noted = done
+                    kept()
+            if done != noted:
+                self._note(done, reader.cursor(), (source, target))
+        progress.done()
+        if not done:
+            raise DataError(f"{self._mixture.name}: there is no pair in it, so there is nothing to prepare. Check the "
+                            "source.")
+
+    def _former(self) -> tuple[int, Cursor, list[int]]:
+        """Pairs that an earlier process read, the cursor after them, and the sizes of the files."""
+        try:
+            place = json.loads(self._place.read_text(encoding="utf-8"))
+            sizes = [path.stat().st_size for path in self.files]
+        except (OSError, ValueError):
+            return 0, self._begin, [0, 0]
+        same = place["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
+        if not same or any(size < wanted for size, wanted in zip(sizes, place["bytes"], strict=True)):
+            return 0, self._begin, [0, 0]
+        return place["pairs"], place["cursor"], place["bytes"]
+
+    def _note(self, pairs: int, cursor: Cursor, files: tuple[BinaryIO, BinaryIO]) -> None:
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+        place = {"mixture": [self._mixture.name, self._factors, self._begin], "pairs": pairs, "cursor": cursor,
+                 "bytes": [file.tell() for file in files]}
+        write_text(self._place, json.dumps(place))
+
+
+def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
+    """Checked here so that messages have the source's name, and not that of the temporary file."""
+    for number, text in enumerate(texts):
+        try:
+            split_factors(text, factors, number)
+        except FactorError as error:
+            raise DataError(f"{name}, pair {before + number + 1}: {error.reason}") from None
+
+
+def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int
+               ) -> PrepareSettings:
+    changes: dict[str, object] = {"source": str(source), "target": str(target)}
+    if corpora.validation and not settings.valid_source:
+        changes["validation"] = corpora.validation
+    if factors:
+        changes["source_factors"] = factors
+    tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})
+    if tags and not settings.vocab_symbols:
+        changes["vocab_symbols"] = ",".join(tags)
+    for name in ("max_length", "max_length_ratio"):
+        if getattr(settings, name) == getattr(PrepareSettings, name):
+            changes[name] = getattr(corpora.pair_filter, name)
+    return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """The texts of sentence pairs, or of some consecutive lines of them.
+
+    Attributes:
+        source, target: both sides.
+        factors: files of source factors, line by line.
+        alignments: links of words; None: there are none.
+    """
+
+    source: TextRange
+    target: TextRange
+    factors: tuple[TextRange, ...] = ()
+    alignments: TextRange | None = None
+
+    def chunks(self) -> Iterator[tuple[Chunk, Chunk, Chunk | None]]:
+        """Chunks of the source (its factors in text form, `word|factor1`), the target, and the alignments.
+
+        Raises:
+            DataError: a file cannot be read, or a line has not as many factors as words.
+        """
+        links: Iterable[Chunk | None] = repeat(None) if self.alignments is None else self.alignments.chunks()
+        yield from zip(self.source_chunks(), self.target.chunks(), links, strict=False)
+
+    def source_chunks(self) -> Iterator[Chunk]:
+        """The source text, with the factors of parallel files put behind its words.
+
+        Raises:
+            DataError: see `chunks`.
+        """
+        if not self.factors:
+            yield from self.source.chunks()
+            return
+        for chunk, *factors in zip(self.source.chunks(), *(part.chunks() for part in self.factors), strict=True):
+            lines = zip(chunk.decode(), *(factor.decode() for factor in factors), strict=True)
+            text = "".join(_joined(line, chunk.first_line + index, factors) + "\n" for index, line in enumerate(lines))
+            yield Chunk(chunk.path, chunk.first_line, chunk.lines, text.encode())
+
+
+def text_files(settings: PrepareSettings) -> dict[str, str]:
+    """The files that belong together line by line, by the names that manifests give them; the two sides first."""
+    names = {"source": settings.source, "target": settings.target}
+    names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
+    return names | ({"alignments": settings.alignments} if settings.alignments else {})
+
+
+def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:
+    """The texts in parts of so many chunks.
+
+    Args:
+        indexes: of the files of `text_files`.
+        chunks: for each part.
+    """
+    parts = {name: index.parts(chunks) for name, index in indexes.items()}
+    factors = [name for name in indexes if name.startswith("source_factor_")]
+    return [PairTexts(source, parts["target"][n], tuple(parts[name][n] for name in factors),
+                      parts["alignments"][n] if "alignments" in parts else None)
+            for n, source in enumerate(parts["source"])]
+
+
+def check_factored_text(path: str, factors: int) -> None:
+    """Check that each word of a file has its factors behind it.
+
+    Raises:
+        DataError: one has not; with file and line.
+    """
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            split_factors(clean(line), factors)
+        except FactorError as error:
+            raise error.at(path, number) from None
+
+
+def _joined(line: Sequence[str], number: int, files: Sequence[Chunk]) -> str:
+    words, *factors = (clean(text).split() for text in line)
+    for file, values in zip(files, factors, strict=True):
+        if len(values) != len(words):
+            raise DataError(f"{file.path} line {number}: {len(values)} factors, but the source has {len(words)} words "
+                            "there: write one factor for each word, white space between them.")
+        wrong = next((value for value in values if SEPARATOR in value), None)
+        if wrong is not None:
+            raise DataError(f"{file.path} line {number}: the factor '{wrong[:40]}' holds '{SEPARATOR}', which stands "
+                            "between a word and its factors in text to translate: write it otherwise.")
+    return " ".join(map(SEPARATOR.join, zip(words, *factors, strict=True)))
+
+
+class ValidationText:
+    """The validation sets of a preparation, scanned.
+
+    Args:
+        sets: where they are.
+        factors: source factors of each word.
+    Raises:
+        DataError: missing text, text without words, wrong encoding, sides of unequal length, or a word lacks a factor.
+    """
+
+    def __init__(self, sets: Sequence[ValidationFiles], factors: int) -> None:
+        self._names = [one.name for one in sets]
+        self._texts: list[list[TextSummary]] = []       # of each set the source and its references
+        for one in sets:
+            pairs = [scan_pair(one.source, target) for target in one.targets]
+            self._texts.append([pairs[0][0], *(target for _, target in pairs)])
+            check_has_text([(name, read_lines(name)) for name in (one.source, *one.targets)], NO_VALIDATION_TEXT)
+            if factors:
+                check_factored_text(one.source, factors)
+
+    def infos(self) -> list[ValidationInfo]:
+        """Return name and size of each set, for the manifest."""
+        return [ValidationInfo(name, texts[0].lines, len(texts) - 1)
+                for name, texts in zip(self._names, self._texts, strict=True)]
+
+    def inputs(self) -> dict[str, TextSummary]:
+        """The texts by the names that the manifest's `inputs` give them."""
+        found = {}
+        for number, (source, *targets) in enumerate(self._texts, 1):
+            stem = "valid" if number == 1 else f"valid_{number}"
+            found[f"{stem}_source"] = source
+            for place, target in enumerate(targets, 1):
+                found[f"{stem}_target" if place == 1 else f"{stem}_target_{place}"] = target
+        return found
+
+    def write(self, directory: Path) -> list[str]:
+        """Write the text; returns the names of the files. The source is cleaned as training text is."""
+        names = []
+        for number, texts in enumerate(self._texts, 1):
+            source, targets = files_of_set(number, len(texts) - 1)
+            for name, text in zip((source, *targets), texts, strict=True):
+                lines = [clean(line) if name == source else line for line in read_lines(text.path)]
+                if len(lines) != text.lines:
+                    raise DataError(f"{text.path} had {text.lines:,} lines at first, and {len(lines):,} when it was "
+                                    "read again. Prepare again, while nothing writes to it.")
+                write_text(directory / name, "".join(f"{line}\n" for line in lines))
+                names.append(name)
+        return names

@@ -1,0 +1,273 @@
+"""The report on sources or prepared data: number of pairs, lengths, reading speed, and errors."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import islice
+from operator import itemgetter
+
+import numpy as np
+
+from towernmt.core.errors import TowerNMTError
+from towernmt.dataflow.preparation.corpus_statistics import annotations_in_words
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.sources.mixture import Ingredient
+from towernmt.dataflow.sources.source import Pair, Source
+from towernmt.dataflow.text.pair_filters import PairFilter
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
+
+_EXAMPLES = 3
+_SHOWN = 60  # characters of an example
+_SLICE = 4096
+
+
+@dataclass
+class SourceReport:
+    """What was found of one source.
+
+    Attributes:
+        name: of the source, without credentials.
+        pairs: how many it has; None if it could not be counted.
+        seconds: that counting took.
+        read: pairs that were looked at, the first ones.
+        read_seconds: that reading them took, without encoding.
+        unit: what lengths count, "tokens" or "words".
+        lengths: of both sides of the pairs that were looked at.
+        unknown: share of unknown tokens of both sides; None without a vocabulary.
+        dropped: reason to number of the pairs looked at that training would leave out; of prepared data, of those
+            that the preparation left out.
+        prepared: whether it is prepared data.
+        duplicates: pairs looked at that had come before.
+        repeated_sources: pairs looked at whose source sentence had come before, whatever its translation.
+        often: the source sentences that came most often, and how often.
+        samples: the first pairs.
+        annotations: sentences on the source factors and alignments of prepared data.
+        errors: what went wrong.
+    """
+
+    name: str
+    pairs: int | None = None
+    seconds: float = 0.0
+    read: int = 0
+    read_seconds: float = 0.0
+    unit: str = "words"
+    lengths: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    unknown: tuple[float, float] | None = None
+    prepared: bool = False
+    dropped: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    repeated_sources: int = 0
+    often: list[tuple[str, int]] = field(default_factory=list)
+    samples: list[Pair] = field(default_factory=list)
+    annotations: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def pairs_per_second(self) -> float | None:
+        """Of reading alone; None if nothing was read."""
+        return self.read / self.read_seconds if self.read and self.read_seconds > 0 else None
+
+
+class SourceInspector:
+    """Reads sources, one after another, and reports on each.
+
+    Args:
+        limit: the most pairs to look at in each; counting is not limited.
+        samples: pairs to show.
+        count: whether to count the pairs, which may read everything.
+        vocabularies: of both sides, or None to measure in words.
+        pair_filter: what training keeps.
+    """
+
+    def __init__(self, limit: int = 100_000, samples: int = 3, count: bool = True,
+                 vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
+                 pair_filter: PairFilter | None = None) -> None:
+        self._limit, self._samples, self._count = limit, samples, count
+        self._vocabularies = vocabularies
+        self._filter = pair_filter or PairFilter(200, 9.0)
+
+    def inspect(self, ingredient: Ingredient) -> SourceReport:
+        """The report on one source; what it raises is in the report's `errors`."""
+        source = ingredient.source
+        found = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
+        try:
+            self._read(source, ingredient.tag, found)
+            if self._count:
+                begin = time.perf_counter()
+                found.pairs = source.count()
+                found.seconds = time.perf_counter() - begin
+        except TowerNMTError as error:
+            found.errors.append(str(error))
+        return found
+
+    def _read(self, source: Source, tag: str, found: SourceReport) -> None:
+        seen: set[int] = set()
+        sources = _Repeated()
+        unknown, tokens = [0, 0], [0, 0]
+        pairs = (pair for _, pair in source.read(source.begin()))
+        while found.read < self._limit:
+            begin = time.perf_counter()
+            some, error = _take(pairs, min(_SLICE, self._limit - found.read))
+            found.read_seconds += time.perf_counter() - begin
+            cleaned = [Pair(clean(pair.source), clean(pair.target)) for pair in some]
+            found.read += len(some)
+            found.samples += cleaned[:self._samples - len(found.samples)]
+            hashes = [hash(pair) for pair in cleaned]
+            found.duplicates += len(hashes) - len(set(hashes) - seen)
+            seen.update(hashes)
+            sources.add([pair.source for pair in cleaned])
+            found.repeated_sources, found.often = sources.count, sources.most_often(_EXAMPLES)
+            self._measure([Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source else pair
+                           for pair in cleaned], found, unknown, tokens)
+            if error is not None:
+                raise error
+            if not some:
+                break
+        if self._vocabularies is not None and all(tokens):
+            found.unknown = unknown[0] / tokens[0], unknown[1] / tokens[1]
+
+    def _measure(self, pairs: Sequence[Pair], found: SourceReport, unknown: list[int], tokens: list[int]) -> None:
+        lengths: list[list[int]] = []
+        for side in (0, 1):
+            texts = [pair[side] for pair in pairs]
+            if self._vocabularies is None:
+                lengths.append([len(text.split()) for text in texts])
+            else:
+                encoded = self._encode(self._vocabularies[side], texts, found)
+                lengths.append([len(ids) for ids in encoded])
+                unknown[side] += sum(ids.count(UNK) for ids in encoded)
+                tokens[side] += sum(lengths[side])
+            found.lengths[side].extend(lengths[side])
+        found.dropped.update(self._filter.count_reasons(np.array(lengths[0], np.int64), np.array(lengths[1], np.int64)))
+
+    def _encode(self, vocabulary: Vocabulary, texts: list[str], found: SourceReport) -> list[list[int]]:
+        """The pieces, without factors."""
+        if not isinstance(vocabulary, FactoredVocabulary):
+            return vocabulary.encode_batch(texts)
+        try:
+            return vocabulary.encode_texts(texts).ids
+        except FactorError as error:
+            raise error.at(found.name, found.read - len(texts) + error.index + 1) from None
+
+
+class _Repeated:
+    """Counts repeated sentences by their hashes; the text is kept of repeated ones only."""
+
+    def __init__(self) -> None:
+        self._times: Counter[int] = Counter()
+        self._texts: dict[int, str] = {}
+        self.count = 0
+
+    def add(self, texts: Sequence[str]) -> None:
+        for text in filter(None, texts):
+            key = hash(text)
+            self._times[key] += 1
+            if self._times[key] > 1:
+                self.count += 1
+                self._texts[key] = text
+
+    def most_often(self, count: int) -> list[tuple[str, int]]:
+        """Sentences that came more than once, and how often; then in the order of their second coming."""
+        return nlargest(count, ((text, self._times[key]) for key, text in self._texts.items()), key=itemgetter(1))
+
+
+def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError | None]:
+    """The next pairs, and the error that ended them, if one did: what came before it still counts."""
+    taken: list[Pair] = []
+    try:
+        for pair in islice(pairs, count):
+            taken.append(pair)
+    except TowerNMTError as error:
+        return taken, error
+    return taken, None
+
+
+def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
+    """What is in prepared data, from its statistics; every shard is opened and its checksum verified.
+
+    Raises:
+        DataError: the statistics cannot be read.
+    """
+    found = SourceReport(str(data.directory), data.pairs, unit="tokens", prepared=True)
+    statistics = data.statistics
+    found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
+    found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
+    found.annotations = annotations_in_words(statistics, data.manifest["vocabularies"])
+    for index in range(data.num_blocks):
+        begin = time.perf_counter()
+        try:
+            block = data.read_block(index)
+        except TowerNMTError as error:
+            found.errors.append(str(error))
+            continue
+        found.read_seconds += time.perf_counter() - begin
+        found.read += len(block)
+        for side, lengths in enumerate((block.source_lengths, block.target_lengths)):
+            found.lengths[side].extend(lengths.tolist() if len(found.lengths[side]) < 1_000_000 else [])
+        for row in range(min(samples - len(found.samples), len(block))):
+            source = block.source_ids[block.source_offsets[row]:block.source_offsets[row + 1]]
+            target = block.target_ids[block.target_offsets[row]:block.target_offsets[row + 1]]
+            found.samples.append(Pair(data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
+    return found
+
+
+def table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
+    """All reports as text: one table, then errors and samples of each source.
+
+    Args:
+        found: of each source.
+        shares: of the draws of the mixture, as far as they are known.
+    """
+    head = ["", "pairs", "share", "source length", "target length", "unknown", "pairs/s", "trouble"]
+    rows = [head]
+    for number, one in enumerate(found, 1):
+        share = shares[number - 1] if shares else None
+        rate = one.pairs_per_second
+        rows.append([f"[{number}]", f"{one.pairs:,}" if one.pairs is not None else f"{one.read:,} or more",
+                     "-" if share is None else f"{100 * share:.1f} %", *(_lengths(side) for side in one.lengths),
+                     "-" if one.unknown is None else " / ".join(f"{100 * rate:.2f} %" for rate in one.unknown),
+                     "-" if rate is None else f"{rate:,.0f}", _trouble(one)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)) + "  " + row[-1]
+             for row in rows]
+    units = sorted({one.unit for one in found})
+    lines.append(f"Lengths are {' or '.join(units)}: mean, 99 % up to, longest; unknown tokens: source / target.")
+    for number, one in enumerate(found, 1):
+        lines += ["", f"[{number}] {one.name}"]
+        lines += [f"  error: {error}" for error in one.errors]
+        lines += [f"  {sentence}" for sentence in one.annotations]
+        for reason, count in sorted(one.dropped.items()):
+            lines.append(f"  {count:,} dropped: {reason}" if one.prepared else
+                         f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
+        if one.duplicates:
+            lines.append(f"  {one.duplicates:,} of {one.read:,} pairs came before")
+        if one.repeated_sources:
+            often = ", ".join(f"'{_shown(text)}' ({times:,} times)" for text, times in one.often)
+            lines.append(f"  {one.repeated_sources:,} of {one.read:,} pairs have a source that came before: {often}")
+        lines += [f"  {pair.source}\n    {pair.target}" for pair in one.samples]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN - 3] + "..."
+
+
+def _lengths(lengths: Sequence[int]) -> str:
+    if not lengths:
+        return "-"
+    values = np.array(lengths)
+    return f"{values.mean():.1f}, {int(np.quantile(values, 0.99, method='higher'))}, {values.max()}"
+
+
+def _trouble(one: SourceReport) -> str:
+    parts = ["error"] if one.errors else []
+    dropped = sum(one.dropped.values())
+    parts += [f"{dropped:,} to drop"] if dropped and not one.prepared else []
+    parts += ["no pair"] if not one.read and not one.errors else []
+    return ", ".join(parts) or "none"

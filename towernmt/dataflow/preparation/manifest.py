@@ -1,0 +1,192 @@
+"""The manifest of prepared data: the content of `manifest.json`, on a disk and in S3, and its checks.
+
+It names every file of the preparation with its checksum: the shards, and `files` (vocabularies, validation text,
+statistics). Manifests of earlier versions on a disk lack `files` and `fingerprint`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from towernmt.core.directories import PREPARED_FORMAT, PREPARED_MANIFEST
+from towernmt.core.errors import DataError, remedy
+from towernmt.core.files import checked_name
+from towernmt.core.structured_files import Between, JSONError, Natural, checked, load
+from towernmt.dataflow.preparation.shards import ShardInfo
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import factor_file, factors_of
+
+FORMAT, MANIFEST = PREPARED_FORMAT, PREPARED_MANIFEST
+VERSION: Literal[1] = 1
+VOCABULARIES = "vocabulary"
+_AGAIN = "Run `towernmt prepare` again."
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file that is no shard: its name in the directory, its size, and the CRC-32 of its content."""
+
+    file: str
+    bytes: Natural
+    crc32: Natural
+
+    def matches(self, content: builtins.bytes) -> bool:
+        """Whether this is the content."""
+        return (len(content), zlib.crc32(content)) == (self.bytes, self.crc32)
+
+
+@dataclass(frozen=True)
+class VocabularyInfo:
+    """Kind and size of a vocabulary."""
+
+    kind: str
+    size: Natural
+
+
+@dataclass(frozen=True)
+class VocabularyInfos:
+    """Those of a preparation."""
+
+    source: VocabularyInfo
+    target: VocabularyInfo
+    source_factors: list[VocabularyInfo]
+
+
+@dataclass(frozen=True)
+class ValidationInfo:
+    """Name, sentences and references of a validation set."""
+
+    name: str
+    pairs: Natural
+    references: Annotated[int, Between(1, 1000)]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the manifest says.
+
+    Attributes:
+        format, version: of the manifest.
+        settings: the settings that decide the result.
+        inputs: lines, bytes and SHA-256 of each text, and the SHA-256 of vocabularies that the settings named.
+        vocabularies: their kinds and sizes.
+        pairs: of all shards.
+        length_ratio: mean over the pairs of source tokens / target tokens.
+        validation_sets: name and size of each validation set.
+        notes: sentences for the user.
+        shards: the blocks, in their order.
+        files: every other file.
+        fingerprint: of what training reads; see `fingerprint`.
+        folder: below the manifest, where the files are; None: next to it. In S3, where there is no renaming, a
+            preparation that replaces another one has a folder of its own.
+    """
+
+    format: Literal["towernmt-prepared"]
+    version: Literal[1]
+    settings: dict[str, Any]
+    inputs: dict[str, Any]
+    vocabularies: VocabularyInfos
+    pairs: Natural
+    length_ratio: Annotated[float, Between(1e-9, 1e9)]
+    validation_sets: list[ValidationInfo]
+    shards: list[ShardInfo]
+    files: list[FileInfo]
+    fingerprint: str
+    notes: list[str] = field(default_factory=list)
+    folder: str | None = None
+
+    def to_text(self) -> str:
+        """Return the content of the file."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    def names(self) -> list[str]:
+        """The files of the preparation, without the manifest."""
+        return [*(entry.file for entry in self.files), *(shard.file for shard in self.shards)]
+
+    def place(self, name: str) -> str:
+        """The place of a file, relative to the manifest."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def file(self, name: str) -> FileInfo | None:
+        """The entry of a file that is no shard."""
+        return next((entry for entry in self.files if entry.file == name), None)
+
+
+def read_manifest(directory: str | Path) -> Manifest:
+    """The manifest of a finished preparation.
+
+    Raises:
+        DataError: no such directory, not a preparation, not finished, damaged, or of another version.
+    """
+    path = Path(directory) / MANIFEST
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
+                            "prepare`.") from None
+        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
+                        "prepared data). Run `towernmt prepare` again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
+    return parse_manifest(content, str(path))
+
+
+def parse_manifest(content: bytes, name: str) -> Manifest:
+    """The content of a manifest; `name` is for messages.
+
+    Raises:
+        DataError: damaged, not a manifest, of another version, or it names a file outside its directory.
+    """
+    try:
+        values = load(content)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise DataError(f"{name}: not the manifest of prepared data. {_AGAIN}")
+        if values.get("version") != VERSION:
+            raise DataError(f"{name}: version {str(values.get('version'))[:40]} of prepared data, but this towernmt "
+                            f"reads version {VERSION}. {_AGAIN}")
+        manifest = checked(values, Manifest)
+    except JSONError as error:
+        raise DataError(f"{name}: {error}. {_AGAIN}") from error
+    for file in manifest.names():
+        checked_name(manifest.place(file), name)
+    return manifest
+
+
+def describe_files(directory: Path, names: Iterable[str]) -> list[FileInfo]:
+    """What a manifest says of small files that are there."""
+    contents = ((name, (directory / name).read_bytes()) for name in names)
+    return [FileInfo(name, len(content), zlib.crc32(content)) for name, content in contents]
+
+
+def vocabulary_files(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]:
+    """Name, in the directory of the preparation, to content of all files of its vocabularies."""
+    contents: dict[str, Mapping[str, bytes]] = {"source": source.files(), "target": target.files()}
+    files = {f"{VOCABULARIES}/{side}{suffix}": content for side, parts in contents.items()
+             for suffix, content in parts.items()}
+    for number, vocabulary in enumerate(factors_of(source), 1):
+        files |= {f"{VOCABULARIES}/{factor_file(number)}": content for content in vocabulary.files().values()}
+    return files
+
+
+def fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabulary) -> str:
+    """32 hexadecimal digits; they differ if ids, factors, links or vocabularies differ.
+
+    Of the shards' checksums and sizes in their order, and of the content of the vocabularies; so it is the same for a
+    copy, on a disk or in S3.
+    """
+    return fingerprint_of([{**dataclasses.asdict(shard), "file": ""} for shard in shards], source, target)
+
+
+def fingerprint_of(data: Any, source: Vocabulary, target: Vocabulary) -> str:
+    """32 hexadecimal digits of something that JSON can hold, and of the content of the vocabularies."""
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in vocabulary_files(source, target).items()}
+    return hashlib.sha256(json.dumps([data, files], sort_keys=True).encode()).hexdigest()[:32]

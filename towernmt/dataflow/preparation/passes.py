@@ -1,0 +1,244 @@
+"""The passes of a preparation: each consists of many tasks, and begins when the one before it has ended.
+
+The texts are checked; sentences are sampled and vocabularies learned; the ranges of the text are encoded, filtered
+and dealt to shards, after a search for duplicates if they are dropped; the shards are written. Results are files, so
+a later process resumes an interrupted preparation, if its work directory belongs to the same text and settings.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, TextIO
+
+from towernmt.dataflow.preparation.corpus_statistics import Statistics
+from towernmt.dataflow.preparation.encode_tasks import (
+    DropDuplicates,
+    EncodePart,
+    FindDuplicates,
+    GroupedFile,
+    read_facts,
+)
+from towernmt.dataflow.preparation.input_texts import PairTexts, pair_texts, text_files
+from towernmt.dataflow.preparation.manifest import VOCABULARIES
+from towernmt.dataflow.preparation.output_directory import OutputDirectory
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.shards import ShardInfo
+from towernmt.dataflow.preparation.task_runners import MARK, Runner, do_all
+from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, Job, Task, putting
+from towernmt.dataflow.preparation.text_tasks import (
+    MEASURED_LINES,
+    IndexText,
+    MeasureText,
+    SampleText,
+    TextMeasure,
+    merged,
+)
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
+from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
+from towernmt.dataflow.text.text_lines import LineProgress
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+
+_WORTH_KEEPING = 20_000     # lines; what is done of fewer is done again as quickly
+
+
+class Passes:
+    """Attributes:
+        stage: directory of the new preparation.
+        lines: of the text, once it was checked.
+
+    Args:
+        settings: with the names of text files.
+        place: where the preparation works.
+        runner: who does the tasks.
+        stream: where progress is written; None: nowhere.
+    """
+
+    def __init__(self, settings: PrepareSettings, place: OutputDirectory, runner: Runner, stream: TextIO | None
+                 ) -> None:
+        self._settings, self._place, self._runner, self._stream = settings, place, runner, stream
+        self.stage, self._work, self._key = place.stage.absolute(), place.stage.absolute() / WORK, ""
+        self._indexes: dict[str, TextIndex] = {}
+        self._parts: list[PairTexts] = []
+
+    @property
+    def lines(self) -> int:
+        return self._indexes["source"].summary.lines
+
+    def check_texts(self) -> None:
+        """Read all texts once.
+
+        Raises:
+            DataError: one is missing, not UTF-8, or of another number of lines than the source.
+        """
+        self._work.mkdir(exist_ok=True)
+        tasks = {name: IndexText.of(path, name, self._work) for name, path in text_files(self._settings).items()}
+        left = [task for task in tasks.values() if not task.done]
+        if left:
+            progress = LineProgress("checking", stream=self._stream)
+            for task in self._runner.run(left):
+                progress.update(task.index().summary.lines)     # type: ignore[attr-defined]
+            progress.done()
+        self._indexes = {name: task.index() for name, task in tasks.items()}
+        found = self.summaries()
+        check_parallel(found["source"], found["target"])
+        for other in found.values():
+            check_as_long(other, found["source"])
+        self._parts = pair_texts(self._indexes, CHUNKS_OF_A_PART)
+
+    def summaries(self) -> dict[str, TextSummary]:
+        """Of all texts, by the names that manifests give them."""
+        return {name: index.summary for name, index in self._indexes.items()}
+
+    def check_unchanged(self) -> None:
+        """Raises:
+            DataError: a text has changed since it was checked.
+        """
+        for index in self._indexes.values():
+            index.check_unchanged()
+
+    def measure(self) -> TextMeasure:
+        """Measure the text, as far as lines are drawn for it."""
+        settings, share = self._settings, min(MEASURED_LINES / max(self.lines, 1), 1.0)
+        tasks = [MeasureText.of(n, texts, share, settings.source_factors, settings.seed, self._work)
+                 for n, texts in enumerate(self._parts)]
+        do_all(self._runner, "measuring", tasks, self._stream)
+        return merged(tasks, share)
+
+    def begin(self, key: str) -> bool:
+        """Begin the preparation that the key stands for; whether an earlier process has begun it."""
+        self._key = key
+        known = claim(self.stage, key)
+        if self.lines >= _WORTH_KEEPING:
+            self._place.keep_work()
+        return known
+
+    def make_vocabularies(self, maker: VocabularyMaker) -> tuple[Vocabulary, Vocabulary, list[str]]:
+        """The vocabularies, which lie in the stage then, and notes for the user; see `VocabularyMaker.make`."""
+        samples: list[SampleText] = []
+        draw = maker.draw(self.lines)
+        if draw is not None:
+            samples = [SampleText.of(n, texts, draw, self._work) for n, texts in enumerate(self._parts)]
+            do_all(self._runner, "drawing sentences", samples, self._stream)
+        files = [sample.output for sample in samples]
+        learned = maker.learning(self.lines, files, self._work)
+        if learned:
+            do_all(self._runner, "learning the vocabularies", list(learned.values()), self._stream)
+        source, target, notes = maker.make(learned, files)
+        save_vocabularies(source, target, self.stage / VOCABULARIES)
+        return source, target, notes
+
+    def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
+        """Encode and deal the text; what was counted, and the shards, empty ones included."""
+        job = self._job()
+        parts = range(job.parts)
+        self._do("encoding", [EncodePart.of(job, n, texts) for n, texts in enumerate(self._parts)])
+        if job.lookups:
+            dealt = [DropDuplicates.of(job, n, texts.source.lines) for n, texts in enumerate(self._parts)]
+            if not all(task.done for task in dealt):
+                self._do("looking for duplicates", [FindDuplicates.of(job, n) for n in range(job.lookups)])
+            self._do("dropping duplicates", dealt)
+        self._do("writing shards", [WriteShard.of(job, n) for n in range(job.shards)])
+        statistics = Statistics(self._settings.max_length, job.factors, job.linked)
+        for part in parts:
+            statistics.merge(read_facts(job.dealt(part))["statistics"])
+        return statistics, [read_shard_info(job, n) for n in range(job.shards)]
+
+    def _do(self, label: str, tasks: list[EncodePart] | list[FindDuplicates] | list[DropDuplicates] | list[WriteShard]
+            ) -> None:
+        do_all(self._runner, label, tasks, self._stream)
+
+    def _job(self) -> Job:
+        settings = self._settings
+        return Job(self._key, self.stage, settings.pair_filter, self.lines, len(self._parts),
+                   -(-self.lines // settings.shard_pairs), settings.seed, settings.factors,
+                   settings.alignments is not None, VOCABULARIES)
+
+
+WORK = "work"
+_PLAN = "plan.json"
+_FORMAT = 1     # of the files that tasks leave for each other
+_OTHERS = ("corpus.", "text-", MARK)    # what was read of the text (whose readers know whether it changed); a mark
+
+
+def claim(stage: Path, key: str) -> bool:
+    """Make the directory that of one preparation, and remove what belongs to another.
+
+    Args:
+        stage: where the preparation works.
+        key: of the text and the settings.
+    Returns:
+        whether the same preparation was begun there.
+    """
+    work = stage / WORK
+    work.mkdir(exist_ok=True)
+    plan = {"format": _FORMAT, "key": key}
+    try:
+        if json.loads((work / _PLAN).read_text()) == plan:
+            return True
+    except (OSError, ValueError):
+        pass    # none was begun
+    for path in [*stage.iterdir(), *work.iterdir()]:
+        if path != work and not path.name.startswith(_OTHERS):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    with putting(work / _PLAN) as unfinished:
+        unfinished.write_text(json.dumps(plan))
+    return False
+
+
+@dataclass(frozen=True)
+class WriteShard(Task):
+    """Attributes:
+        job: of which it is.
+        number: of the shard.
+    """
+
+    job: Job
+    number: int
+
+    @classmethod
+    def of(cls, job: Job, number: int) -> WriteShard:
+        """The task."""
+        share = [job.lines * edge // job.shards for edge in (number, number + 1)]
+        return cls(job.shard_info(number), share[1] - share[0], job, number)
+
+    @property
+    def title(self) -> str:
+        return f"writing shard {self.number + 1} of {self.job.shards}"
+
+    def run(self) -> None:
+        job = self.job
+        path, parts = job.shard(self.number), [GroupedFile(job.dealt(part), self.number) for part in range(job.parts)]
+        info = _info(job, path.name, parts)
+        crc = 0
+        with putting(path) as unfinished, open(unfinished, "wb") as file:
+            file.write(info.header())
+            for column in range(len(info.columns())):
+                for part in parts:
+                    data = part.read(column)
+                    crc = zlib.crc32(data, crc)
+                    file.write(data)
+            info = replace(info, crc32=crc)
+            file.seek(0)
+            file.write(info.header())
+        with putting(self.output) as unfinished:
+            unfinished.write_text(json.dumps(asdict(info)))
+
+
+def _info(job: Job, file: str, parts: list[GroupedFile]) -> ShardInfo:
+    id_bytes: Literal[2, 4] = 2 if job.id_dtype().itemsize == 2 else 4
+    empty = ShardInfo(file, 0, 0, 0, id_bytes, 0, job.factors, 0 if job.linked else None)
+    types = [dtype for dtype, _ in empty.columns()]
+    counts = [sum(part.size(column) for part in parts) // dtype.itemsize for column, dtype in enumerate(types)]
+    ids = 3 if job.linked else 2
+    return replace(empty, pairs=counts[0], source_tokens=counts[ids], target_tokens=counts[ids + 1],
+                   links=counts[-1] if job.linked else None)
+
+
+def read_shard_info(job: Job, number: int) -> ShardInfo:
+    """What `WriteShard` said of its shard."""
+    return ShardInfo(**json.loads(job.shard_info(number).read_text()))

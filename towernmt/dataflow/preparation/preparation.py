@@ -1,0 +1,172 @@
+"""`prepare`: turn text into a directory of vocabularies, shards and statistics, in constant memory.
+
+The text is two parallel files; pairs from other sources are first written to two such files (see `input_texts`). The
+text is read in passes (see `passes`), whose tasks are shared by processes of this machine or of a cluster. The output
+is a pure function of the text and the settings: the number of processes and interruptions change nothing. It is
+written next to the old preparation, and replaces it at the end (see `output_directory`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from towernmt.core.errors import DataError
+from towernmt.core.files import write_text
+from towernmt.core.machine import cleaned_up
+from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, table
+from towernmt.dataflow.preparation.input_texts import ValidationText, as_text_files
+from towernmt.dataflow.preparation.manifest import (
+    MANIFEST,
+    VERSION,
+    Manifest,
+    VocabularyInfo,
+    VocabularyInfos,
+    describe_files,
+    fingerprint,
+    read_manifest,
+    vocabulary_files,
+)
+from towernmt.dataflow.preparation.output_directory import OutputDirectory
+from towernmt.dataflow.preparation.passes import Passes
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.shards import ShardInfo
+from towernmt.dataflow.preparation.task_runners import runner_of
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files, planned
+from towernmt.dataflow.text.text_lines import check_rereadable
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import factors_of
+
+
+def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
+    """Prepare a corpus, or find that it has been prepared so already.
+
+    Args:
+        settings: what, how and where to.
+        stream: where progress is written; None: nowhere.
+        name: what messages call the output; None: as it is.
+    Returns:
+        the prepared data, opened.
+    Raises:
+        SettingsError: a setting cannot work.
+        DataError: missing, unequal or badly encoded text; a vocabulary that cannot be made; no pair left;
+            or the output directory holds another preparation, or files that are not those of one.
+        DirectoryInUseError: another process prepares into the same directory.
+    """
+    settings.check()
+    for path in settings.text_files():
+        check_rereadable(path)
+    check_vocabulary_files(settings)
+    place = OutputDirectory(settings.output, settings.overwrite, partial(_say, stream))
+    with cleaned_up(place.abandon), place:
+        text_settings, corpus = as_text_files(settings, place.stage, stream, place.keep_work)
+        with runner_of(text_settings, place.stage.absolute(), partial(_say, stream)) as runner:
+            passes = Passes(text_settings, place, runner, stream)
+            job = _Preparation(text_settings, passes, stream, name, corpus)
+            if not job.is_done():
+                job.run()
+                place.exchange()
+    return PreparedData(settings.output)
+
+
+def _say(stream: TextIO | None, text: str) -> None:
+    if stream is not None:
+        stream.write(text + "\n")
+        stream.flush()
+
+
+class _Preparation:
+    def __init__(self, settings: PrepareSettings, passes: Passes, stream: TextIO | None, name: str | None, corpus: str
+                 ) -> None:
+        self._stage, self._passes = passes.stage, passes
+        self._say, self._corpus, self._name = partial(_say, stream), corpus, name or settings.output
+        passes.check_texts()
+        plan = planned(settings, passes.measure)
+        for choice in plan.chosen:
+            self._say(f"Chosen: {choice}.")
+        self._notes = [f"chosen: {choice}" for choice in plan.chosen]
+        self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
+        self._maker = VocabularyMaker(self._settings, plan)
+        self._validation = ValidationText(settings.validation_files(), settings.factors)
+        self._inputs = self._describe_inputs()
+
+    def is_done(self) -> bool:
+        """Whether the output is a finished preparation of the same text with the same settings.
+
+        Raises:
+            DataError: it is a finished preparation of something else, and may not be overwritten.
+        """
+        if self._settings.overwrite or not (Path(self._settings.output) / MANIFEST).exists():
+            return False
+        try:
+            manifest = read_manifest(self._settings.output)
+        except DataError as error:
+            raise DataError(f"{error} Pass --overwrite to replace it.") from error
+        settings = self._settings.identity()
+        former, former_inputs = manifest.settings, manifest.inputs
+        differences = [f"{name} {former.get(name)} there, {settings.get(name)} now"
+                       for name in {**settings, **former} if former.get(name) != settings.get(name)]
+        differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
+                        if former_inputs.get(name) != self._inputs.get(name)]
+        if differences:
+            raise DataError(f"{self._name} holds another preparation ({'; '.join(differences)}). Pass "
+                            "--overwrite to replace it, or another --output.")
+        self._say(f"{self._name} is prepared already, from the same text with the same settings: kept.")
+        return True
+
+    def run(self) -> None:
+        if not self._passes.lines:
+            raise DataError(f"{self._corpus} are empty: there is nothing to prepare.")
+        key = [self._settings.identity(), self._inputs]
+        if self._passes.begin(hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()):
+            self._say("going on with what an interrupted preparation of the same text has done")
+        source, target, notes = self._passes.make_vocabularies(self._maker)
+        statistics, shards = self._passes.write_shards()
+        self._passes.check_unchanged()
+        if not statistics.pairs:
+            raise DataError(f"{self._corpus}: no pair is left; dropped: "
+                            f"{statistics.dropped_in_words()}. Check the text, and the settings of its "
+                            f"filters (--max-length, --max-length-ratio and the others that are set).")
+        self._finish(source, target, self._notes + notes, statistics, shards)
+
+    def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,
+                shards: list[ShardInfo]) -> None:
+        settings = self._settings
+        shards = self._without_empty(shards)
+        report = statistics.to_json()
+        factors = [VocabularyInfo(vocabulary.kind, vocabulary.size) for vocabulary in factors_of(source)]
+        vocabularies = VocabularyInfos(
+            VocabularyInfo(settings.vocab_kind if not settings.source_vocab else source.kind, source.size),
+            VocabularyInfo(settings.vocab_kind if not settings.target_vocab else target.kind, target.size), factors)
+        small = list(vocabulary_files(source, target))
+        small += self._validation.write(self._stage)
+        write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
+        write_text(self._stage / "statistics.txt", table(report, dataclasses.asdict(vocabularies), notes))
+        write_text(self._stage / LENGTHS, statistics.pair_lengths.to_text())
+        small += ["statistics.json", "statistics.txt", LENGTHS]
+        manifest = Manifest(
+            format="towernmt-prepared", version=VERSION,
+            settings=settings.identity(), inputs=self._inputs, vocabularies=vocabularies, pairs=statistics.pairs,
+            length_ratio=statistics.length_ratio, validation_sets=self._validation.infos(), notes=notes,
+            shards=shards, files=describe_files(self._stage, small),
+            fingerprint=fingerprint(shards, source, target))
+        write_text(self._stage / MANIFEST, manifest.to_text())
+
+    def _without_empty(self, shards: list[ShardInfo]) -> list[ShardInfo]:
+        for shard in shards:
+            if not shard.pairs:
+                (self._stage / shard.file).unlink(missing_ok=True)
+        return [shard for shard in shards if shard.pairs]
+
+    def _describe_inputs(self) -> dict[str, Any]:
+        sides = ("source", "target")
+        found = self._passes.summaries()
+        texts = {**{side: found.pop(side) for side in sides}, **self._validation.inputs(), **found}
+        described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
+                                     for name, text in texts.items()}
+        return described | self._maker.file_checksums()

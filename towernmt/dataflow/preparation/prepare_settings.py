@@ -1,0 +1,197 @@
+"""The settings of a preparation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from towernmt.core.errors import SettingsError, mask_uri
+from towernmt.core.settings import check_ranges, setting
+from towernmt.dataflow.preparation.ray_cluster import check_ray
+from towernmt.dataflow.text.pair_filters import DUPLICATES, PairFilter, TextFilters, check_near
+from towernmt.dataflow.text.pharaoh_alignments import LONGEST
+from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+
+VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
+LEAST_COVERAGE = 0.98  # SentencePiece takes no less
+
+
+def _filter(name: str) -> Any:
+    """A setting as `TextFilters` declares it."""
+    declared = TextFilters.__dataclass_fields__[name]
+    return field(default=declared.default, metadata=declared.metadata)
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """What `prepare` reads, how it treats it, and where it writes."""
+
+    source: str = setting(
+        "", "Training text in the source language: UTF-8, one sentence a line (.gz is read too). Without --target: the "
+        "URI of a source of sentence pairs, or a corpora.yaml.")
+    target: str = setting("", "Translation of --source, line by line; not with a URI.")
+    output: str = setting("", "Directory for the prepared data, or s3://bucket/prefix.")
+    valid_source: str | list[str] | None = setting(
+        None, "Validation text in the source language, stored as raw text; one file for each validation set.")
+    valid_target: str | list[str] | None = setting(
+        None, "Reference translation of --valid-source, line by line, stored unchanged; for several sets in the same "
+        "order, and with several references first those of the first set: the same number for each.")
+    valid_name: list[str] = setting(
+        [], "Names of the validation sets in statistics; none: the names of their files.")
+    validation: Sequence[ValidationFiles] = ()      # for programs, in place of the three above
+    source_factors: int = setting(
+        0, "Number of source factors: each source word is followed by this number of fields after |, such as its "
+        "part of speech (Haus|NOUN).", at_least=0, at_most=100)
+    source_factor_files: list[str] = setting(
+        [], "Source factors in separate files, line by line, one for each word; instead of --source-factors. In "
+        "validation text and text to translate, factors always follow the words.")
+    alignments: str | None = setting(
+        None, "Word alignments of source and target, line by line, from 0, in the format of fast_align, eflomal and "
+        "awesome-align (0-0 1-2); for model.guided_alignment_weight.")
+    vocab_kind: str = setting(
+        "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
+        VOCABULARY_KINDS)
+    vocab_size: int | None = setting(
+        None, "Number of ids of each vocabulary, the four special ones included; none: chosen by the text, 8000 for "
+        "plain words.",
+        at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
+    shared_vocab: bool | None = setting(
+        None, "Whether both languages share one vocabulary; none: chosen together with the size, by their letters; two "
+        "vocabularies with --vocab-size or plain words.")
+    source_vocab: str | None = setting(
+        None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
+    target_vocab: str | None = setting(None, "An existing vocabulary for the target; none: learn it.")
+    character_coverage: float | None = setting(
+        None, "SentencePiece: share of the text's characters that become subwords; none: all characters, but at most "
+        "as many as fill half of the vocabulary.", at_least=LEAST_COVERAGE, at_most=1)
+    byte_fallback: bool = setting(
+        False, "SentencePiece: encode other characters as bytes (256 subwords) instead of as unknown.")
+    vocab_symbols: str | None = setting(
+        None, "SentencePiece: tokens that are always subwords, separated by commas; none: the tags of a corpora.yaml.")
+    vocab_sentences: int = setting(
+        1_000_000, "Number of sentences that a vocabulary is learned from: a random sample of a larger text.",
+        at_least=1)
+    max_length: int = setting(
+        200, "Maximum number of tokens of either side, after segmentation; longer pairs are dropped.", at_least=1)
+    max_length_ratio: float = setting(
+        9.0, "Maximum ratio of the lengths of the longer and the shorter side, in tokens; other pairs are dropped.",
+        at_least=1)
+    drop_identical: bool = _filter("drop_identical")
+    match_digits: bool = _filter("match_digits")
+    match_punctuation: bool = _filter("match_punctuation")
+    source_script: str | None = _filter("source_script")
+    target_script: str | None = _filter("target_script")
+    script_share: float = _filter("script_share")
+    source_language: str | None = _filter("source_language")
+    target_language: str | None = _filter("target_language")
+    language_confidence: float = _filter("language_confidence")
+    duplicates: str = setting(
+        "keep", "Repeated pairs: keep them, drop exact duplicates, or drop near duplicates, too (most of their "
+        "two-word sequences are equal; needs towernmt[filters]). The first is kept.", DUPLICATES)
+    shard_pairs: int = setting(
+        1_000_000, "Number of lines of each shard; training shuffles shards, and pairs within a shard.", at_least=1)
+    seed: int = setting(1, "Seed of the sample for the vocabulary and of the distribution over shards.", at_least=0)
+    workers: int = setting(
+        0, "Number of processes; 0: one for each processor. The result does not depend on it.", at_least=0,
+        at_most=1000)
+    ray: str | None = setting(
+        None, "Run on a Ray cluster: the one at this address; without an address the running one, or a new one on this "
+        "machine. All machines need the text and --output (for s3://, TMPDIR) under the same paths. Needs "
+        "towernmt[ray].")
+    overwrite: bool = setting(False, "Replace another preparation in the output directory.")
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the result; files are compared by their content instead."""
+        elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
+                     "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
+                     "source_factor_files", "alignments")
+        settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        names = [files.name for files in self.validation_files()]
+        return {**settings, "source_factors": self.factors, "validation_sets": names}
+
+    def validation_files(self) -> list[ValidationFiles]:
+        """Where the validation sets are.
+
+        Raises:
+            SettingsError: their files do not fit together, or their names are none.
+        """
+        if self.validation:
+            return named_sets(self.validation, "validation")
+        sources, targets = _listed(self.valid_source), _listed(self.valid_target)
+        if bool(sources) != bool(targets):
+            raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
+        if sources and len(targets) % len(sources):
+            raise SettingsError(f"--valid-target names {len(targets)} files for {len(sources)} validation sets: "
+                                "give as many references for each (a corpora.yaml takes any number).")
+        if self.valid_name and len(self.valid_name) != len(sources):
+            raise SettingsError(f"--valid-name gives {len(self.valid_name)} names for {len(sources)} validation sets: "
+                                "give one for each, or none.")
+        each = len(targets) // max(len(sources), 1)
+        return named_sets([ValidationFiles(name, source, targets[number * each:(number + 1) * each])
+                           for number, (name, source) in enumerate(
+                               zip(self.valid_name or [""] * len(sources), sources, strict=True))], "--valid-name")
+
+    @property
+    def pair_filter(self) -> PairFilter:
+        """What is kept."""
+        texts = TextFilters(**{name: getattr(self, name) for name in TextFilters.__dataclass_fields__})
+        return PairFilter(self.max_length, self.max_length_ratio, texts, self.duplicates)
+
+    @property
+    def factors(self) -> int:
+        """Number of source factors."""
+        return self.source_factors or len(self.source_factor_files)
+
+    def text_files(self) -> list[str]:
+        """The files of text that are read line by line, as far as they are named."""
+        both = [self.source, self.target] if self.target else []
+        validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
+        others = [*validation, self.alignments, *self.source_factor_files]
+        return [path for path in (*both, *others) if path]
+
+    def check(self) -> None:
+        """Raises:
+            SettingsError: a setting is missing or cannot work.
+        """
+        for name in ("source", "output"):
+            if not getattr(self, name):
+                raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
+                                    "URI) and --output.")
+        self._check_places()
+        check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
+        self._check_annotations()
+        self.pair_filter.texts.check()
+        if self.duplicates == "near":
+            check_near()
+        if self.ray is not None:
+            check_ray()
+        files = {path for path in (self.source_vocab, self.target_vocab) if path}
+        if self.shared_vocab and len(files) > 1:
+            raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
+                                "--shared-vocab out.")
+
+    def _check_places(self) -> None:
+        if "://" in self.output and not self.output.startswith("s3://"):
+            raise SettingsError(f"--output {mask_uri(self.output)}: expected a directory, or s3://bucket/prefix.")
+        for path in self.text_files():
+            if "://" in path:
+                raise SettingsError(f"{mask_uri(path)}: expected the path of a text file, and no URI. A --source that "
+                                    "is the URI of sentence pairs stands without --target.")
+
+    def _check_annotations(self) -> None:
+        if self.source_factors and self.source_factor_files:
+            raise SettingsError("--source-factors says that the source text holds the factors, --source-factor-files "
+                                "that other files do: give one of them.")
+        if not self.target and (self.alignments or self.source_factor_files):
+            option = "--alignments" if self.alignments else "--source-factor-files"
+            raise SettingsError(f"{option} belongs to text files, line by line: give --source and --target files, "
+                                "rather than a URI or a corpora.yaml.")
+        if self.alignments and self.max_length >= LONGEST:
+            raise SettingsError(f"--max-length {self.max_length} with --alignments: links can point into {LONGEST - 1} "
+                                "tokens at most; lower it.")
+
+
+def _listed(paths: str | list[str] | None) -> list[str]:
+    return [paths] if isinstance(paths, str) and paths else list(paths or ())

@@ -1,0 +1,303 @@
+"""A finished preparation, on a disk or in S3: vocabularies, blocks of pairs, statistics and validation text.
+
+```
+manifest.json            written last: without it the directory is not read
+vocabulary/source.*      and vocabulary/target.*
+shard-00000.pairs ...    the blocks
+statistics.json          and statistics.txt, the same as a table
+lengths.tsv              how many pairs have which lengths
+valid.source             and valid.target: raw text, if there is validation text (more: see `input_texts`)
+```
+
+In S3, the small files are read at once, and the shards through a cache on a local disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import threading
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
+
+from towernmt.core.errors import DataError, remedy
+from towernmt.core.files import path_inside, replacing, write_text
+from towernmt.core.structured_files import parse_json
+from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, PairLengths, StatisticsReport, parse_pair_lengths
+from towernmt.dataflow.preparation.manifest import (
+    MANIFEST,
+    VOCABULARIES,
+    Manifest,
+    fingerprint,
+    parse_manifest,
+    read_manifest,
+    vocabulary_files,
+)
+from towernmt.dataflow.preparation.output_directory import finish_exchange
+from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, map_shard, read_shard
+from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
+from towernmt.dataflow.storage.s3_client import ObjectMissing
+from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
+from towernmt.dataflow.text.text_lines import Chunk
+from towernmt.dataflow.text.validation_set import ValidationSet, files_of_set
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
+
+_AGAIN = "Run `towernmt prepare` again."
+
+
+def open_prepared(place: str | Path) -> PreparedData:
+    """The prepared data of a directory, or of `s3://bucket/prefix[?endpoint_url=...]` through a local cache.
+
+    Raises:
+        DataError: see `PreparedData` and `towernmt.dataflow.preparation.prepared_data.RemotePreparedData`.
+    """
+    if str(place).startswith("s3://"):
+
+        return RemotePreparedData(str(place))
+    return PreparedData(place)
+
+
+class PreparedData:
+    """Reads what `prepare` wrote. Reading is thread-safe.
+
+    Args:
+        directory: the output of `prepare`.
+    Attributes:
+        directory: its name, for messages: a path, or the URI of a preparation in S3.
+        manifest: settings, inputs, shards and notes, as `prepare` wrote them.
+        source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
+        pairs: number of pairs in all blocks.
+        target_tokens: of all pairs, without EOS.
+        num_blocks: number of blocks (shards).
+        length_ratio: mean over the pairs of source tokens / target tokens.
+        has_alignments: whether the pairs have alignments.
+    Raises:
+        DataError: see `read_manifest`, `load_vocabularies`; or the vocabularies are not those of the preparation.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory: Path | str = Path(directory)
+        finish_exchange(directory)
+        self._manifest = read_manifest(directory)
+        self._files = Path(directory) / (self._manifest.folder or "")
+        self.manifest: dict[str, Any] = dataclasses.asdict(self._manifest)
+        self.source_vocabulary: Vocabulary
+        self.target_vocabulary: Vocabulary
+        self.shared_vocabulary: bool
+        self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = load_vocabularies(
+            self._files / VOCABULARIES)
+        self._check_vocabularies()
+        self._shards = self._manifest.shards
+        self._verified: set[int] = set()
+        self._mapped: WeakValueDictionary[int, PairBlock] = WeakValueDictionary()
+        self._lock = threading.Lock()
+        self.pairs = sum(shard.pairs for shard in self._shards)
+        self.target_tokens = sum(shard.target_tokens for shard in self._shards)
+        self.num_blocks = len(self._shards)
+        self.length_ratio = self._manifest.length_ratio
+        self.has_alignments = any(shard.links is not None for shard in self._shards)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that say which ids and vocabularies these are; see `manifest.fingerprint`."""
+        return fingerprint(self._shards, self.source_vocabulary, self.target_vocabulary)
+
+    @property
+    def position_settings(self) -> dict[str, Any]:
+        """The sizes that a position in these data depends on; the fingerprint compares the content."""
+        return {"number of shards": self.num_blocks, "number of sentence pairs": self.pairs}
+
+    def read_block(self, index: int) -> PairBlock:
+        """Return block `index`, memory-mapped. Its checksum is verified the first time.
+
+        A shard that is in use is not mapped again, since each mapping holds a file descriptor.
+
+        Raises:
+            DataError: the shard is missing, truncated, damaged or foreign; the message names it.
+        """
+        block = self._mapped.get(index)
+        if block is None:
+            block = self._open_shard(self._shards[index], verify=index not in self._verified)
+            with self._lock:
+                self._verified.add(index)
+                self._mapped[index] = block
+        return block
+
+    @cached_property
+    def statistics(self) -> dict[str, Any]:
+        """The content of `statistics.json`.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        content, name = self._read("statistics.json"), str(self._files / "statistics.json")
+        parse_json(content, StatisticsReport, name, _AGAIN)
+        return parse_json(content, dict[str, Any], name, _AGAIN)
+
+    @cached_property
+    def pair_lengths(self) -> PairLengths:
+        """The histogram of the pairs' lengths.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        return parse_pair_lengths(self._read(LENGTHS), str(self._files / LENGTHS))
+
+    @cached_property
+    def statistics_table(self) -> str:
+        """The content of `statistics.txt`."""
+        return "\n".join(self._lines("statistics.txt")) + "\n"
+
+    @cached_property
+    def valid_source(self) -> list[str]:
+        """Validation sentences in the source language (empty if there are none)."""
+        return list(self.validation_sets[0].source) if self.validation_sets else []
+
+    @cached_property
+    def valid_target(self) -> list[str]:
+        """Their references, as the files had them."""
+        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
+
+    @cached_property
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty if there is none."""
+        found = []
+        for number, info in enumerate(self._manifest.validation_sets, 1):
+            source, references = files_of_set(number, info.references)
+            found.append(ValidationSet(info.name, self._valid(source, info.pairs),
+                                       [self._valid(name, info.pairs) for name in references]))
+        return found
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write the vocabularies into another directory, for `load_vocabularies`."""
+        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
+
+    def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
+        return read_shard(self._files, shard, verify)
+
+    def _valid(self, name: str, expected: int) -> list[str]:
+        lines = self._lines(name)
+        if len(lines) != expected:
+            raise DataError(f"{self._files / name}: {len(lines)} lines where the manifest announces "
+                            f"{expected}. {_AGAIN}")
+        return lines
+
+    def _lines(self, name: str) -> list[str]:
+        content = self._read(name)
+        return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode() if content else []
+
+    def _read(self, name: str) -> bytes:
+        """The content of a small file, checked against the manifest."""
+        path = self._files / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
+        known = self._manifest.file(name)
+        if known is not None and not known.matches(content):
+            raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "
+                            f"Put back what was there, or run `towernmt prepare` again.")
+        return content
+
+    def _check_vocabularies(self) -> None:
+        """Check that the vocabularies are those that the shards were encoded with."""
+        for name, content in vocabulary_files(self.source_vocabulary, self.target_vocabulary).items():
+            known = self._manifest.file(name)
+            if known is None or not known.matches(content):
+                raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
+                                "Put back what was there, or run `towernmt prepare` again.")
+
+
+_COPY_BYTES = 1 << 20
+
+
+class RemotePreparedData(PreparedData):
+    """What `prepare` wrote to S3; see `PreparedData`.
+
+    A block is copied into the cache when it is read and stays there while there is room. Its size and checksum are
+    compared with the manifest's when it arrives, and again when this object reads it for the first time; a copy that
+    is damaged is fetched again, once.
+
+    Args:
+        uri: `s3://bucket/prefix[?endpoint_url=...&region=...&retries=...]`.
+        cache: for the shards; None: the one that the environment names.
+    Raises:
+        DataError: not a finished preparation, or it cannot be reached.
+    """
+
+    def __init__(self, uri: str, cache: ObjectCache | None = None) -> None:
+        self._folder = parse_s3_folder(uri)
+        self._cache = cache or default_cache()
+        with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
+            fetch_small_files(self._folder, Path(directory))
+            super().__init__(directory)
+            # Into memory, before the files go.
+            _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths
+        self.directory = self._folder.name
+
+    def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
+        name = self._folder.path(self._manifest.place(shard.file))
+        version = f"{self._folder.options.endpoint_url} {shard.crc32}"
+        for last in (False, True):
+            with self._cache.open(name, version, shard.bytes, partial(self._fetch, name, shard)) as file:
+                try:
+                    return map_shard(file, name, shard, verify)
+                except OSError as error:
+                    raise DataError(f"{self._cache.directory}: the cached copy of {name} cannot be read "
+                                    f"({error.strerror}). Check the disk.") from error
+                except DataError:
+                    if last:
+                        raise
+            self._cache.discard(name, version)
+        raise DataError(f"{name}: cannot be read.")
+
+    def _fetch(self, name: str, shard: ShardInfo, copy: BinaryIO) -> None:
+        storage = self._folder.storage()
+        stored = storage.list(name)[0]
+        if stored.size != shard.bytes:
+            raise DataError(f"{name}: {stored.size} bytes where the manifest announces {shard.bytes}: the shard is "
+                            f"{'truncated' if stored.size < shard.bytes else 'damaged'}. Prepare the data again.")
+        with storage.open(stored) as stream:
+            while data := stream.read(_COPY_BYTES):
+                copy.write(data)
+        copy.flush()
+        copy.seek(0)
+        map_shard(copy, name, shard, verify=True)
+
+
+def read_remote_manifest(folder: S3Folder) -> Manifest | None:
+    """The manifest of a preparation in S3; None: there is none, so nothing was prepared or it was not finished.
+
+    Raises:
+        DataError: it cannot be reached, or is damaged or of another version.
+    """
+    try:
+        content = folder.read(MANIFEST)
+    except ObjectMissing:
+        return None
+    return parse_manifest(content, folder.path(MANIFEST))
+
+
+def fetch_small_files(folder: S3Folder, directory: Path) -> None:
+    """Copy all but the shards of a preparation into a directory.
+
+    Raises:
+        DataError: there is no finished preparation, a file is missing or damaged, or one would lie elsewhere.
+    """
+    manifest = read_remote_manifest(folder)
+    if manifest is None:
+        raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
+                        "data). Run `towernmt prepare` again.")
+    for entry in manifest.files:
+        place = manifest.place(entry.file)
+        path = path_inside(directory, place, folder.path(MANIFEST))
+        content = folder.read(place)
+        if not entry.matches(content):
+            raise DataError(f"{folder.path(place)}: the file is damaged (its checksum is not the "
+                            "manifest's). Prepare the data again.")
+        with replacing(path) as file:
+            file.write(content)
+    write_text(directory / MANIFEST, manifest.to_text())

@@ -1,0 +1,229 @@
+"""`prepare` with its output in S3: write to a local disk, then upload, the manifest last.
+
+Without a manifest nothing is read, so an interrupted upload leaves nothing that looks finished; the next upload sends
+the missing objects. A preparation that replaces another one goes into a folder of its own, whose name is a function
+of its content: until its manifest replaces the old one, in one request, the old preparation is complete. S3 has no
+lock that ends with its process. Two processes that upload different data at once do not touch each other's objects,
+and before a manifest is written, all objects that it names are checked to exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, TextIO
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.preparation.manifest import MANIFEST, Manifest, read_manifest
+from towernmt.dataflow.preparation.output_directory import is_own, refuse_foreign
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import (
+    PreparedData,
+    RemotePreparedData,
+    fetch_small_files,
+    read_remote_manifest,
+)
+from towernmt.dataflow.storage.s3_client import client, list_objects, retrying, split_name
+from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
+from towernmt.dataflow.storage.temporary_directories import resumable_directory, temporary_directory
+
+
+def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
+    """Prepare a corpus into S3, or find that it has been prepared there already.
+
+    The shards lie in a directory of `TMPDIR` until they are uploaded. What was done when a process was killed, or when
+    S3 could not be written, is found there by the next one that prepares into the same place.
+
+    Args:
+        settings: with `s3://bucket/prefix[?endpoint_url=...]` as output.
+        stream: where progress is written; None: nowhere.
+    Returns:
+        the prepared data in S3, opened.
+    Raises:
+        SettingsError, DataError: what `prepare` raises; or S3 cannot be reached, read or written.
+    """
+    settings.check()
+    folder = parse_s3_folder(settings.output)
+    if not settings.overwrite and read_remote_manifest(folder) is not None:
+        with temporary_directory("towernmt prepare") as directory:
+            # With these in place, `prepare` finds its work done, or that it would replace something else.
+            fetch_small_files(folder, directory)
+            prepare(dataclasses.replace(settings, output=str(directory)), stream, name=folder.name)
+        return RemotePreparedData(settings.output)
+    check_writable(folder, settings.overwrite)
+    with resumable_directory(f"towernmt prepare {folder.name}", "towernmt prepare") as directory:
+        _prepare_again(dataclasses.replace(settings, output=str(directory), overwrite=False), stream, folder.name)
+        upload_prepared(directory, folder, stream)
+    return RemotePreparedData(settings.output)
+
+
+def _prepare_again(settings: PrepareSettings, stream: TextIO | None, name: str) -> None:
+    """Prepare on the disk, where a process may have prepared before whose upload was interrupted."""
+    try:
+        prepare(settings, stream, name)
+    except DataError:
+        if not (Path(settings.output) / MANIFEST).exists():
+            raise
+        prepare(dataclasses.replace(settings, overwrite=True), stream, name)    # it was of another text or settings
+
+
+PART_BYTES = 16 << 20
+_THREADS = 4
+_FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
+_CHECKSUM = "towernmt-crc32"
+
+
+def check_writable(folder: S3Folder, overwrite: bool = True) -> None:
+    """Write and remove an empty object, so that missing permission is known before hours of work.
+
+    Args:
+        overwrite: objects with the names of ours may go though no preparation is known to have written them.
+    Raises:
+        DataError: it cannot be written, or there are such objects.
+    """
+    uploader = _Uploader(folder, None)
+    uploader.check_writable()
+    if not overwrite:
+        refuse_foreign(sorted(uploader.present()), folder.name)
+
+
+def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
+    """Copy a finished preparation to S3, in place of what is there.
+
+    Args:
+        directory: the output of `prepare`.
+        folder: where to.
+        stream: where progress is written; None: nowhere.
+    Raises:
+        DataError: no finished preparation, or S3 cannot be written.
+    """
+    manifest = read_manifest(directory)
+    manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
+    uploader = _Uploader(folder, stream)
+    uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
+    sent = {name: uploader.upload(directory / name, manifest.place(name)) for name in manifest.names()}
+    for name, file in sent.items():
+        uploader.check(manifest.place(name), file)
+    uploader.put(MANIFEST, manifest.to_text().encode())
+    uploader.remove(sorted(uploader.present() - {manifest.place(name) for name in manifest.names()}))
+
+
+def _place(manifest: Manifest, folder: S3Folder) -> str | None:
+    """The folder of the files: not that of a former preparation, unless it is the same preparation."""
+    try:
+        former = read_remote_manifest(folder)
+    except DataError:       # it is damaged, or S3 cannot be reached, which the upload will tell
+        former = dataclasses.replace(manifest, notes=[*manifest.notes, "damaged"])
+    if former is None:
+        return None
+    if dataclasses.replace(former, folder=None) == dataclasses.replace(manifest, folder=None):
+        return former.folder
+    return "data-" + hashlib.sha256(manifest.to_text().encode()).hexdigest()[:12]
+
+
+class _Uploader:
+    def __init__(self, folder: S3Folder, stream: TextIO | None) -> None:
+        self._folder, self._stream = folder, stream
+        self._bucket, prefix = split_name(folder.name)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._once = dataclasses.replace(folder.options, retries=0)
+        self.total = self._done = 0
+
+    def upload(self, path: Path, file: str) -> dict[str, Any]:
+        """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
+
+        boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
+        """
+        size, crc = path.stat().st_size, _crc32(path)
+        if not self._is_there(file, size, crc):
+            retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
+            self.check(file, {"bytes": size, "crc32": crc})
+        self._done += size
+        if self._stream is not None:
+            self._stream.write(f"uploaded {file}: {self._done / 1e6:,.1f} of {self.total / 1e6:,.1f} MB\n")
+            self._stream.flush()
+        return {"file": file, "bytes": size, "crc32": crc}
+
+    def check(self, file: str, expected: Mapping[str, Any]) -> None:
+        """See that a file is there.
+
+        Raises:
+            DataError: it is not, or is another.
+        """
+        if not self._is_there(file, expected["bytes"], expected["crc32"]):
+            raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
+                            "and see that nothing else writes to this folder.")
+
+    def _transfer(self, path: Path, file: str, crc: int) -> None:
+        from boto3.s3.transfer import TransferConfig
+        from botocore.exceptions import ClientError
+
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
+                                max_concurrency=_THREADS)
+        patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
+        with open(path, "rb") as content:
+            try:
+                patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
+                                       ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
+            except ClientError as error:
+                # If the answer to the last request is lost, it is repeated, and the upload is no longer open then.
+                if error.response["Error"]["Code"] != "NoSuchUpload":
+                    raise
+
+    def put(self, file: str, content: bytes) -> None:
+        """Write a small object."""
+        s3 = client(self._folder.options)
+        retrying(self._folder.options, self._folder.path(file),
+                 lambda: s3.put_object(Bucket=self._bucket, Key=self._prefix + file, Body=content))
+
+    def remove(self, files: list[str]) -> None:
+        """Delete objects; a missing one is no error."""
+        s3 = client(self._folder.options)
+        for file in files:
+            key = self._prefix + file
+            retrying(self._folder.options, self._folder.path(file),
+                     lambda: s3.delete_object(Bucket=self._bucket, Key=key))    # noqa: B023
+
+    def check_writable(self) -> None:
+        """Put and delete."""
+        probe = f"write-test-{token_hex(8)}"
+        self.put(probe, b"")
+        self.remove([probe])
+
+    def present(self) -> set[str]:
+        """The files of a preparation, this or an earlier one, that lie in the folder."""
+        objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
+        names = (item["Key"].removeprefix(self._prefix) for item in objects)
+        return {name for name in names if is_own(_FOLDER.sub("", name)) and name != MANIFEST}
+
+    def _is_there(self, file: str, size: int, crc: int) -> bool:
+        """Whether an earlier upload has copied this file."""
+        s3 = client(self._folder.options)
+
+        def head() -> bool:
+            from botocore.exceptions import ClientError
+
+            try:
+                found = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
+            except ClientError as error:
+                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                    return False
+                raise
+            return bool(found["ContentLength"] == size and found["Metadata"].get(_CHECKSUM) == str(crc))
+
+        return retrying(self._folder.options, self._folder.path(file), head)
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while data := file.read(1 << 20):
+            crc = zlib.crc32(data, crc)
+    return crc

@@ -1,0 +1,277 @@
+"""Shards: a block of sentence pairs as one memory-mapped file of integer ids.
+
+A block is flat arrays with offsets, without a Python object for each sentence.
+
+Layout of the file, all little-endian: a header of 64 bytes, then source lengths int32 `[pairs]`, target lengths int32
+`[pairs]`, source ids `[source tokens]`, target ids `[target tokens]`; ids are uint16 if every id fits, otherwise
+int32. The header has the counts, so that a truncated file is recognised by its size, and the CRC-32 of everything
+after the header; the manifest of the preparation has the same CRC-32, so that a shard of another preparation is
+refused.
+
+Shards with source factors or alignments are of version 2; all others stay of version 1. In version 2, link counts
+int32 `[pairs]` follow the target lengths if there are alignments. The factors `[factors, source tokens]`, of the ids'
+type, and the links uint16 `[2, links]` follow the target ids.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.core.errors import DataError, remedy
+from towernmt.core.files import naming, replacing
+from towernmt.core.structured_files import Between
+
+
+@dataclass(frozen=True)
+class PairBlock:
+    """The pairs of one block (a prepared shard, or a window of a stream), without BOS or EOS.
+
+    Attributes:
+        source_ids: int32 (or a narrower unsigned type) `[source tokens]`, all sentences one after another.
+        source_offsets: int64 `[pairs + 1]`; sentence i is
+            `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
+        target_ids: as `source_ids`.
+        target_offsets: as `source_offsets`.
+        source_factors: as `source_ids`, `[factors, source tokens]`: of each piece, the factors of its word; None: none.
+        links: uint16 `[2, links]`, the alignments of all pairs one after another: source piece and target piece, from 0
+            in each sentence; None: there are no alignments.
+        link_offsets: int64 `[pairs + 1]`, as `source_offsets`.
+    """
+
+    source_ids: NDArray[np.integer]
+    source_offsets: NDArray[np.int64]
+    target_ids: NDArray[np.integer]
+    target_offsets: NDArray[np.int64]
+    source_factors: NDArray[np.integer] | None = None
+    links: NDArray[np.uint16] | None = None
+    link_offsets: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.source_offsets) - 1
+
+    @property
+    def source_lengths(self) -> NDArray[np.int64]:
+        """int64 `[pairs]`, tokens without EOS."""
+        return np.diff(self.source_offsets)
+
+    @property
+    def target_lengths(self) -> NDArray[np.int64]:
+        """int64 `[pairs]`, tokens without EOS."""
+        return np.diff(self.target_offsets)
+
+
+MAGIC = b"TNMTPAIR"
+VERSION = 1
+# magic, version, bytes an id, pairs, source tokens, target tokens, CRC-32; source factors, whether there are
+# alignments, links
+_HEADER = struct.Struct("<8sIIQQQIHHQ8x")
+_COPY_BYTES = 1 << 22
+Count = Annotated[int, Between(0, 1 << 48)]
+
+
+def id_dtype(largest_vocabulary: int) -> np.dtype[Any]:
+    """The narrowest type of the two that holds every id of a vocabulary."""
+    return np.dtype("<u2") if largest_vocabulary <= 1 << 16 else np.dtype("<i4")
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What the manifest says of a shard.
+
+    Attributes:
+        file: name in the directory of the preparation.
+        pairs: number of pairs.
+        source_tokens, target_tokens: number of ids, without BOS and EOS.
+        id_bytes: bytes an id, 2 or 4.
+        crc32: of everything after the header.
+        factors: source factors.
+        links: links of pieces in all alignments; None: there are no alignments.
+    """
+
+    file: str
+    pairs: Count
+    source_tokens: Count
+    target_tokens: Count
+    id_bytes: Literal[2, 4]
+    crc32: Annotated[int, Between(0, (1 << 32) - 1)]
+    factors: Annotated[int, Between(0, (1 << 16) - 1)] = 0
+    links: Count | None = None
+
+    def header(self) -> bytes:
+        """Return the first bytes of the file."""
+        return _HEADER.pack(MAGIC, VERSION, self.id_bytes, self.pairs, self.source_tokens, self.target_tokens,
+                            self.crc32, self.factors, self.links is not None, self.links or 0)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return _HEADER.size + sum(dtype.itemsize * count for dtype, count in self.columns())
+
+    def columns(self) -> list[tuple[np.dtype[Any], int]]:
+        """Type and length of the arrays behind the header, in their order."""
+        lengths, ids, places = np.dtype("<i4"), np.dtype("<u2" if self.id_bytes == 2 else "<i4"), np.dtype("<u2")
+        linked = self.links is not None
+        return [*[(lengths, self.pairs)] * (3 if linked else 2), (ids, self.source_tokens), (ids, self.target_tokens),
+                *[(ids, self.source_tokens)] * self.factors, *[(places, self.links or 0)] * (2 if linked else 0)]
+
+
+class ShardWriter:
+    """Writes one shard while its pairs come; only a buffer is in memory.
+
+    The arrays grow in files of their own next to `path` (suffixes .p0, .p1, ...), which `finish` joins.
+    Only `append` and `finish` open files, and close them, so that thousands of writers can exist.
+
+    Args:
+        path: the shard.
+        dtype: of the ids, see `id_dtype`.
+        buffer_bytes: how much is kept in memory before it is written.
+        factors: source factors.
+        linked: whether there are alignments.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], buffer_bytes: int = 1 << 22, factors: int = 0,
+                 linked: bool = False) -> None:
+        self._path, self._buffer_bytes = path, buffer_bytes
+        self._info = ShardInfo(path.name, 0, 0, 0, 2 if dtype.itemsize == 2 else 4, 0, factors, 0 if linked else None)
+        self._dtypes = [dtype for dtype, _ in self._info.columns()]
+        self._parts = [path.with_name(f"{path.name}.p{n}") for n in range(len(self._dtypes))]
+        self._buffers: list[list[bytes]] = [[] for _ in self._parts]
+        self._buffered = 0
+        self._pairs = self._source_tokens = self._target_tokens = self._links = 0
+        for part in self._parts:
+            part.write_bytes(b"")
+
+    def append(self, source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer],
+               source_ids: NDArray[np.integer], target_ids: NDArray[np.integer],
+               source_factors: NDArray[np.integer] | None = None, link_counts: NDArray[np.integer] | None = None,
+               links: NDArray[np.integer] | None = None) -> None:
+        """Add pairs: lengths and link counts `[pairs]`, ids `[tokens]`, factors `[factors, tokens]`, and links
+        `[2, links]`."""
+        counts = [] if link_counts is None else [link_counts]
+        columns = [source_lengths, target_lengths, *counts, source_ids, target_ids,
+                   *([] if source_factors is None else source_factors), *([] if links is None else links)]
+        for buffer, dtype, values in zip(self._buffers, self._dtypes, columns, strict=True):
+            data = values.astype(dtype, copy=False).tobytes()
+            buffer.append(data)
+            self._buffered += len(data)
+        self._pairs += len(source_lengths)
+        self._source_tokens += len(source_ids)
+        self._target_tokens += len(target_ids)
+        self._links += 0 if links is None else links.shape[1]
+        if self._buffered >= self._buffer_bytes:
+            self._flush()
+
+    def finish(self) -> ShardInfo:
+        """Join the parts into the shard, under a temporary name first."""
+        self._flush()
+        crc = 0
+        with replacing(self._path) as file:
+            file.write(bytes(_HEADER.size))
+            for part in self._parts:
+                crc = _copy(part, file, crc)
+                part.unlink()
+            info = replace(self._info, pairs=self._pairs, source_tokens=self._source_tokens,
+                           target_tokens=self._target_tokens, crc32=crc,
+                           links=None if self._info.links is None else self._links)
+            file.seek(0)
+            file.write(info.header())
+        return info
+
+    def _flush(self) -> None:
+        for part, buffer in zip(self._parts, self._buffers, strict=True):
+            if buffer:
+                with naming(part), open(part, "ab") as file:
+                    file.writelines(buffer)
+                buffer.clear()
+        self._buffered = 0
+
+
+def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlock:
+    """Map a shard: its ids stay on disk until they are touched; only the offsets are in memory.
+
+    Args:
+        directory: the directory of the preparation.
+        info: what the manifest says of this shard.
+        verify: read the whole file once and compare the CRC-32.
+    Raises:
+        DataError: missing, truncated, damaged, not a shard, or of another preparation.
+    """
+    path = directory / info.file
+    try:
+        with open(path, "rb") as file:
+            return map_shard(file, str(path), info, verify)
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the shard ({error.strerror}). "
+                        f"{remedy(error, 'Prepare the data again.')}") from error
+
+
+def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairBlock:
+    """Map an open shard. The block outlives the file: it may be closed, and even unlinked, afterwards.
+
+    Args:
+        file: a file of a disk, open for reading at its start.
+        name: for messages.
+        info, verify: see `read_shard`.
+    Raises:
+        DataError: truncated, damaged, not a shard, or of another preparation.
+        OSError: the disk cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size or header[:len(MAGIC)] != MAGIC:
+        raise DataError(f"{name}: not a shard of a preparation. Prepare the data again.")
+    version = _HEADER.unpack(header)[1]
+    if version != VERSION:
+        raise DataError(f"{name}: shard of format {version}, but this towernmt reads format {VERSION}. Prepare the "
+                        "data again.")
+    if header != info.header():
+        raise DataError(f"{name}: the shard belongs to another preparation than the manifest next to it. "
+                        "Prepare the data again.")
+    if size != info.bytes:
+        raise DataError(f"{name}: {size} bytes where the header announces {info.bytes}: the shard is "
+                        f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")
+    body = np.memmap(file, np.uint8, mode="r", offset=0)
+    if verify and zlib.crc32(body[_HEADER.size:].data) != info.crc32:
+        raise DataError(f"{name}: the shard is damaged (its checksum is wrong). Prepare the data again.")
+    return _block(body, info)
+
+
+def _block(body: NDArray[np.uint8], info: ShardInfo) -> PairBlock:
+    columns = info.columns()
+    bounds = np.cumsum([_HEADER.size, *(dtype.itemsize * count for dtype, count in columns)]).tolist()
+    arrays: list[Any] = [body[start:stop].view(dtype)
+                         for start, stop, (dtype, _) in zip(bounds[:-1], bounds[1:], columns, strict=True)]
+    counts = None if info.links is None else arrays.pop(2)
+    source_lengths, target_lengths, source_ids, target_ids = arrays[:4]
+    block = PairBlock(source_ids, _offsets(source_lengths), target_ids, _offsets(target_lengths))
+    if info.factors:
+        # The factors stand one after another, and so do both rows of the links: each is one array of two dimensions.
+        start = bounds[len(columns) - info.factors - (0 if counts is None else 2)]
+        stop = start + info.factors * info.source_tokens * info.id_bytes
+        block = replace(block, source_factors=body[start:stop].view(source_ids.dtype).reshape(info.factors, -1))
+    if counts is not None:
+        links = body[bounds[-3]:bounds[-1]].view("<u2").reshape(2, -1)
+        block = replace(block, links=links, link_offsets=_offsets(counts))
+    return block
+
+
+def _offsets(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _copy(part: Path, file: BinaryIO, crc: int) -> int:
+    with open(part, "rb") as source:
+        while block := source.read(_COPY_BYTES):
+            crc = zlib.crc32(block, crc)
+            file.write(block)
+    return crc

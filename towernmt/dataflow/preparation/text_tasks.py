@@ -1,0 +1,269 @@
+"""Tasks that read the text: index it, sample sentences for the vocabularies, and measure it.
+
+The first task checks a file and writes its index. Sentences are sampled by line number, so each range of the text is
+sampled independently. Words and characters are counted in sampled lines; the vocabularies are planned by these
+counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from towernmt.dataflow.preparation.input_texts import PairTexts
+from towernmt.dataflow.preparation.tasks import Task, putting
+from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
+from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
+from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
+
+
+@dataclass(frozen=True)
+class IndexText(Task):
+    """Attributes:
+        path: of the file.
+        unpacked: where its plain content goes, if it is compressed.
+    """
+
+    path: str
+    unpacked: Path
+
+    @classmethod
+    def of(cls, path: str, name: str, work: Path) -> IndexText:
+        """The task.
+
+        Args:
+            path: of the file.
+            name: for its index.
+            work: directory of the index.
+        """
+        return cls(work / f"text-{name}.json", 0, path, work / f"text-{name}.plain")
+
+    @property
+    def title(self) -> str:
+        return f"reading {self.path}"
+
+    @property
+    def done(self) -> bool:
+        """Whether the file was read, and has not changed since."""
+        if not self.output.exists():
+            return False
+        found = self.index()
+        return (found.summary.path, found.state) == (self.path, state_of(self.path)) and Path(found.file).exists()
+
+    def run(self) -> None:
+        if is_compressed(self.path):
+            with putting(self.unpacked) as plain:
+                index = index_text(self.path, plain, self.unpacked)
+        else:
+            index = index_text(self.path)
+        with putting(self.output) as unfinished:
+            unfinished.write_text(index.to_text(), encoding="utf-8")
+
+    def index(self) -> TextIndex:
+        """What was found."""
+        return TextIndex.parse(self.output.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which sentences are drawn.
+
+    Attributes:
+        sides: "source", "target": whose sentences are wanted.
+        share: of the lines, for the sentences of both sides; from 1, all.
+        factor_share: the same, for the values of factors.
+        text_factors: factors that stand behind the words in the source text itself.
+        factors: whose values are wanted.
+        seed: of the draw.
+    """
+
+    sides: tuple[str, ...]
+    share: float
+    factor_share: float
+    text_factors: int
+    factors: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class SampleText(Task):
+    """Writes the cleaned sentences of a part that are drawn.
+
+    Attributes:
+        texts: the part.
+        draw: which sentences.
+    """
+
+    texts: PairTexts
+    draw: Draw
+
+    @classmethod
+    def of(cls, number: int, texts: PairTexts, draw: Draw, work: Path) -> SampleText:
+        """The task for part `number`."""
+        return cls(work / f"part-{number:05d}.sample.json", texts.source.lines, texts, draw)
+
+    @property
+    def title(self) -> str:
+        return f"drawing sentences from {self.texts.source.title}"
+
+    def run(self) -> None:
+        draw, texts = self.draw, {"source": self.texts.source, "target": self.texts.target}
+        drawn: dict[str, list[str]] = {
+            side: list(drawn_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
+            for side in draw.sides}
+        if self.draw.factors:
+            rows = list(self._factor_values())
+            drawn |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
+        with putting(self.output) as unfinished:
+            unfinished.write_text(json.dumps(drawn), encoding="utf-8")
+
+    def _factor_values(self) -> Iterator[list[str]]:
+        factors = self.draw.factors
+        for chunk in self.texts.source_chunks():
+            for number, line in chosen(chunk, self.draw.factor_share, self.draw.seed):
+                yield [" ".join(values) for values in _split(clean(line), factors, chunk.path, number)[1]]
+
+
+def drawn_texts(part: TextRange, share: float, seed: int, factors: int) -> Iterator[str]:
+    """The cleaned sentences of a part that are drawn, without empty ones, and without the factors behind their words.
+
+    Args:
+        part: of one side.
+        share, seed: of the draw, see `Draw`.
+        factors: behind each word.
+    """
+    for chunk in part.chunks():
+        for number, line in chosen(chunk, share, seed):
+            text = clean(line)
+            if text and factors:
+                text = " ".join(_split(text, factors, chunk.path, number)[0])
+            if text:
+                yield text
+
+
+def chosen(chunk: Chunk, share: float, seed: int) -> Iterator[tuple[int, str]]:
+    """The lines of a chunk that are drawn, with their numbers."""
+    lines = chunk.decode()
+    if share >= 1:
+        yield from enumerate(lines, chunk.first_line)
+        return
+    limit = np.uint64(share * (2**64 - 2**11))
+    numbers = chunk.first_line + np.arange(chunk.lines, dtype=np.int64)
+    for index in np.flatnonzero(line_hash(numbers, seed ^ 0x5EED) <= limit).tolist():
+        yield chunk.first_line + index, lines[index]
+
+
+def drawn_sentences(samples: Iterable[Path], name: str) -> Iterator[str]:
+    """What was drawn from all parts, in the order of the text.
+
+    Args:
+        samples: outputs of the tasks, in the order of the parts.
+        name: "source", "target", "factor_1" and so on.
+    """
+    for path in samples:
+        yield from json.loads(path.read_text(encoding="utf-8"))[name]
+
+
+def _split(text: str, factors: int, path: str, number: int) -> tuple[list[str], list[list[str]]]:
+    try:
+        return split_factors(text, factors)
+    except FactorError as error:
+        raise error.at(path, number) from None
+
+
+MEASURED_LINES = 100_000
+"""Of a larger text so many are drawn, which tells its words to some parts in a thousand."""
+
+
+@dataclass
+class SideMeasure:
+    """What was found of one side, in the lines that were drawn.
+
+    Attributes:
+        words: between white space.
+        characters: how often each comes.
+    """
+
+    words: int = 0
+    characters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: SideMeasure) -> None:
+        """Count what was found in other lines."""
+        self.words += other.words
+        self.characters.update(other.characters)
+
+
+@dataclass
+class TextMeasure:
+    """What was found of both sides.
+
+    Attributes:
+        share: of the lines, that were drawn; 1: all.
+        sides: "source" and "target".
+    """
+
+    share: float
+    sides: dict[str, SideMeasure]
+
+
+@dataclass(frozen=True)
+class MeasureText(Task):
+    """Measures a part.
+
+    Attributes:
+        texts: the part.
+        share: of the lines, that are drawn.
+        factors: that stand behind the words in the source text itself.
+        seed: of the draw.
+    """
+
+    texts: PairTexts
+    share: float
+    factors: int
+    seed: int
+
+    @classmethod
+    def of(cls, number: int, texts: PairTexts, share: float, factors: int, seed: int, work: Path) -> MeasureText:
+        """The task for part `number`."""
+        return cls(work / f"part-{number:05d}.measure.json", texts.source.lines, texts, share, factors, seed)
+
+    @property
+    def title(self) -> str:
+        return f"measuring {self.texts.source.title}"
+
+    @property
+    def done(self) -> bool:
+        """Never: what an interrupted preparation measured may have been another text."""
+        return False
+
+    def run(self) -> None:
+        sides = {"source": (self.texts.source, self.factors), "target": (self.texts.target, 0)}
+        found = {}
+        for side, (part, factors) in sides.items():
+            measure = measure_sentences(drawn_texts(part, self.share, self.seed, factors))
+            found[side] = [measure.words, measure.characters]
+        with putting(self.output) as unfinished:
+            unfinished.write_text(json.dumps(found), encoding="utf-8")
+
+
+def measure_sentences(sentences: Iterable[str]) -> SideMeasure:
+    """What is in sentences of one side."""
+    found = SideMeasure()
+    for sentence in sentences:
+        found.words += len(sentence.split())
+        found.characters.update(sentence)
+    return found
+
+
+def merged(tasks: Iterable[MeasureText], share: float) -> TextMeasure:
+    """What tasks that are done have found together."""
+    whole = TextMeasure(share, {"source": SideMeasure(), "target": SideMeasure()})
+    for task in tasks:
+        for side, (words, characters) in json.loads(task.output.read_text(encoding="utf-8")).items():
+            whole.sides[side].add(SideMeasure(words, Counter(characters)))
+    return whole

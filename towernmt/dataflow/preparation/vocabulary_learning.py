@@ -1,0 +1,373 @@
+"""Make the vocabularies of a preparation: plan their sizes and learn them from a sample, or load them from files.
+
+The vocabularies of the two languages are learned at the same time. If the settings do not specify the number of ids,
+or whether both languages share a vocabulary, these rules decide:
+
+**Size.** Each subword should occur often enough to be learned, and sentences should be short. Of 5,000 pairs of
+Tatoeba 4,000 and 6,857 ids learned more in the same tokens than 2,000 or 1,000, and of 30,000 pairs 8,000 more than
+4,000 (docs/notes/defaults.md, "Pieces"): short sentences weigh more than frequent subwords. The papers say the
+opposite of long trainings: 2,000 (Sennrich and Zhang 2019, "Revisiting low-resource neural machine translation"), or
+at least fewer than the usual 32,000 (Ding et al. 2019, "A call for prudent choice of subword merge operations in
+neural machine translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine
+translation"). 8,000 were taken for the 2.1 million words of Tatoeba (docs/notes/measurements.md, "The four
+architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million pairs. Values in between are a guess.
+
+**Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
+Chinese, gets a vocabulary of which they fill half at most.
+
+**Sharing.** One vocabulary for both languages spells names alike on both sides (Sennrich et al. 2016, "Neural machine
+translation of rare words with subword units"), and lets both have one table of embeddings (Vaswani et al. 2017). It
+helps if the scripts are the same. Of the letters of Home Assistant's translations, languages of one script have
+0.48 (Vietnamese and Turkish) to 0.88 (English and French) in common, those of different ones 0.07 (English and
+Serbian) to 0.35 (Chinese and Japanese); Tatoeba's German and English have 0.81.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
+from towernmt.dataflow.preparation.tasks import Task, putting
+from towernmt.dataflow.preparation.text_tasks import Draw, SideMeasure, TextMeasure, drawn_sentences
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.source_factors import factored
+from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
+
+
+def check_vocabulary_files(settings: PrepareSettings) -> None:
+    """Raises:
+        DataError: a file that the settings name is not there.
+    """
+    for path in (settings.source_vocab, settings.target_vocab):
+        if path and not Path(path).is_file():
+            raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
+
+
+class VocabularyMaker:
+    """Makes the two vocabularies of a preparation.
+
+    Args:
+        settings: of the preparation.
+        plan: what they are like.
+    Raises:
+        DataError: a vocabulary file that the settings name cannot be read.
+    """
+
+    def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
+        self._settings, self._plan = settings, plan
+        self._files = {"source": settings.source_vocab, "target": settings.target_vocab}
+        if plan.shared:
+            file = settings.source_vocab or settings.target_vocab
+            self._files = {"source": file, "target": file}
+        self._factors = self._factors_from_files()
+
+    def file_checksums(self) -> dict[str, str]:
+        """SHA-256 of the vocabulary files that the settings name."""
+        checksums = {}
+        for side, path in self._files.items():
+            if path:
+                checksum = hashlib.sha256(Path(path).read_bytes())
+                pieces = Path(path).with_suffix(".pieces")
+                if pieces.is_file():
+                    checksum.update(pieces.read_bytes())
+                checksums[f"{side}_vocab"] = checksum.hexdigest()
+        for number, vocabulary in enumerate(self._factors or (), 1):
+            content = b"".join(vocabulary.files().values())
+            checksums[f"source_factor_{number}_vocab"] = hashlib.sha256(content).hexdigest()
+        return checksums
+
+    def _factors_from_files(self) -> list[WordVocabulary] | None:
+        """The word lists next to the source vocabulary's file; None: they are to be learned."""
+        path, wanted = self._files["source"], self._settings.factors
+        found = load_factors(Path(path).parent) if path and wanted else []
+        if found and len(found) != wanted:
+            raise DataError(f"{path}: {len(found)} source factors have their word lists next to it, but the text has "
+                            f"{wanted}: give the vocabulary of such text.")
+        return found or None
+
+    def draw(self, lines: int) -> Draw | None:
+        """The sentences that are needed of a text of so many lines; None: of none."""
+        settings = self._settings
+        sides = tuple(side for side in self._texts() if self._is_learned(side))
+        factors = 0 if self._factors else settings.factors
+        if not sides and not factors:
+            return None
+        if self._plan.shared and sides:
+            sides = ("source", "target")
+        texts = 2 if self._plan.shared else 1
+        return Draw(sides, settings.vocab_sentences / (lines * texts), settings.vocab_sentences / lines,
+                    settings.source_factors, factors, settings.seed)
+
+    def learning(self, lines: int, samples: Sequence[Path], work: Path) -> dict[str, LearnVocabulary]:
+        """The vocabularies that are to be learned: side to task.
+
+        Args:
+            lines: number of lines of each text.
+            samples: files of the sentences that `draw` asks for.
+            work: where the tasks write.
+        """
+        settings = self._settings
+        tasks = {}
+        for side in self._texts():
+            if not self._is_learned(side):
+                continue
+            names = ("source", "target") if self._plan.shared else (side,)
+            recipe = Recipe(
+                settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
+                tuple((settings.vocab_symbols or "").split(",")), self._files[side], settings.vocab_sentences,
+                lines * len(names))
+            tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
+        return tasks
+
+    def make(self, learned: Mapping[str, LearnVocabulary], samples: Sequence[Path]
+             ) -> tuple[Vocabulary, Vocabulary, list[str]]:
+        """The source vocabulary (with its factors), the target vocabulary, and notes for the user.
+
+        Args:
+            learned: the tasks of `learning`, done.
+            samples: as there.
+        Raises:
+            DataError: the files are not vocabularies.
+        """
+        settings, plan, notes = self._settings, self._plan, []
+        found = {side: learned[side].vocabulary() if side in learned else load_vocabulary(self._files[side] or "")
+                 for side in self._texts()}
+        for side, vocabulary in found.items():
+            if not self._files[side] and vocabulary.size != plan.size:
+                name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "asked for"
+                notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
+                             "the text has no more pieces than that")
+        file = self._files["source"]
+        if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
+            notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
+                         f"without: if its words have them behind them, pass --source-factors {word_lists}")
+        factors = self._factors or [
+            learn_words(drawn_sentences(samples, f"factor_{number}"), plan.size)
+            for number in range(1, settings.factors + 1)]
+        return factored(found["source"], factors), found.get("target", found["source"]), notes
+
+    def _texts(self) -> tuple[str, ...]:
+        """The sides that have a vocabulary of their own."""
+        return ("source",) if self._plan.shared else ("source", "target")
+
+    def _is_learned(self, side: str) -> bool:
+        path = self._files[side]
+        return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
+
+
+SIZES = ((20_000, 2_000), (200_000, 4_000), (10_000_000, 8_000), (100_000_000, 16_000), (float("inf"), 32_000))
+"""Words of the text that the vocabulary is learned from, below which it has so many ids."""
+FIXED_SIZE = 8_000
+"""Where nothing is measured: of words, which no size suits, and where no vocabulary is learned."""
+COVERAGE = 0.9995
+"""Share of the text whose characters fill half of the vocabulary at most."""
+COMMON = 0.4
+"""Share of the letters from which both languages share a vocabulary."""
+CHARACTERS_OF_A_WORD = 2
+"""Where words have no spaces between them."""
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+                       "\U00020000-\U0003ffff]")    # Thai, Lao, Burmese, Khmer, kana, Han
+
+
+@dataclass(frozen=True)
+class VocabularyPlan:
+    """What vocabularies a preparation has.
+
+    Attributes:
+        size: ids of each that is learned, the special ones included.
+        shared: whether it is one for both languages.
+        chosen: what nobody asked for, each with its reason: "--vocab-size 4000, as ...".
+    """
+
+    size: int
+    shared: bool
+    chosen: tuple[str, ...] = ()
+
+
+def planned(settings: PrepareSettings, measure: Callable[[], TextMeasure]) -> VocabularyPlan:
+    """The vocabularies that the settings ask for; what they leave open is chosen by the text.
+
+    A size that is asked for leaves nothing open.
+
+    Args:
+        measure: measures the text; it is called if something is to be chosen.
+    """
+    sides = _learned_sides(settings)
+    if settings.vocab_size is not None or settings.vocab_kind == "word" or not sides:
+        return VocabularyPlan(settings.vocab_size or FIXED_SIZE, bool(settings.shared_vocab))
+    text, chosen = measure(), []
+    shared = settings.shared_vocab
+    if shared is None and len(sides) == 2:
+        shared, reason = proposed_sharing(common_letters(*(text.sides[side].characters for side in sides)))
+        chosen.append(f"--{'' if shared else 'no-'}shared-vocab, as {reason}")
+    words = sum(words_of(text.sides[side]) for side in sides) / text.share
+    characters = [text.sides[side].characters for side in sides]
+    if shared:
+        characters, whose = [sum(characters, Counter())], "the text has"
+    else:
+        words, whose = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
+    needed = max(_characters_needed(settings, counts) for counts in characters)
+    size, reason = proposed_size(words, needed, whose)
+    return VocabularyPlan(size, bool(shared), (*chosen, f"--vocab-size {size}, as {reason}"))
+
+
+def proposed_size(words: float, characters: int, whose: str = "the text has") -> tuple[int, str]:
+    """How many ids, and why.
+
+    Args:
+        words: of the text that a vocabulary is learned from.
+        characters: that must have a piece.
+        whose: begins the reason.
+    """
+    by_words = next(size for limit, size in SIZES if words < limit)
+    size = next((size for _, size in SIZES if size >= max(by_words, 2 * characters)), -(-2 * characters // 1000) * 1000)
+    if size > by_words:
+        return size, f"{whose} {characters:,} characters that must have a piece, and they may fill half of it"
+    return size, f"{whose} about {_two_digits(words):,} words"
+
+
+def proposed_sharing(common: float) -> tuple[bool, str]:
+    """Whether both languages share a vocabulary, and why.
+
+    Args:
+        common: see `common_letters`.
+    """
+    same = common >= COMMON
+    return same, f"the languages have {100 * common:.0f} % of their letters in common"
+
+
+def common_letters(first: Counter[str], second: Counter[str]) -> float:
+    """How much the frequencies of the letters overlap, 0 to 1; a few foreign names weigh little."""
+    shares = []
+    for characters in (first, second):
+        letters = {letter: count for letter, count in characters.items() if letter.isalpha()}
+        total = sum(letters.values())
+        shares.append({letter: count / total for letter, count in letters.items()})
+    return sum(min(share, shares[1].get(letter, 0.0)) for letter, share in shares[0].items())
+
+
+def words_of(side: SideMeasure) -> float:
+    """Words of the lines that were measured, with or without spaces between them."""
+    unspaced = sum(count for character, count in side.characters.items() if _UNSPACED.match(character))
+    return max(side.words, unspaced / CHARACTERS_OF_A_WORD)
+
+
+def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> int:
+    if settings.vocab_kind == "bpe-codes":      # each inside a word and at its end, however rare
+        return 2 * len(characters)
+    left = (settings.character_coverage or COVERAGE) * characters.total()
+    needed = 0
+    for _, count in characters.most_common():
+        if left <= 0:
+            break
+        left, needed = left - count, needed + 1
+    return needed
+
+
+def _learned_sides(settings: PrepareSettings) -> Sequence[str]:
+    """The sides whose text a vocabulary is learned from."""
+    files = {"source": settings.source_vocab, "target": settings.target_vocab}
+    if settings.shared_vocab and any(files.values()):
+        return ()
+    return [side for side, file in files.items() if not file]
+
+
+def _two_digits(number: float) -> int:
+    return int(float(f"{number:.1e}"))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a vocabulary is learned; see the settings of a preparation.
+
+    Attributes:
+        kind, size, coverage, byte_fallback, symbols: as there.
+        codes: file of codes that are there, whose pieces are taken from the text; None: they are learned, too.
+        sentences: to draw, as there.
+        lines: that are drawn from.
+    """
+
+    kind: str
+    size: int
+    coverage: float | None
+    byte_fallback: bool
+    symbols: tuple[str, ...]
+    codes: str | None
+    sentences: int
+    lines: int
+
+
+@dataclass(frozen=True)
+class LearnVocabulary(Task):
+    """Attributes:
+        names: whose sentences, see `drawn_sentences`; of a shared vocabulary, those of the source first.
+        recipe: how.
+        samples: files of the sentences, in the order of the text.
+    """
+
+    names: tuple[str, ...]
+    recipe: Recipe
+    samples: tuple[Path, ...]
+
+    @property
+    def title(self) -> str:
+        return f"learning the vocabulary of the {' and the '.join(self.names)}"
+
+    def run(self) -> None:
+        vocabulary = self._learn()
+        with putting(self.output) as unfinished:
+            unfinished.mkdir()
+            vocabulary.save(unfinished / "vocabulary")
+
+    def vocabulary(self) -> Vocabulary:
+        """What was learned."""
+        return load_vocabulary(self.output / "vocabulary")
+
+    def _learn(self) -> Vocabulary:
+        recipe, sentences = self.recipe, self._some()
+        if recipe.codes:
+            return learn_bpe_codes(sentences, recipe.size, Path(recipe.codes).read_bytes(), origin=recipe.codes)
+        if recipe.kind == "word":
+            return learn_words(sentences, recipe.size)
+        if recipe.kind == "bpe-codes":
+            return learn_bpe_codes(sentences, recipe.size)
+        coverage = recipe.coverage or self._coverage()
+        return learn_sentence_piece(sentences, recipe.kind, recipe.size, coverage, recipe.byte_fallback, recipe.symbols)
+
+    def _sentences(self) -> Iterator[str]:
+        return chain.from_iterable(drawn_sentences(self.samples, name) for name in self.names)
+
+    def _some(self) -> Iterator[str]:
+        """The same sentences.
+
+        Raises:
+            DataError: no sentence with text was drawn, or there is none."""
+        sentences, recipe = self._sentences(), self.recipe
+        first = list(islice(sentences, 1))
+        if not first and recipe.sentences < recipe.lines:
+            raise DataError(f"--vocab-sentences {recipe.sentences}: of {recipe.lines:,} lines, none with text "
+                            "was drawn to learn a vocabulary from. Raise it.")
+        if not first:
+            raise DataError(f"The {' and the '.join(self.names)} text has no words to learn a vocabulary from: "
+                            "every line is empty or has only control characters. Check the files.")
+        return chain(first, sentences)
+
+    def _coverage(self) -> float:
+        """The share of the text that its characters cover, as many of them as fill half of the vocabulary."""
+        characters: Counter[str] = Counter()
+        for sentence in self._sentences():
+            characters.update(sentence)
+        kept = characters.most_common(self.recipe.size // 2)
+        if len(kept) == len(characters):
+            return 1.0
+        return max(sum(count for _, count in kept) / characters.total(), LEAST_COVERAGE)

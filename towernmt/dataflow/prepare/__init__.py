@@ -1,1 +1,0 @@
-"""From text to prepared data: what `towernmt prepare` does."""

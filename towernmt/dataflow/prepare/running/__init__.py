@@ -1,1 +1,0 @@
-"""Who does the tasks of a preparation: processes of one machine, or of a cluster."""

@@ -1,1 +1,0 @@
-"""Prepared data on disk: the manifest, shards, and reading them."""

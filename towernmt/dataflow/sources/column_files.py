@@ -1,0 +1,283 @@
+"""Files with named columns.
+
+CSV (one pair a record) and Parquet (two columns of texts, a few thousand rows at a time).
+
+Quoted fields of CSV may hold delimiters, quotes and line ends (RFC 4180).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.line_files import line_blocks
+from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, cursors, pairs
+from towernmt.dataflow.storage.stored_files import Storage, StoredFile
+from towernmt.dataflow.text.text_lines import clean
+
+if TYPE_CHECKING:
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
+
+Record = tuple[int, int, int, list[str]]
+"""The first line of a record (from 1), the lines up to its end, the byte there, and its fields."""
+
+
+class CommaSeparated(FileSource):
+    """CSV files: two fields of each record. A position is (lines before it, byte offset in the text).
+
+    Blank lines between records are skipped.
+
+    Args:
+        name: see `Source`.
+        storage: gives access to the files.
+        pattern: path or URL of the files, possibly with wildcards.
+        columns: indices of the source and target columns, from 0.
+        names: names of the source and target columns in the first record of each file; replaces `columns`.
+        header: whether the first record of each file is a header; with `names` it always is.
+        delimiter: one character between fields.
+        missing: "error" to refuse, or "skip" to skip records that lack a column.
+    """
+
+    start = (0, 0)
+
+    def __init__(self, name: str, storage: Storage, pattern: str, columns: tuple[int, int] = (0, 1),
+                 names: tuple[str, str] | None = None, header: bool = False, delimiter: str = ",",
+                 missing: str = "error") -> None:
+        super().__init__(name, storage, pattern)
+        self.columns, self.names, self.delimiter = columns, names, delimiter
+        self.header = header or names is not None
+        self.skips = missing == "skip"
+
+    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        file = group[0]
+        source, target = self._columns(file)
+        last = max(source, target)
+        lines, offset = place
+        records = self._records(file, lines, offset)
+        if self.header and not offset:
+            next(records, None)
+        for first, lines, offset, fields in records:
+            if len(fields) > last:
+                yield [*head, lines, offset], Pair(fields[source], fields[target])
+            elif not self.skips:
+                count = f"{len(fields)} column{'s' * (len(fields) > 1)}"
+                raise DataError(f"{file.name} line {first}: the record has {count}, but column {last} (counted from 0) "
+                                "is asked for. Mend it, pass over such records with missing=skip, or name the "
+                                f"delimiter if it is not '{self.delimiter}', as in delimiter=; or delimiter=tab.")
+
+    def _columns(self, file: StoredFile) -> tuple[int, int]:
+        """Return the indices of the source and target columns. Names are looked up in the header."""
+        first = None if self.names is None else next(self._records(file, 0, 0), None)
+        if self.names is None or first is None:
+            return self.columns
+        fields = first[-1]
+        for name in self.names:
+            if fields.count(name) != 1:
+                raise DataError(f"{file.name} line 1: there is {'more than one' if name in fields else 'no'} column "
+                                f"'{name}'; the header has: {clean(', '.join(fields))[:200]}. Name the columns "
+                                "with source=NAME&target=NAME, or by their numbers with columns=0,1.")
+        return fields.index(self.names[0]), fields.index(self.names[1])
+
+    def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
+        """Yield the records after a position, which must be the end of a record."""
+        text = _RecordLines(self.storage, file, lines, offset)
+        # Strict: a file that ends inside a quoted field is an error.
+        reader = csv.reader(text, delimiter=self.delimiter, strict=True)
+        while True:
+            first = text.lines + 1
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                raise DataError(f"{file.name} line {first}: the record that begins here is not CSV ({error}). Look "
+                                "for a quotation mark that is not closed; one within a quoted field is written "
+                                "twice.") from None
+            if fields is None:
+                return
+            if fields:
+                yield first, text.lines, text.offset, fields
+
+
+class _RecordLines:
+    """An iterator over the lines of a text with their ends, and the position after the last line."""
+
+    def __init__(self, storage: Storage, file: StoredFile, lines: int, offset: int) -> None:
+        self.lines, self.offset = lines, offset
+        self._blocks = line_blocks(storage, file, offset, lines)
+
+    def __iter__(self) -> Iterator[str]:
+        for texts, ends in self._blocks:
+            for text, self.offset in zip(texts, ends, strict=True):
+                self.lines += 1
+                yield f"{text}\n"
+
+
+BATCH_ROWS = 4096
+_BUFFER_BYTES = 4 << 20     # of each column
+
+
+class Parquet(FileSource):
+    """Two columns of Parquet files; a place is (row group, rows of it before the place).
+
+    Args:
+        name: see `Source`.
+        storage: where the files are.
+        pattern: which ones.
+        source: the column with the source text; "a.b" is the field b of the structs in column a.
+        target: the column with the target text.
+        missing: "error", or "skip" for rows in which a text is null.
+    """
+
+    start = (0, 0)
+
+    def __init__(self, name: str, storage: Storage, pattern: str, source: str = "source", target: str = "target",
+                 missing: str = "error") -> None:
+        super().__init__(name, storage, pattern)
+        self.columns = source, target
+        self.skips = missing == "skip"
+
+    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        first_group, row = place
+        with self._opened(group[0]) as parquet:
+            for row_group in range(first_group, parquet.num_row_groups):
+                yield from self._read_row_group(parquet, [*head, row_group], group[0].name, row)
+                row = 0
+
+    def _read_row_group(self, parquet: ParquetFile, head: Sequence[object], name: str, first: int
+                        ) -> Iterator[tuple[Cursor, Pair]]:
+        row = 0
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[head[-1]], columns=list(self.columns),
+                                          use_threads=False):
+            skipped = min(max(0, first - row), batch.num_rows)
+            batch = batch.slice(skipped)
+            row += skipped
+            sides = [_checked_column(batch, column) for column in self.columns]
+            numbers: Iterator[int] = iter(range(row + 1, row + batch.num_rows + 1))
+            place = f"{name} row group {head[-1]}"
+            if any(side.null_count for side in sides):
+                yield from self._read_gaps(head, place, numbers, sides)
+            else:
+                yield from zip(cursors(head, numbers), pairs(*map(_column_texts, sides, repeat(place))), strict=True)
+            row += batch.num_rows
+
+    def _read_gaps(self, head: Sequence[object], place: str, numbers: Iterator[int], sides: Sequence[Array]
+                   ) -> Iterator[tuple[Cursor, Pair]]:
+        for number, source, target in zip(numbers, *(_column_texts(side, place) for side in sides), strict=True):
+            if source is not None and target is not None:
+                yield [*head, number], Pair(source, target)
+            elif not self.skips:
+                column = self.columns[0 if source is None else 1]
+                raise DataError(f"{place} row {number}: column '{column}' holds no text (null). Mend the file, or pass "
+                                "over such rows with missing=skip.")
+
+    def _count(self, group: Group) -> int:
+        if self.skips:
+            return super()._count(group)
+        with self._opened(group[0]) as parquet:
+            return int(parquet.metadata.num_rows)
+
+    @contextmanager
+    def _opened(self, file: StoredFile) -> Iterator[ParquetFile]:
+        try:
+            import pyarrow
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise DataError("Reading Parquet files needs the package pyarrow: pip install 'towernmt[parquet]'."
+                            ) from error
+        with SeekableFile(self.storage, file) as opened:
+            try:
+                parquet = ParquetFile(opened, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
+                self._check_columns(parquet, file.name)
+                yield parquet
+            except (pyarrow.ArrowException, OSError) as error:
+                raise DataError(f"{file.name}: it cannot be read as Parquet ({' '.join(str(error).split())}). Restore "
+                                "the file from a good copy.") from error
+
+    def _check_columns(self, parquet: ParquetFile, name: str) -> None:
+        known = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+        for column in self.columns:
+            if column not in known:
+                raise DataError(f"{name}: there is no column '{column}'; it has: {', '.join(known)}. Name the columns "
+                                "with source=NAME&target=NAME.")
+
+
+class SeekableFile(io.RawIOBase):
+    """A stored file that can be read at any position. A jump opens it again."""
+
+    def __init__(self, storage: Storage, file: StoredFile) -> None:
+        self._storage = storage
+        self._file = file
+        self._position = 0
+        self._opened: BinaryIO | None = None
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether `seek` works."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position, in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset in bytes, and return the new position."""
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        if position != self._position:
+            self._close_stored()
+            self._position = position
+        return position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes, and return their number."""
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view) and self._position < self._file.size:
+            if self._opened is None:
+                self._opened = self._storage.open(self._file, self._position)
+            data = self._opened.read(len(view) - filled)
+            if not data:
+                raise DataError(f"{self._file.name}: it had {self._file.size} bytes when reading began, but ends at "
+                                f"byte {self._position}. Do not change a file while it is read.")
+            view[filled:filled + len(data)] = data
+            filled += len(data)
+            self._position += len(data)
+        return filled
+
+    def close(self) -> None:
+        """Close the stored file."""
+        self._close_stored()
+        super().close()
+
+    def _close_stored(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+def _checked_column(batch: Any, column: str) -> Array:
+    """Return a column, or the field of structs that a dotted name denotes."""
+    if column in batch.schema.names:
+        return batch.column(column)
+    first, *fields = column.split(".")
+    array = batch.column(first)
+    for field in fields:
+        import pyarrow.compute
+        array = pyarrow.compute.struct_field(array, field)
+    return array
+
+
+def _column_texts(array: Array, place: str) -> list[Any]:
+    texts: list[Any] = array.to_pylist()
+    wrong = next((text for text in texts if text is not None and not isinstance(text, str)), None)
+    if wrong is not None:
+        raise DataError(f"{place}: a column holds {array.type} and not texts. Name the columns of text with "
+                        "source=NAME&target=NAME.")
+    return texts

@@ -1,1 +1,0 @@
-"""A table of a database as a source."""

@@ -1,0 +1,149 @@
+"""The URI of a table of sentence pairs.
+
+SQLAlchemy's URL, with options that name the table, its columns and conditions.
+
+`postgresql://me@host/corpus?table=pairs&key=id&source=de&target=en&where=score>0.7`: the names in `OPTIONS` are ours;
+every other option is passed to the driver.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from towernmt.core.errors import HIDDEN, DataError, SettingsError, mask_uri
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+OPTIONS = ("table", "key", "source", "target", "where", "missing", "page", "patience")
+PAGE_ROWS = 1000    # 500 take the least time a row on one machine, 1000 half the round trips; 4000 were slower
+PATIENCE_SECONDS = 120.0
+
+_OUR_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+_SHOWN_DRIVER_OPTIONS = ("host", "port", "unix_socket", "service", "charset", "sslmode")
+
+
+@dataclass(frozen=True)
+class DatabaseURI:
+    """The content of a URI.
+
+    Attributes:
+        url: address of the database for SQLAlchemy, with the password if the URI has one.
+        name: the URI without password and secrets of the driver. It opens the same table if the environment or the
+            driver's files have the credentials.
+        table: the table or view, with its schema before a dot if it has one.
+        key: the column that orders the rows: unique, integer or text.
+        source, target: the columns of the texts.
+        where: an SQL condition that selects rows; empty for all rows.
+        missing: "error" to refuse, or "skip" to skip rows in which a text is NULL.
+        page: number of rows of a query.
+        patience: seconds of retries if the database is lost.
+    """
+
+    url: URL = field(repr=False)
+    name: str
+    table: str
+    key: str = "id"
+    source: str = "source"
+    target: str = "target"
+    where: str = ""
+    missing: str = "error"
+    page: int = PAGE_ROWS
+    patience: float = PATIENCE_SECONDS
+
+
+def parse_database_uri(uri: str) -> DatabaseURI:
+    """Parse the URI of a table.
+
+    Raises:
+        SettingsError: the URI is malformed, lacks a table, or repeats an option. The message contains no password.
+        DataError: SQLAlchemy is not installed.
+    """
+    try:
+        from sqlalchemy import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ModuleNotFoundError as error:
+        raise DataError(f"{mask_uri(uri).partition('?')[0]}: databases need the package 'sqlalchemy'. "
+                        "Install it: pip install 'towernmt[sql]'") from error
+    address, _, query = uri.partition("?")
+    try:
+        url = make_url(address)
+        if not all(re.fullmatch(r"\w+", option) for option, _ in _pairs(query)):
+            raise ValueError
+    except (ArgumentError, ValueError):     # its message may show the password
+        raise SettingsError(f"{mask_uri(uri).partition('?')[0]}: not the URI of a database. Write "
+                        "DIALECT://USER@HOST:PORT/DATABASE?table=TABLE, with @ : / and ? in a password as "
+                        "%40 %3A %2F and %3F.") from None
+    shown = mask_uri(address)
+    if "@" in (url.host or ""):
+        raise SettingsError(f"{shown}: there is more than one @ before the host. Write an @ in a password as %40.")
+    ours, drivers = _split_options(query, shown)
+    url = url.set(drivername=_OUR_DRIVERS.get(url.drivername, url.drivername)).update_query_pairs(drivers)
+    if url.password is None and url.get_backend_name() in ("mysql", "mariadb") and os.environ.get("MYSQL_PWD"):
+        url = url.set(password=os.environ["MYSQL_PWD"])     # the server's own programs read it, the drivers do not
+    numbers = {"page": _positive(ours.pop("page", str(PAGE_ROWS)), "page", int, shown),
+               "patience": _positive(ours.pop("patience", str(PATIENCE_SECONDS)), "patience", float, shown)}
+    if ours.get("missing", "error") not in ("error", "skip"):
+        raise SettingsError(f"{shown}: missing={ours['missing']}: expected error or skip.")
+    if not ours.get("table"):
+        raise SettingsError(f"{shown}: names no table. Add the option table=TABLE.")
+    return DatabaseURI(url=url, name=_name(address, url, query), **ours, **numbers)     # type: ignore[arg-type]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return "Did you mean ...? " or the known names, for an error message; empty if there are no names."""
+    names = sorted(names)
+    near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1, cutoff=0.6)
+    if near:
+        return f"Did you mean '{next(each for each in names if each.lower() == near[0])}'? "
+    if not names:
+        return ""
+    return f"There is {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}. "
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    items = [item.partition("=") for item in query.split("&") if item]
+    return [(name, unquote(value)) for name, _, value in items]
+
+
+def _split_options(query: str, shown: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    ours: dict[str, str] = {}
+    drivers: list[tuple[str, str]] = []
+    for name, value in _pairs(query):
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
+            if near:
+                raise SettingsError(f"{shown}: there is no option '{name}'. Did you mean '{near[0]}'?")
+            drivers.append((name, value))
+        elif name in ours:
+            raise SettingsError(f"{shown}: the option {name} is there twice. Leave one; an & within a value is %26.")
+        else:
+            ours[name] = value
+    return ours, drivers
+
+
+def _positive(text: str, option: str, kind: type[int] | type[float], shown: str) -> int | float:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise SettingsError(f"{shown}: {option}={text} is not a positive number. "
+                        f"Write, for example, {option}={PAGE_ROWS if option == 'page' else int(PATIENCE_SECONDS)}.")
+    return number
+
+
+def _name(address: str, url: URL, query: str) -> str:
+    """The URI with the options as they were given, in an order of ours."""
+    user = f"{address.partition('://')[2].partition('@')[0].partition(':')[0]}@" if url.username else ""
+    place = mask_uri(address).partition("://")[2].removeprefix(f"{HIDDEN}@")
+    given = dict(_pairs(query))
+    shown = [f"{option}={re.sub('[%&]', lambda found: f'%{ord(found[0]):02X}', given[option])}"
+             for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in given]
+    return f"{address.partition('://')[0]}://{user}{place}?{'&'.join(shown)}"

@@ -1,1 +1,0 @@
-"""Formats of files with sentence pairs, a module a format."""

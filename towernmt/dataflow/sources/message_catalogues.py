@@ -1,0 +1,268 @@
+"""Translation catalogues of GNU gettext as a source: `.po` (text) and `.mo` (compiled), with their parsers.
+
+Both parsers are our own. Python's gettext does not read `.po`, and keeps the contents of `.mo` private. polib splits
+lines at every character that Unicode calls a line end, and so breaks messages that hold one. The manual of GNU
+gettext describes the formats (chapters "The Format of PO Files" and "The Format of GNU MO Files").
+"""
+
+from __future__ import annotations
+
+import codecs
+import gettext
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair
+from towernmt.dataflow.storage.stored_files import Storage, UnreadableError, read_bytes, split_compression
+from towernmt.dataflow.text.text_lines import Chunk
+
+LARGEST_CATALOGUE = 1 << 28
+
+
+class Catalogues(FileSource):
+    """The translated messages of `.po` and `.mo` files. A position is (pairs before it,).
+
+    Fuzzy, untranslated and obsolete messages and the header are left out. A message with a plural gives several pairs:
+    the singular with the form for one thing, and the plural with each other form. If the language has only one form,
+    the message gives the plural with that form. A catalogue is read completely, since catalogues are small.
+
+    Args:
+        name: see `Source`.
+        storage: gives access to the files.
+        pattern: path or URL of the files, possibly with wildcards.
+        accelerators: the character that marks the shortcut letter of a menu entry ("&" in Qt and KDE, "_" in GTK). It
+            is removed from a text that contains it once, before a letter. "" leaves all texts unchanged.
+        reverse: use the translation as source and the message as target.
+    """
+
+    start = (0,)
+
+    def __init__(self, name: str, storage: Storage, pattern: str, accelerators: str = "",
+                 reverse: bool = False) -> None:
+        super().__init__(name, storage, pattern)
+        self.accelerators = accelerators
+        self.reverse = reverse
+
+    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        file, before = group[0], place[0]
+        if file.size > LARGEST_CATALOGUE:
+            raise DataError(f"{file.name}: {file.size} bytes are too many for a catalogue, which is read whole. Split "
+                            f"it into files of up to {LARGEST_CATALOGUE >> 20} MiB.")
+        try:
+            data = b"".join(read_bytes(self.storage, file))
+        except UnreadableError as error:
+            raise error.at(file.name) from error
+        compiled = data[:4] in MO_BEGINNINGS or split_compression(file.name)[0].endswith(".mo")
+        catalogue = (parse_mo if compiled else parse_po)(data, file.name)
+        for number, pair in enumerate(self._pairs(catalogue), 1):
+            if number > before:
+                yield [*head, number], pair
+
+    def _pairs(self, catalogue: Catalogue) -> Iterator[Pair]:
+        singular = _singular_form(catalogue.header)
+        for message in catalogue.messages:
+            for text, translation in _both_sides(message, singular):
+                if text.strip() and translation.strip():
+                    pair = Pair(self._plain(text), self._plain(translation))
+                    yield Pair(pair.target, pair.source) if self.reverse else pair
+
+    def _plain(self, text: str) -> str:
+        """Return the text without its accelerator."""
+        if not self.accelerators or text.count(self.accelerators) != 1:
+            return text
+        marker = re.escape(self.accelerators)
+        text = re.sub(rf"\s*\({marker}\w\)", "", text)      # East Asian menus add the letter: (&F)
+        return re.sub(rf"{marker}(?=\w)", "", text)
+
+
+def _both_sides(message: Message, singular: int) -> Iterator[tuple[str, str]]:
+    forms = message.translations
+    if message.plural is None:
+        yield message.text, forms[0]
+    elif len(forms) == 1:
+        yield message.plural, forms[0]
+    else:
+        for form, translation in enumerate(forms):
+            yield message.text if form == singular else message.plural, translation
+
+
+def _singular_form(header: str) -> int:
+    """Return the index of the plural form for one thing, by the header's formula; 0 without a formula."""
+    match = re.search(r"Plural-Forms:.*?plural\s*=\s*([^;\n]+)", header)
+    if match is None:
+        return 0
+    try:
+        return int(gettext.c2py(match[1])(1))
+    except ValueError:
+        return 0
+
+
+MO_BEGINNINGS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
+"""The first bytes of a `.mo` file, and the byte order that they mean (as `struct` writes it)."""
+
+
+class Message(NamedTuple):
+    """A message with its translations.
+
+    Attributes:
+        text: the msgid.
+        plural: the msgid_plural, or None.
+        translations: the msgstr, or each msgstr[n].
+    """
+
+    text: str
+    plural: str | None
+    translations: list[str]
+
+
+class Catalogue(NamedTuple):
+    """The content of a catalogue: the header, which has lines `Field: value`, and the messages without the header."""
+
+    header: str
+    messages: list[Message]
+
+
+def parse_po(data: bytes, name: str) -> Catalogue:
+    """Parse a `.po` file. Fuzzy and obsolete messages are left out.
+
+    Raises:
+        DataError: it is not a `.po` file; the message names the line.
+    """
+    charset = _charset(data.decode("latin-1"))
+    if codecs.lookup(charset).name == "utf-8":
+        lines = Chunk(name, 1, 0, data).decode()
+    else:
+        lines = [line.removesuffix("\r") for line in _decode(data, charset, name).split("\n")]
+    return _catalogue(_PoParser(name).parse(lines))
+
+
+def parse_mo(data: bytes, name: str) -> Catalogue:
+    """Parse a `.mo` file.
+
+    Raises:
+        DataError: it is not a `.mo` file, or it is damaged.
+    """
+    order = MO_BEGINNINGS.get(data[:4])
+    if order is None:
+        raise DataError(f"{name}: it does not begin as a .mo file does. Check the file.")
+    try:
+        texts = list(_mo_texts(data, order))
+    except (struct.error, ValueError):
+        raise DataError(f"{name}: the .mo file is damaged: its tables point behind its end. Restore the file from a "
+                        "good copy.") from None
+    header = next((translation for text, translation in texts if not text), b"")
+    charset = _charset(header.decode("latin-1"))
+    messages = []
+    for text, translation in texts:
+        singular, _, plural = _decode(text, charset, name).rpartition("\4")[2].partition("\0")
+        translations = _decode(translation, charset, name).split("\0")
+        messages.append(Message(singular, plural or None, translations if plural else translations[:1]))
+    return _catalogue(messages)
+
+
+def _catalogue(messages: list[Message]) -> Catalogue:
+    header = next((message.translations[0] for message in messages if not message.text), "")
+    return Catalogue(header, [message for message in messages if message.text])
+
+
+def _mo_texts(data: bytes, order: str) -> Iterator[tuple[bytes, bytes]]:
+    _, count, *tables = struct.unpack_from(f"{order}4I", data, 4)
+    if max(tables) + 8 * count > len(data):
+        raise ValueError
+    for i in range(count):
+        entry = []
+        for table in tables:
+            length, offset = struct.unpack_from(f"{order}2I", data, table + 8 * i)
+            if offset + length > len(data):
+                raise ValueError
+            entry.append(data[offset:offset + length])
+        yield entry[0], entry[1]
+
+
+def _charset(text: str) -> str:
+    """Return the encoding that a catalogue's header names; UTF-8 if it names none or an unknown one."""
+    match = re.search(r"Content-Type:[^\n]*?charset=([\w.:-]+)", text, re.IGNORECASE)
+    try:
+        return codecs.lookup(match[1]).name if match else "utf-8"
+    except LookupError:
+        return "utf-8"
+
+
+def _decode(data: bytes, charset: str, name: str) -> str:
+    try:
+        return data.decode(charset)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name}: byte {error.start + 1} of a message (0x{data[error.start]:02x}) is not "
+                        f"{charset.upper()}, which the header names. Mend the catalogue.") from None
+
+
+_LINE = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr|domain)\s*(?:\[\s*(\d+)\s*\])?\s*)?'
+                   r'"((?:[^"\\]|\\.)*)"\s*\Z')
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\",
+            "'": "'", "?": "?"}
+
+
+class _PoParser:
+    """A parser of `.po` lines. An entry ends at the next entry, or at a comment after it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.messages: list[Message] = []
+        self._begin_entry()
+
+    def parse(self, lines: list[str]) -> list[Message]:
+        for number, line in enumerate(lines, 1):
+            if line.startswith("#"):
+                self._comment(line)
+            elif line.strip():
+                self._string(line, number)
+        self._end_entry()
+        return self.messages
+
+    def _begin_entry(self) -> None:
+        self.parts: dict[str, list[str]] = {}      # "msgid", "msgstr 0", ...
+        self.current = ""
+        self.fuzzy = False
+
+    def _comment(self, line: str) -> None:
+        if self.parts:
+            self._end_entry()
+        if line.startswith(("#,", "#=")):
+            self.fuzzy = self.fuzzy or "fuzzy" in re.split(r"[,=\s]+", line)
+
+    def _string(self, line: str, number: int) -> None:
+        match = _LINE.match(line)
+        if match is None or not (match[1] or self.current):
+            raise DataError(f"{self.name} line {number}: this is no line of a .po file. Mend it (`msgfmt --check` "
+                            "tells more).")
+        keyword, index, text = match.groups()
+        if keyword:
+            if keyword in ("msgid", "msgctxt", "domain") and any(part.startswith("msgstr") for part in self.parts):
+                self._end_entry()
+            self.current = f"msgstr {index or 0}" if keyword == "msgstr" else keyword
+            if self.current in self.parts or (keyword == "msgstr" and "msgid" not in self.parts):
+                raise DataError(f"{self.name} line {number}: {keyword} is not expected here. Mend the entry (`msgfmt "
+                                "--check` tells more).")
+            self.parts[self.current] = []
+        self.parts[self.current].append(_ESCAPE.sub(_unescaped, text))
+
+    def _end_entry(self) -> None:
+        text = "".join(self.parts.get("msgid", ()))
+        if "msgid" in self.parts and not (self.fuzzy and text):
+            plural = "".join(self.parts["msgid_plural"]) if "msgid_plural" in self.parts else None
+            forms = sorted((int(part.split()[1]), part) for part in self.parts if part.startswith("msgstr"))
+            self.messages.append(Message(text, plural, ["".join(self.parts[part]) for _, part in forms] or [""]))
+        self._begin_entry()
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    code = match[1]
+    if code.startswith("x") and len(code) > 1:
+        return chr(int(code[1:], 16))
+    if code[:1].isdigit() and code[0] < "8":
+        return chr(int(code, 8) & 0xFF)
+    return _ESCAPES.get(code, match[0])

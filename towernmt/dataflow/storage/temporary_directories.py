@@ -1,0 +1,93 @@
+"""Temporary directories: one that is removed when its process ends, and one that the next process can resume.
+
+If a process is killed, the next process removes its temporary directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import DataError, DirectoryInUseError
+from towernmt.core.machine import cleaned_up
+
+_PREFIX = "towernmt-scratch-"
+
+
+@contextmanager
+def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
+    """A new directory, removed when the block ends, or when SIGTERM or SIGHUP ends the process.
+
+    Directories that killed processes of this user left there are removed first.
+
+    Args:
+        activity: what is done there, for the lock.
+        parent: where; None: where temporary files are (`TMPDIR` says on which disk).
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    for path in parent.glob(f"{_PREFIX}*"):
+        _remove_abandoned(path)
+    lock = _locked_directory(activity, parent)
+    try:
+        with cleaned_up(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
+            inside = lock.directory / "content"
+            inside.mkdir()
+            yield inside
+    finally:
+        shutil.rmtree(lock.directory, ignore_errors=True)
+        lock.release()
+
+
+def _locked_directory(activity: str, parent: Path) -> DirectoryLock:
+    while True:
+        lock = DirectoryLock(tempfile.mkdtemp(prefix=_PREFIX, dir=parent), activity)
+        try:
+            lock.acquire()
+            return lock
+        except (DirectoryInUseError, FileNotFoundError):    # another process took it for abandoned before it was locked
+            continue
+
+
+def _remove_abandoned(path: Path) -> None:
+    try:
+        if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
+            return
+        with DirectoryLock(path, "removing what was abandoned"):
+            shutil.rmtree(path, ignore_errors=True)
+    except (DirectoryInUseError, FileNotFoundError):
+        return      # its process lives; or another one has just removed it
+
+
+@contextmanager
+def resumable_directory(purpose: str, activity: str) -> Iterator[Path]:
+    """A directory of its own for each purpose, in `TMPDIR`.
+
+    It is removed when the block ends, unless by an exception while there is something in it.
+
+    Args:
+        purpose: the same text finds the same directory again.
+        activity: what is done there, for the lock.
+    Raises:
+        DirectoryInUseError: another process is at work in it.
+        DataError: it belongs to another user.
+    """
+    path = Path(tempfile.gettempdir()) / f"towernmt-kept-{hashlib.sha256(purpose.encode()).hexdigest()[:16]}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
+        raise DataError(f"{path} belongs to somebody else. Remove it, or set TMPDIR to a directory of your own.")
+    with DirectoryLock(path, activity):
+        inside = path / "content"
+        inside.mkdir(exist_ok=True)
+        try:
+            yield inside
+        except BaseException:
+            if not any(inside.iterdir()):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,356 @@
+"""Filters of sentence pairs: by length, script, language, digits, punctuation, and as duplicates.
+
+`PairFilter` combines all of them. `TextFilters` judges the text of each pair alone; `language_probabilities` uses the
+model that comes with py3langid (Lui and Baldwin, 2012).
+
+Duplicates are found by hashes. Exact duplicates have the same text on both sides. Near duplicates share most of their
+two-word sequences: their MinHash signatures (Broder, 1997) agree in one of several bands (Leskovec et al., Mining of
+Massive Datasets, 3.4). The first of such pairs, in the order of the corpus, is kept.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import regex  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import setting
+from towernmt.dataflow.text.language_codes import base_code, two_letter_code
+
+TEXT_REASONS = {
+    "identical sides": "both sides are the same text",
+    "digits": "the digits of both sides disagree",
+    "punctuation": "one side only is a question, or has far more punctuation",
+    "source script": "too few letters of the source are of its script",
+    "target script": "too few letters of the target are of its script",
+    "source language": "the source is of another language",
+    "target language": "the target is of another language",
+}
+"""Why `TextFilters` leaves a pair out; the first reason that holds is the one that counts."""
+
+
+@dataclass(frozen=True)
+class TextFilters:
+    """Settings of the filters of text, for `prepare` and `corpora.yaml`."""
+
+    drop_identical: bool = setting(False, "Drop pairs whose two sides are the same text.")
+    match_digits: bool = setting(
+        False, "Drop pairs whose sides do not have the same digits (in any order; zeros and separators do not count).")
+    match_punctuation: bool = setting(
+        False, "Drop pairs of which one side only is a question, or has far more punctuation than the other.")
+    source_script: str | None = setting(
+        None, "Drop pairs whose source is written in other scripts than this one, or these (Latin, or "
+        "Han,Hiragana,Katakana: Unicode's names).")
+    target_script: str | None = setting(None, "The same for the target.")
+    script_share: float = setting(
+        0.5, "The least share of a side's letters that are of its scripts.", at_least=0, at_most=1)
+    source_language: str | None = setting(
+        None, "Drop pairs whose source is identified as another language than this one (de, en, ...; needs "
+        "towernmt[filters]).")
+    target_language: str | None = setting(None, "The same for the target.")
+    language_confidence: float = setting(
+        0.5, "The least probability with which another language must be identified.", at_least=0, at_most=1)
+
+    @property
+    def active(self) -> bool:
+        """Whether any filter is on."""
+        return any((self.drop_identical, self.match_digits, self.match_punctuation, self.source_script,
+                    self.target_script, self.source_language, self.target_language))
+
+    def check(self) -> None:
+        """Check that the filters can be applied.
+
+        Raises:
+            SettingsError: a script or a language is unknown, or a package is missing.
+        """
+        for script in (self.source_script, self.target_script):
+            if script:
+                share_in_scripts("", script)
+        for language in (self.source_language, self.target_language):
+            if language:
+                check_language(language)
+
+    def reason(self, source: str, target: str) -> str | None:
+        """Return the first of `TEXT_REASONS` that holds, or None if the pair is kept.
+
+        Args:
+            source: cleaned source text, without factors.
+            target: cleaned target text.
+        """
+        return next(self._reasons(source, target), None)
+
+    def _reasons(self, source: str, target: str) -> Iterator[str]:
+        if self.drop_identical and source == target:
+            yield "identical sides"
+        if self.match_digits and not digits_agree(source, target):
+            yield "digits"
+        if self.match_punctuation and not punctuation_agrees(source, target):
+            yield "punctuation"
+        sides = (("source", source, self.source_script, self.source_language),
+                 ("target", target, self.target_script, self.target_language))
+        for side, text, script, _ in sides:
+            if script and share_in_scripts(text, script) < self.script_share:
+                yield f"{side} script"
+        for side, text, _, language in sides:
+            if language and is_other_language(text, language, self.language_confidence):
+                yield f"{side} language"
+
+
+_DIGITS = regex.compile(r"\p{Nd}")
+_PUNCTUATION = regex.compile(r"\p{P}")
+_CLOSING = regex.compile(r"[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")  # quotes and brackets after the last mark
+_QUESTION = "?？؟՞⁇⁈⸮"
+_GREEK = regex.compile(r"\p{Script=Greek}")
+_MORE = 3  # marks that one side may have beyond 1.5 times the other's
+
+
+def digits_agree(source: str, target: str) -> bool:
+    """Return whether both sides have the same digits with the same counts, in any script and order.
+
+    Zeros and separators do not count: "5:00" agrees with "5 Uhr", and "1,000" with "1.000".
+    """
+    return _digits(source) == _digits(target)
+
+
+def punctuation_agrees(source: str, target: str) -> bool:
+    """Return whether both sides or neither are questions, and neither side has far more punctuation marks.
+
+    Far more means more than 1.5 times the marks of the other side, plus three.
+    """
+    if _is_question(source) != _is_question(target):
+        return False
+    few, many = sorted(len(_PUNCTUATION.findall(text)) for text in (source, target))
+    return many <= 1.5 * few + _MORE
+
+
+def _digits(text: str) -> Counter[int]:
+    counts = Counter(map(_value, _DIGITS.findall(text)))
+    del counts[0]
+    return counts
+
+
+@cache
+def _value(digit: str) -> int:
+    return unicodedata.digit(digit)
+
+
+def _is_question(text: str) -> bool:
+    last = _CLOSING.sub("", text)[-1:]
+    return bool(last) and (last in _QUESTION or last == ";" and _GREEK.search(text) is not None)
+
+
+_LETTER = regex.compile(r"\p{L}")
+
+
+def share_in_scripts(text: str, scripts: str) -> float:
+    """Return the share of the letters of `text` that belong to one of the scripts; 1 if the text has no letters.
+
+    Args:
+        text: the text.
+        scripts: names of Unicode, separated by commas: "Latin", "Han,Hiragana,Katakana".
+
+    Raises:
+        SettingsError: a script is unknown.
+    """
+    letters = _LETTER.findall(text)
+    inside = _letters_of_scripts(scripts)
+    return sum(inside.match(letter) is not None for letter in letters) / len(letters) if letters else 1.0
+
+
+@cache
+def _letters_of_scripts(scripts: str) -> regex.Pattern[str]:
+    names = [name.strip() for name in scripts.split(",")]
+    # Letters of all scripts (the prolonged sound mark, modifiers) count as inside.
+    parts = [rf"\p{{Script_Extensions={name}}}" for name in names] + [r"\p{Script=Common}", r"\p{Script=Inherited}"]
+    for name, part in zip(names, parts, strict=False):
+        try:
+            regex.compile(part)
+        except regex.error:
+            raise SettingsError(f"script '{name}': Unicode has no script of that name. Names are like Latin, Cyrillic, "
+                                "Greek, Arabic, Devanagari, Han, Hiragana, Katakana, Hangul; several are separated by "
+                                "commas.") from None
+    return regex.compile("|".join(parts))
+
+
+_IDENTIFIED_AS = {"nb": "no", "sh": "sr"}
+"""The identifier's codes of languages that it knows by another code."""
+
+
+def is_other_language(text: str, language: str, confidence: float) -> bool:
+    """Whether the text is of another language than `language`, with a probability of at least `confidence`.
+
+    Args:
+        language: a code, such as `de` or `zh-CN`.
+        confidence: 0 to 1.
+    Raises:
+        SettingsError: py3langid is not installed, or knows no such language.
+    """
+    found, probability = _identifier().classify(text)
+    return found != identified_code(language) and probability >= confidence
+
+
+def language_probabilities(text: str) -> dict[str, float]:
+    """Return the probability of each language that can be identified, by ISO 639 codes.
+
+    Raises:
+        SettingsError: py3langid is not installed.
+    """
+    return {str(code): float(probability) for code, probability in _identifier().rank(text)}
+
+
+def check_language(language: str) -> None:
+    """Check that a language can be identified.
+
+    Raises:
+        SettingsError: py3langid is not installed, or does not know the language.
+    """
+    known = _identifier().labels
+    if identified_code(language) not in known:
+        raise SettingsError(f"language '{language}' is not one that can be identified; these can: "
+                            f"{', '.join(sorted(known))}.")
+
+
+@cache
+def identified_code(language: str) -> str:
+    """Return the identifier's code of a language, which may be written as `nb`, `zh_Hans` or `deu`."""
+    base, short = base_code(language), two_letter_code(language)
+    if base in _identifier().labels and base not in _IDENTIFIED_AS:
+        return base
+    return _IDENTIFIED_AS.get(short, short)
+
+
+@cache
+def _identifier() -> Any:
+    try:
+        langid = import_module("py3langid.langid")
+    except ImportError:
+        raise SettingsError("Identifying languages needs the package py3langid: "
+                            "pip install 'towernmt[filters]'.") from None
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+
+
+DUPLICATES = ("keep", "exact", "near")
+"""What happens to duplicates: all stay; exact ones are left out; near ones are left out, too."""
+DUPLICATE_REASONS = {
+    "duplicate": "the same pair came before",
+    "near duplicate": "nearly the same pair came before",
+}
+_BANDS, _ROWS = 6, 10  # half of the pairs of Jaccard similarity 0.8 are found, 92 % of 0.9, 0.6 % of 0.5
+KEYS_PER_PAIR = {"keep": 0, "exact": 1, "near": 1 + _BANDS}
+"""Keys of a pair for each of DUPLICATES."""
+_MINHASH_SEED = 1
+_WORD = re.compile(r"\w+")
+
+
+def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
+    """Return uint64 `[pairs, keys]`: the key of the complete pair, then the keys of its bands.
+
+    Args:
+        pairs: cleaned text.
+        kind: "exact" (one key a pair) or "near".
+
+    Raises:
+        SettingsError: the package for near duplicates is missing.
+    """
+    rows = [[_hash(f"{source}\n{target}".encode()), *(_band_keys(source, target) if kind == "near" else ())]
+            for source, target in pairs]
+    return np.array(rows, np.uint64).reshape(len(rows), KEYS_PER_PAIR[kind])
+
+
+def check_near() -> None:
+    """Check that near duplicates can be found.
+
+    Raises:
+        SettingsError: the package for near duplicates is missing.
+    """
+    _permutations()
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
+
+
+def _band_keys(source: str, target: str) -> list[int]:
+    shingles = [shingle for side, text in ((b"s", source), (b"t", target)) for shingle in _shingles(side, text)]
+    signature = _permutations().copy()
+    signature.update_batch(shingles)
+    values = signature.hashvalues
+    return [_hash(b"%d" % band + values[band * _ROWS:(band + 1) * _ROWS].tobytes()) for band in range(_BANDS)]
+
+
+def _shingles(side: bytes, text: str) -> list[bytes]:
+    words = ["", *_WORD.findall(text.casefold()), ""]
+    return [side + f"{first} {second}".encode() for first, second in zip(words, words[1:], strict=False)]
+
+
+@cache
+def _permutations() -> Any:
+    try:
+        minhash = import_module("datasketch").MinHash
+    except ImportError:
+        raise SettingsError("Finding near duplicates needs the package datasketch: "
+                            "pip install 'towernmt[filters]'.") from None
+    return minhash(num_perm=_BANDS * _ROWS, seed=_MINHASH_SEED, scheme="affine32")
+
+
+def came_before(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return bool `[keys]`: whether the same key occurs earlier in the array."""
+    _, first = np.unique(keys, return_index=True)   # the first place of each, as it sorts in a stable way
+    seen = np.ones(len(keys), bool)
+    seen[first] = False
+    return seen
+
+
+LENGTH_REASONS = {
+    "empty source": "nothing but white space on the source side",
+    "empty target": "nothing but white space on the target side",
+    "long source": "more source tokens than the limit",
+    "long target": "more target tokens than the limit",
+    "length ratio": "one side has too many times the tokens of the other",
+}
+DROP_REASONS = {**LENGTH_REASONS, **TEXT_REASONS, **DUPLICATE_REASONS}
+"""Why a pair is dropped; the first reason that holds is the one that counts."""
+REASON_CODES = {reason: code for code, reason in enumerate(DROP_REASONS)}
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """The filter of a corpus.
+
+    Attributes:
+        max_length: maximum number of tokens of either side, without BOS and EOS.
+        max_length_ratio: maximum ratio of the longer side to the shorter side, in tokens.
+        texts: filters of the text of a pair.
+        duplicates: one of `DUPLICATES`, which determines the keys of pairs that are computed. `preparation.tasks`
+            compares the keys and drops the pairs.
+    """
+
+    max_length: int
+    max_length_ratio: float
+    texts: TextFilters = field(default_factory=TextFilters)
+    duplicates: str = "keep"
+
+    def reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]
+                ) -> NDArray[np.int8]:
+        """Return int8 `[pairs]`: index into DROP_REASONS, or -1 for a pair that is kept."""
+        longer = np.maximum(source_lengths, target_lengths)
+        shorter = np.minimum(source_lengths, target_lengths)
+        conditions = [source_lengths == 0, target_lengths == 0, source_lengths > self.max_length,
+                      target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
+        return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
+
+    def count_reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> dict[str, int]:
+        """Return the number of dropped pairs by reason."""
+        reasons = self.reasons(source_lengths, target_lengths)
+        return {name: count for code, name in enumerate(DROP_REASONS) if (count := int((reasons == code).sum()))}

@@ -1,0 +1,285 @@
+"""Lines of text files: reading in chunks, cleaning, a random number for each line, and a report of progress.
+
+One sentence a line, UTF-8, files of any size in constant memory. Lines end at "\\n" alone: a "\\r" before it belongs
+to the line end; U+2028, form feeds and similar characters do not split a line. A byte order mark at the start is
+skipped, a last line without "\\n" counts, and files whose names end in ".gz" are decompressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import time
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.core.errors import DataError, remedy
+
+LINES_PER_CHUNK = 4096
+LONGEST_LINE = 1 << 24
+"""Bytes of the longest line that is read. A longer one is not text (/dev/zero), and would fill the memory."""
+_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Complete lines of a file, which another process may decode.
+
+    Attributes:
+        path: path of the file, for error messages.
+        first_line: number of the first line, from 1.
+        lines: number of lines.
+        data: the bytes, including line ends.
+    """
+
+    path: str
+    first_line: int
+    lines: int
+    data: bytes
+
+    def decode(self) -> list[str]:
+        """Return the lines without their line ends.
+
+        Raises:
+            DataError: the text is not UTF-8; the message names the file, the line and the byte.
+        """
+        data = self.data
+        if self.first_line == 1 and data.startswith(_BOM):
+            data = data[len(_BOM):]
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(self._encoding_message(data, error.start)) from None
+        if wide_encoding(data, self.first_line == 1):
+            raise DataError(self._encoding_message(data, 0))
+        lines = text.split("\n")
+        if text.endswith("\n"):
+            lines.pop()
+        if "\r" in text:
+            lines = [line.removesuffix("\r") for line in lines]
+        return lines
+
+    def _encoding_message(self, data: bytes, position: int) -> str:
+        encoding = wide_encoding(data, self.first_line == 1)
+        if encoding is not None and not data.startswith(_UTF16_BOMS):
+            return (f"{self.path} line {self.first_line}: the text is {encoding} (without a byte order mark), but "
+                    f"UTF-8 is expected. Convert it: iconv -f {encoding} -t UTF-8 {self.path} > {self.path}.utf8")
+        if self.first_line == 1 and data.startswith(_UTF16_BOMS):
+            return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
+                    f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
+        line = self.first_line + data.count(b"\n", 0, position)
+        column = position - (data.rfind(b"\n", 0, position) + 1) + 1
+        return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
+                f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or mend that line.")
+
+
+def wide_encoding(data: bytes, beginning: bool = True) -> str | None:
+    """Return the encoding if text is probably UTF-16 or UTF-32 although it is valid UTF-8, or None.
+
+    The high bytes of most alphabets are control characters, which are then every second byte.
+
+    Args:
+        data: complete lines.
+        beginning: whether they are the first lines of a file.
+    """
+    if len(data) < 4 or b"\0" not in data:
+        return None
+    high = np.frombuffer(data, np.uint8) < 0x09
+    if high.mean() > 0.7:
+        return "UTF-32"
+    even, odd = high[::2].mean(), high[1::2].mean()
+    if max(even, odd) < 0.8:
+        return None
+    # Behind a line end of little-endian text, which is cut behind its first byte, a high byte comes first.
+    return "UTF-16LE" if odd > even else "UTF-16BE" if beginning else "UTF-16"
+
+
+def check_rereadable(path: str | Path) -> None:
+    """Check that a file can be read several times.
+
+    Raises:
+        DataError: the path is a pipe or a device, such as `<(cat train.de)` or /dev/stdin.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return      # whoever opens it says what is wrong
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError(f"{path}: a pipe or a device can be read only once, but this text is read several times. Write "
+                        "it to a file.")
+
+
+def read_chunks(path: str | Path, lines: int = LINES_PER_CHUNK) -> Iterator[Chunk]:
+    """Yield the file in chunks of `lines` lines; the last chunk may be shorter.
+
+    Raises:
+        DataError: the file is missing or cannot be read, or a line is longer than `LONGEST_LINE`.
+    """
+    first_line = 1
+    try:
+        with _open_text(path) as file:
+            bounded = bounded_lines(file, str(path))
+            while block := list(islice(bounded, lines)):
+                yield Chunk(str(path), first_line, len(block), b"".join(block))
+                first_line += len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(_read_message(path, error)) from error
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """Yield the decoded lines of a file, one by one.
+
+    Raises:
+        DataError: the file is missing, unreadable, or not UTF-8.
+    """
+    for chunk in read_chunks(path):
+        yield from chunk.decode()
+
+
+def bounded_lines(stream: IO[bytes], name: str, first: int = 1) -> Iterator[bytes]:
+    """Yield the lines of a stream with their line ends, of bounded length.
+
+    Args:
+        stream: the text, from the beginning of a line.
+        name: name of the file, for the error message.
+        first: number of the first line.
+
+    Raises:
+        DataError: a line is longer than `LONGEST_LINE`. The lines before it are yielded first.
+    """
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=first):
+        if len(line) > LONGEST_LINE:
+            raise too_long(f"{name} line {number}")
+        yield line
+
+
+def too_long(place: str) -> DataError:
+    """Return the error for a line that is longer than `LONGEST_LINE`.
+
+    Args:
+        place: the file and the line.
+    """
+    return DataError(f"{place}: the line is longer than {LONGEST_LINE >> 20} MiB. Check that this is a text with one "
+                     "sentence a line.")
+
+
+def is_compressed(path: str | Path) -> bool:
+    """Return whether a file is decompressed while it is read."""
+    return str(path).endswith(".gz")
+
+
+def _open_text(path: str | Path) -> IO[bytes]:
+    if is_compressed(path):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return open(path, "rb", buffering=1 << 20)
+
+
+def _read_message(path: str | Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: there is no such file. Check the path."
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+    advice = remedy(error, "Check the file.") if isinstance(error, OSError) else "Check the file."
+    return f"{path}: cannot be read ({reason}). {advice}"
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters, and what str.splitlines or an editor would take for the end of a line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def clean(text: str) -> str:
+    """Return text in Unicode NFC with single spaces between words, and without control characters (see `one_line`)."""
+    if not text.isprintable():      # the only white space that is printable is the space
+        text = one_line(text)
+    elif "  " not in text and len(text.strip(" ")) == len(text):    # the quick way for nearly all texts
+        return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())
+
+
+def one_line(text: str) -> str:
+    """Return `text` with a space for every run of control characters (including NUL) and line separators.
+
+    Lone surrogates, which have no UTF-8 form, become U+FFFD, so that the result can always be written.
+    """
+    if text.isprintable():      # the quick way for nearly all texts: neither of the two is printable
+        return text
+    return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
+
+
+def line_hash(line_numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """Return uint64 `[lines]`, uniform: SplitMix64 (Steele et al., 2014) of the line number, keyed by the seed."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.asarray([seed], np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+        return _mix(key + line_numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class LineProgress:
+    """A report of progress: number of lines, lines per second, and remaining time.
+
+    Args:
+        label: name of the work, for example "encoding".
+        total: total number of lines, or None if unknown.
+        stream: stream to write to, or None.
+        interval: seconds between two reports (a terminal is refreshed twice a second).
+        done: number of lines that an earlier process has done; they do not count for the rate.
+    """
+
+    def __init__(self, label: str, total: int | None = None, stream: TextIO | None = None,
+                 interval: float = 10.0, done: int = 0) -> None:
+        self._label, self._total, self._stream = label, total, stream
+        self._terminal = stream is not None and stream.isatty()
+        self._interval = 0.5 if self._terminal else interval
+        self._start = self._last = time.monotonic()
+        self._before = self._lines = done
+
+    def update(self, lines: int) -> None:
+        """Report that `lines` lines are done in total."""
+        self._lines = lines
+        now = time.monotonic()
+        if now - self._last >= self._interval:
+            self._last = now
+            self._write(now, end="\r" if self._terminal else "\n")
+
+    def done(self) -> None:
+        """Write the last report, since the work has ended."""
+        self._write(time.monotonic(), end="\n")
+
+    def _write(self, now: float, end: str) -> None:
+        if self._stream is None:
+            return
+        seconds = now - self._start
+        rate = (self._lines - self._before) / seconds if seconds > 0 else 0.0
+        of = f" of {self._total:,}" if self._total is not None else ""
+        rest = (self._total or 0) - self._lines
+        left = f", {_duration_text(rest / rate)} left" if rest > 0 and rate > 0 else ""
+        clear = "\x1b[K" if self._terminal else ""
+        self._stream.write(f"{self._label}: {self._lines:,}{of} lines, {seconds:.1f} s, {rate:,.0f} "
+                           f"lines/s{left}{clear}{end}")
+        self._stream.flush()
+
+
+def _duration_text(seconds: float) -> str:
+    """Return an approximate duration: "40 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

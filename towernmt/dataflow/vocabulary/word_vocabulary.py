@@ -1,0 +1,96 @@
+"""Word vocabularies: words are separated by spaces, and the most frequent words have ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Vocabulary
+
+
+def read_pieces(content: bytes, origin: str) -> list[str]:
+    """The pieces of a vocabulary file, one a line; the special pieces are put first if they are not there.
+
+    Raises:
+        DataError: not UTF-8, or an empty or repeated piece.
+    """
+    try:
+        lines = content.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8: a vocabulary is a text file, one "
+                        "piece a line.") from None
+    if tuple(lines[:len(SPECIAL_PIECES)]) != SPECIAL_PIECES:
+        lines = [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
+    first: dict[str, int] = {}
+    for number, piece in enumerate(lines):
+        if not piece or piece in first:
+            what = "empty" if not piece else f"'{piece}' again"
+            raise DataError(f"{origin}: piece {number + 1} is {what}: a vocabulary is a text file with each "
+                            "piece on a line of its own, once.")
+        first[piece] = number
+    return lines
+
+
+def write_pieces(pieces: Sequence[str]) -> bytes:
+    """The content of a vocabulary file."""
+    return ("\n".join(pieces) + "\n").encode("utf-8")
+
+
+def most_frequent(counts: Counter[str], size: int) -> list[str]:
+    """The special pieces and the most frequent others, `size` in all; equal counts in alphabetical order."""
+    for piece in SPECIAL_PIECES:
+        counts.pop(piece, None)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [*SPECIAL_PIECES, *(piece for piece, _ in ordered[:size - len(SPECIAL_PIECES)])]
+
+
+class WordVocabulary(Vocabulary):
+    """Words between spaces; decoding joins them with spaces.
+
+    Args:
+        words: the words in the order of their ids, the four special pieces first.
+    """
+
+    kind = "word"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+        self._ids = {word: id for id, word in enumerate(self._words) if id >= len(SPECIAL_PIECES)}
+        self.size = len(self._words)
+
+    @classmethod
+    def parse(cls, content: bytes, origin: str = "word list") -> WordVocabulary:
+        """From the content of a `.words` file; see `read_pieces`."""
+        return cls(read_pieces(content, origin))
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        get = self._ids.get
+        return [[get(word, UNK) for word in clean(text).split(" ") if word] for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(self._words[id] for id in self._sentence_ids(ids))
+
+    def id_to_piece(self, id: int) -> str:
+        return self._words[id]
+
+    def piece_to_id(self, piece: str) -> int:
+        return SPECIAL_PIECES.index(piece) if piece in SPECIAL_PIECES else self._ids.get(piece, UNK)
+
+    def files(self) -> Mapping[str, bytes]:
+        return {".words": write_pieces(self._words)}
+
+
+def learn_words(sentences: Iterable[str], size: int) -> WordVocabulary:
+    """The `size` most frequent words (special pieces included).
+
+    Raises:
+        DataError: there is no text.
+    """
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence.split())
+    if not counts:
+        raise DataError("there is no text to learn a vocabulary from: every line is empty.")
+    return WordVocabulary(most_frequent(counts, size))

@@ -1,0 +1,219 @@
+"""Word documents (`.docx`): text, tables, headers, footers, notes and text boxes.
+
+Runs of the same look are joined, even if their revision numbers and spelling marks differ. Links are marks. The results
+of fields are not translated, except for links. Deleted text, comments, charts and diagrams are not changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from lxml import etree
+
+from towernmt.core.errors import DataError
+from towernmt.documents.formats.office import Archive, Item, LinkField, OfficeDocument, Path, Shell, nest
+
+_KINDS = ("document.main", "template.main", "document.macroEnabled.main", "template.macroEnabledTemplate.main",
+          "header", "footer", "footnotes", "endnotes")
+"""Kinds of members with text that readers see."""
+_TYPE = re.compile(r"application/vnd\.(?:openxmlformats-officedocument\.wordprocessingml|ms-word)\."
+                   rf"({'|'.join(_KINDS)})\+xml")
+_XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
+_AROUND = {"hyperlink": (), "ins": (), "moveTo": (), "smartTag": ("smartTagPr",), "customXml": ("customXmlPr",),
+           "dir": (), "bdo": ()}
+"""Elements around runs, with the names of their children that do not contain text."""
+_DIVIDES = ("tab", "br", "cr", "ptab")
+_LEFT_OUT = ("proofErr", "lastRenderedPageBreak", "softHyphen")
+"""Elements that programs create again: marks of spelling, old page breaks, possible hyphens."""
+_NO_LOOK = ("lang", "noProof")
+"""Invisible properties of a run."""
+
+
+class Look:
+    """The properties of runs that look the same.
+
+    Attributes:
+        is_raised: whether the text is a superscript or a subscript.
+    """
+
+    def __init__(self, properties: etree._Element | None) -> None:
+        self.properties = properties
+        self.is_raised = any(_name(child) == "vertAlign" and any(value in ("superscript", "subscript") for value in
+                                                                 child.attrib.values())
+                             for child in (() if properties is None else properties))
+        self._key = b"" if properties is None else b"".join(
+            etree.tostring(child, method="c14n") for child in properties if _name(child) not in _NO_LOOK)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Look) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class _OfRun(NamedTuple):
+    """A child of a run that is not text."""
+
+    element: etree._Element
+    look: Look
+
+
+class _Whole(NamedTuple):
+    """A field that is one item.
+
+    Attributes:
+        depth: number of containers around the field.
+    """
+
+    items: Sequence[Item]
+    depth: int
+
+
+class WordParagraphs:
+    """The paragraphs of a tree; see `Paragraphs`."""
+
+    def __init__(self, tree: etree._ElementTree) -> None:
+        self._root = tree.getroot()
+        self._w = f"{{{etree.QName(self._root).namespace}}}"
+
+    def elements(self) -> Iterator[etree._Element]:
+        """Yield the paragraphs, including those inside others, in text boxes."""
+        yield from self._root.iter(f"{self._w}p")
+
+    def items(self, paragraph: etree._Element) -> list[Item]:
+        """Return text and other items of a paragraph."""
+        return _with_fields(list(self._items(paragraph, ())))
+
+    def write(self, paragraph: etree._Element, items: Sequence[Item]) -> None:
+        """Replace everything in a paragraph except its properties."""
+        for child in list(paragraph):
+            if child.tag != f"{self._w}pPr":
+                paragraph.remove(child)
+        nest(paragraph, items, self._add)
+
+    def _items(self, parent: etree._Element, path: Path) -> Iterator[Item]:
+        for child in parent:
+            name = _name(child)
+            if name == "r":
+                yield from self._items_of_run(child, path)
+            elif name in _AROUND:
+                kept_children = [one for one in child if _name(one) in _AROUND[name]]
+                yield from self._items(child, (*path, Shell(child, kept_children)))
+            elif name == "sdt" and (content := child.find(f"{self._w}sdtContent")) is not None:
+                kept_children = [one for one in child if one is not content]
+                yield from self._items(content, (*path, Shell(child, kept_children, content.tag)))
+            elif name not in ("pPr", "smartTagPr", "customXmlPr", *_LEFT_OUT):
+                yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True)
+
+    def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
+        properties = run.find(f"{self._w}rPr")
+        look = Look(properties)
+        is_hidden = properties is not None and properties.find(f"{self._w}vanish") is not None
+        for child in run:
+            name = _name(child)
+            if name == "t" and not is_hidden:
+                yield Item(child.text or "", (*path, look))
+            elif name == "noBreakHyphen":
+                yield Item("-", (*path, look))
+            elif name != "rPr" and name not in _LEFT_OUT:
+                yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True)
+
+    def _text(self, element: etree._Element) -> str:
+        return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
+
+    def _add(self, parent: etree._Element, items: Sequence[Item]) -> None:
+        """Add a run for adjacent text, tabs and breaks of the same look, and other items."""
+        def of_run(item: Item) -> tuple[bool, object]:
+            if isinstance(item.content, _OfRun):
+                return True, item.content.look if _name(item.content.element) in _DIVIDES else item.content
+            return isinstance(item.content, str), next(iter(item.path[-1:]), None)
+
+        for (is_run, look), group in groupby(items, of_run):
+            if is_run:
+                self._add_run(parent, look, list(group))
+                continue
+            for item in group:
+                if isinstance(item.content, _Whole):
+                    nest(parent, item.content.items, self._add, item.content.depth)
+                else:
+                    parent.append(item.content)
+
+    def _add_run(self, parent: etree._Element, look: object, items: Sequence[Item]) -> None:
+        run = etree.SubElement(parent, f"{self._w}r")
+        look = look.look if isinstance(look, _OfRun) else look
+        if isinstance(look, Look) and look.properties is not None:
+            run.append(copy.deepcopy(look.properties))
+        for is_text, group in groupby(items, lambda item: isinstance(item.content, str)):
+            if not is_text:
+                run.extend([item.content.element for item in group])
+                continue
+            element = etree.SubElement(run, f"{self._w}t")
+            element.text = text = "".join(item.text for item in group)
+            if text != text.strip():
+                element.set(_XML_SPACE, "preserve")
+
+
+def open_docx(content: bytes) -> OfficeDocument:
+    """Return a Word document.
+
+    Raises:
+        DataError: the content is not a Word document, is damaged, or too large.
+    """
+    archive = Archive(content, ".docx")
+    types = archive.xml("[Content_Types].xml")
+    names = [kind.get("PartName", "").lstrip("/") for kind in types.getroot()
+             if isinstance(kind.tag, str) and _TYPE.fullmatch(kind.get("ContentType", ""))]
+    members = [name for name in dict.fromkeys(names) if name in set(archive.names)]
+    if not members:
+        raise DataError("The file is not a .docx file: it contains no Word document.")
+    return OfficeDocument(archive, members, WordParagraphs)
+
+
+def _with_fields(items: list[Item]) -> list[Item]:
+    """Return the items, with each complete field as one item, and the text of a link inside a `LinkField`."""
+    made: list[Item] = []
+    begins: list[int] = []
+    for item in items:
+        made.append(item)
+        kind = _field_char(item)
+        if kind == "begin":
+            begins.append(len(made) - 1)
+        elif kind == "end" and begins:
+            begin = begins.pop()
+            field, made = made[begin:], made[:begin]
+            made += _field(field)
+    return [item._replace(divides=True) if _field_char(item) else item for item in made]
+
+
+def _field(items: list[Item]) -> list[Item]:
+    """Return the items for those of a field, from its begin to its end."""
+    path, depth = items[0].path, len(items[0].path)
+    if any(item.path[:depth] != path for item in items):
+        return items                            # the field begins and ends in different elements
+    separate = next((index for index, item in enumerate(items) if _field_char(item) == "separate"), len(items) - 1)
+    codes, result = items[:separate + 1], items[separate + 1:-1]
+    if _instruction(codes).split()[:1] == ["HYPERLINK"] and result:
+        field = LinkField(codes, items[-1:], depth)
+        return [item._replace(path=(*path, field, *item.path[depth:])) for item in result]
+    return [Item(_Whole(items, depth), path, "".join(item.text or item.shown for item in result), is_loose=True)]
+
+
+def _instruction(items: Sequence[Item]) -> str:
+    return "".join(item.content.element.text or "" for item in items
+                   if isinstance(item.content, _OfRun) and _name(item.content.element) == "instrText")
+
+
+def _field_char(item: Item) -> str | None:
+    """Return "begin", "separate" or "end" if an item is a mark of a field."""
+    if not isinstance(item.content, _OfRun) or _name(element := item.content.element) != "fldChar":
+        return None
+    return element.get(f"{{{etree.QName(element).namespace}}}fldCharType")
+
+
+def _name(element: etree._Element) -> str:
+    """Return a tag without its namespace; "" for a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

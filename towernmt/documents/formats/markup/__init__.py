@@ -1,1 +1,0 @@
-"""Texts with tags: as tokens, with entities, and as documents of segments."""

@@ -1,1 +1,0 @@
-"""Documents of word processors: archives with XML in them."""

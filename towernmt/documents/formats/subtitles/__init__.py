@@ -1,1 +1,0 @@
-"""Subtitles: their cues, the sentences in them, and their lines."""

@@ -1,0 +1,310 @@
+"""Place the marks of a sentence in its translation.
+
+A pair surrounds the atoms that are aligned with the atoms that it surrounds in the source. If these are scattered, it
+surrounds the range with the best count of its own atoms minus other atoms. If no atom is aligned, it surrounds the
+nearest word, so that a link is never empty. Pairs remain inside the same pairs as in the source.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+from towernmt.documents.atom_alignment import TargetAtom
+from towernmt.documents.segments import Mark, Tag
+from towernmt.documents.source_sentences import Gap, SourceSentence
+
+MOST_WORK = 300_000
+"""Sum of the lengths of all pairs, in atoms, above which marks are placed by their relative position only."""
+LONGEST_WORD = 64
+"""Maximum length, in atoms, of a word that a pair around a part of it may surround."""
+FARTHEST_WORD = 16
+"""Maximum distance, in atoms, of a word that a pair without aligned words may surround."""
+
+
+class AtomRange(NamedTuple):
+    """A range of atoms in the translation; the end is exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(eq=False)
+class _Node:
+    """A pair of marks, or a single mark, in the tree of a sentence.
+
+    Attributes:
+        start, end: range of source atoms inside the pair; a pair that continues in another sentence ends at the edge.
+        order: index among all marks.
+        opening, closing: the marks; None if the mark is in another sentence.
+        joined: whether the mark touches the atom before it and the atom after it, without white space.
+        children: nodes inside the pair, in order.
+        run: range in the translation.
+    """
+
+    start: int
+    end: int
+    order: int
+    opening: Mark | None = None
+    closing: Mark | None = None
+    joined: tuple[bool, bool] = (False, False)
+    children: list[_Node] = field(default_factory=list)
+    run: AtomRange = AtomRange(0, 0)
+
+
+def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[list[Mark]]:
+    """Return the marks before each atom of a translation, and after the last one."""
+    found: list[list[Mark]] = [[] for _ in range(len(atoms) + 1)]
+    root = _tree(sentence)
+    if not root.children:
+        return found
+    if _work(root) > MOST_WORK:
+        for index, gap in enumerate(sentence.gaps):
+            target_index = index * len(atoms) // len(sentence.atoms)
+            found[target_index].extend(thing.mark for thing in gap if isinstance(thing, Tag))
+        return found
+    root.run = AtomRange(0, len(atoms))
+    links = _Links(sentence, atoms)
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        _place_children(node, links)
+        waiting += node.children
+    _write(root, found)
+    return found
+
+
+def _tree(sentence: SourceSentence) -> _Node:
+    """Return the marks as a tree, whose root is the sentence."""
+    tags = [(index, *found) for index, gap in enumerate(sentence.gaps) for found in _tags_of(gap)]
+    root = _Node(0, len(sentence.atoms), -1)
+    path = [root]
+    inside: set[int] = set()
+    from_before = []
+    for _, tag, _ in tags:
+        if tag.role == "open":
+            inside.add(tag.mark.key)
+        elif tag.role == "close" and tag.mark.key not in inside:
+            from_before.append(tag)
+    for number in range(len(from_before)):
+        path.append(_Node(0, root.end, number - len(from_before)))
+        path[-2].children.append(path[-1])
+    for order, (index, tag, joined) in enumerate(tags):
+        if tag.role == "close":
+            path[-1].end, path[-1].closing = index, tag.mark
+            path.pop()
+            continue
+        node = _Node(index, root.end if tag.role == "open" else index, order, tag.mark, joined=joined)
+        path[-1].children.append(node)
+        if tag.role == "open":
+            path.append(node)
+    return root
+
+
+def _tags_of(gap: Gap) -> list[tuple[Tag, tuple[bool, bool]]]:
+    """Return the marks of a gap, and whether each touches the atom before the gap and the atom after it."""
+    spaces = [index for index, thing in enumerate(gap) if isinstance(thing, str)]
+    first, last = (spaces[0], spaces[-1]) if spaces else (len(gap), -1)
+    return [(thing, (index < first, index > last)) for index, thing in enumerate(gap) if isinstance(thing, Tag)]
+
+
+def _work(root: _Node) -> int:
+    work, waiting = 0, [root]
+    while waiting:
+        node = waiting.pop()
+        work += node.end - node.start
+        waiting += node.children
+    return work
+
+
+class _Links:
+    """The alignment of a sentence with its translation, by source atoms."""
+
+    def __init__(self, sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> None:
+        self.sentence, self.length = sentence, len(atoms)
+        self.is_word = [atom.is_word for atom in atoms]
+        self._of: list[list[int]] = [[] for _ in sentence.atoms]
+        for index, atom in enumerate(atoms):
+            for source in atom.sources:
+                self._of[source].append(index)
+        self._linked = list(accumulate((bool(atom.sources) for atom in atoms), initial=0))
+        self._next = list(accumulate(reversed(self._of), lambda near, indices: min(indices, default=near),
+                                     initial=self.length))[::-1]
+        words = list(accumulate(sentence.spaces))
+        self._first = [bisect_left(words, word) for word in words]
+        self._behind = [bisect_right(words, word) for word in words]
+
+    def inside(self, start: int, end: int, run: AtomRange) -> list[int]:
+        """Return the atoms of a range that are aligned with source atoms from `start` to `end`."""
+        return sorted({index for indices in self._of[start:end] for index in indices if run.start <= index < run.end})
+
+    def of_the_words(self, node: _Node, run: AtomRange) -> list[int]:
+        """Return the atoms of a range that are aligned with the complete words that a pair surrounds partly."""
+        first, after = self._first[node.start], self._behind[node.end - 1]
+        return self.inside(first, after, run) if after - first <= node.end - node.start + LONGEST_WORD else []
+
+    def others(self, before: int, after: int) -> int:
+        """Return the number of aligned atoms between two atoms."""
+        return self._linked[after] - self._linked[before + 1]
+
+    def is_linked(self, index: int) -> bool:
+        """Return whether an atom of the translation is aligned."""
+        return self._linked[index + 1] > self._linked[index]
+
+    def is_scattered(self, indices: Sequence[int]) -> bool:
+        """Return whether other aligned atoms are between these."""
+        return any(self.others(one, other) for one, other in zip(indices, indices[1:], strict=False))
+
+    def place_of(self, node: _Node) -> int:
+        """Return the index of the atom before which a mark without atoms goes.
+
+        As a rule, this is the atom that follows the mark in the source. But a mark that touches only the word before it
+        follows that word, such as a reference to a footnote.
+        """
+        index, atoms = node.start, self.sentence.atoms
+        if not 0 < index < len(atoms):
+            return 0 if index == 0 else self.length
+        left, right = node.joined
+        before, after = self._of[index - 1], self._of[index]
+        if left and not (right and atoms[index].is_word) and before:
+            return max(before) + 1
+        if after:
+            return min(after)
+        if before:
+            return max(before) + 1
+        return self._next[index]
+
+
+def _place_children(node: _Node, links: _Links) -> None:
+    """Set the range of each child within the range of its parent."""
+    around_all = next((child for child in node.children if child.start < child.end
+                       and (child.start, child.end) == (node.start, node.end)), None)
+    if around_all is not None:      # all other children have no atoms
+        for child in node.children:
+            index = node.run.start if child.order < around_all.order else node.run.end
+            child.run = AtomRange(index, index)
+        around_all.run = node.run
+        return
+    taken: list[AtomRange] = []
+
+    def take(child: _Node, run: AtomRange) -> None:
+        child.run = run
+        if run.start < run.end:
+            insort(taken, run)
+
+    rest = [(child, links.inside(child.start, child.end, node.run)) for child in node.children
+            if child.start < child.end]
+    ended = [(child, indices) for child, indices in rest if child.opening is None]
+    begun = [(child, indices) for child, indices in rest if child.closing is None and child.opening is not None]
+    free = node.run
+    for child, indices in ended:
+        take(child, AtomRange(free.start, _end_of_start(indices, free, links)))
+        free = AtomRange(child.run.end, free.end)
+    for child, indices in begun:
+        take(child, AtomRange(_start_of_end(indices, free, links), free.end))
+        free = AtomRange(free.start, child.run.start)
+    complete_pairs = [(links.is_scattered(indices), -len(indices), child, indices) for child, indices in rest
+             if child.opening is not None and child.closing is not None]
+    nothing = []
+    for _, _, child, indices in sorted(complete_pairs, key=lambda one: one[:2]):
+        run = _best_run(indices, taken, links)
+        if run is None:
+            nothing.append(child)
+        else:
+            take(child, run)
+    for child in nothing:
+        run = _best_run(links.of_the_words(child, node.run), taken, links) or _word_near(
+            links.place_of(child), free, taken, links)
+        if run is None:
+            child.end = child.start
+        else:
+            take(child, run)
+    for child in node.children:
+        if child.start == child.end:
+            index = _outside(min(max(links.place_of(child), free.start), free.end), taken)
+            child.run = AtomRange(index, index)
+
+
+def _best_run(indices: Sequence[int], taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
+    """Return the free range with the largest number of these atoms minus other aligned atoms."""
+    best, best_run, score, start, last, room = 0, None, 0, 0, -1, -1
+    for index in indices:
+        number = bisect_right(taken, (index, links.length + 1)) - 1
+        if number >= 0 and taken[number].end > index:
+            continue
+        cost = links.others(last, index) if last >= 0 else 0
+        if score <= cost or number != room or last < 0:
+            score, start = 1, index
+        else:
+            score += 1 - cost
+        last, room = index, number
+        if score > best:
+            best, best_run = score, AtomRange(start, index + 1)
+    return best_run
+
+
+def _word_near(wanted: int, run: AtomRange, taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
+    """Return the free word of a range that is nearest to an index, preferably one without alignment.
+
+    Returns:
+        None if no word is near.
+    """
+    def is_free(index: int) -> bool:
+        number = bisect_right(taken, (index, links.length + 1)) - 1
+        return links.is_word[index] and not (number >= 0 and taken[number].end > index)
+
+    near = range(max(run.start, wanted - FARTHEST_WORD), min(run.end, wanted + FARTHEST_WORD))
+    found = min(filter(is_free, near), key=lambda index: (links.is_linked(index), abs(2 * index + 1 - 2 * wanted)),
+                default=None)
+    return None if found is None else AtomRange(found, found + 1)
+
+
+def _end_of_start(indices: Sequence[int], run: AtomRange, links: _Links) -> int:
+    """Return the end of the best range that begins with `run`, by the number of these atoms minus other ones."""
+    best, end, score, last = -1, run.start, 0, run.start - 1
+    for index in (index for index in indices if index in range(*run)):
+        score += 1 - links.others(last, index)
+        last = index
+        if score > best:
+            best, end = score, index + 1
+    return end
+
+
+def _start_of_end(indices: Sequence[int], run: AtomRange, links: _Links) -> int:
+    """Return the start of the best range that ends with `run`, by the number of these atoms minus other ones."""
+    best, start, score, last = -1, run.end, 0, run.end
+    for index in (index for index in reversed(indices) if index in range(*run)):
+        score += 1 - links.others(index, last)
+        last = index
+        if score > best:
+            best, start = score, index
+    return start
+
+
+def _outside(index: int, taken: Sequence[AtomRange]) -> int:
+    """Return an index, or the end of the occupied range that contains it."""
+    number = bisect_right(taken, (index, -1)) - 1
+    return taken[number].end if number >= 0 and taken[number].end > index else index
+
+
+def _write(root: _Node, found: list[list[Mark]]) -> None:
+    """Add all marks to the lists of their atoms, in an order in which pairs do not cross."""
+    waiting: list[_Node | tuple[int, Mark]] = [root]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, _Node):
+            found[node[0]].append(node[1])
+            continue
+        if node.opening is not None:
+            found[node.run.start].append(node.opening)
+        if node.closing is not None:
+            waiting.append((node.run.end, node.closing))
+        waiting += _in_order(node.children)
+
+
+def _in_order(children: Iterable[_Node]) -> list[_Node]:
+    """Return the children in reverse order."""
+    return sorted(children, key=lambda child: (child.run, child.order), reverse=True)

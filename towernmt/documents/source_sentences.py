@@ -1,0 +1,271 @@
+"""Divide segments into sentences, each with the text that the model sees and the marks inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.language_codes import written_language
+from towernmt.dataflow.text.word_segmentation import is_unspaced
+from towernmt.documents.protection import ShieldedWithMarks, protected
+from towernmt.documents.segments import Atom, Mark, Segment, Shielded, Tag, runs_by_kind
+from towernmt.documents.shields import Attached, make_placeholders
+
+Gap = list[str | Tag]
+"""White space and marks between two atoms."""
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence of a segment.
+
+    Attributes:
+        atoms: the atoms of the sentence.
+        gaps: white space and marks before each atom and after the last one. Of those between two sentences, only marks
+            whose partner is inside the sentence belong to it.
+    """
+
+    atoms: Sequence[Atom]
+    gaps: Sequence[Gap]
+
+    @cached_property
+    def spaces(self) -> list[bool]:
+        """For each atom, whether the model sees a space before it; False for the first one."""
+        return [False, *(_has_space(before, gap, atom)
+                         for before, gap, atom in zip(self.atoms, self.gaps[1:], self.atoms[1:], strict=False))]
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """The placeholders, with the indices of their shielded atoms."""
+        text = " ".join(atom.text for atom in self.atoms if atom.shield is None)
+        shielded = [index for index, atom in enumerate(self.atoms) if atom.shield is not None]
+        return dict(zip(make_placeholders(len(shielded), text), shielded, strict=True))
+
+    @cached_property
+    def seen(self) -> list[str]:
+        """The text or placeholder that the model sees for each atom."""
+        names = iter(self.names)
+        return [atom.text if atom.shield is None else next(names) for atom in self.atoms]
+
+    @cached_property
+    def text(self) -> str:
+        """The sentence as the model sees it: plain text, with placeholders for shielded words."""
+        return "".join(f" {text}" if space else text for space, text in zip(self.spaces, self.seen, strict=True))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The words of the sentence, with shielded words instead of placeholders."""
+        words: list[str] = []
+        for space, atom in zip(self.spaces, self.atoms, strict=True):
+            if space or not words:
+                words.append("")
+            words[-1] += atom.text
+        return words
+
+    @cached_property
+    def symbols(self) -> list[str]:
+        """The symbols, and the signs next to words, that the model does not see."""
+        return [thing.mark.text for gap in self.gaps for thing in gap
+                if isinstance(thing, Tag) and isinstance(thing.mark, Attached)]
+
+    @cached_property
+    def shown(self) -> str:
+        """The sentence as readers see it: with shielded words, symbols and single spaces."""
+        shown = "".join(text for gap, atom in zip(self.gaps, [*self.atoms, None], strict=True)
+                        for text in (*map(_shown, gap), "" if atom is None else atom.text))
+        return " ".join(shown.split())
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the sentence consists of words, signs and single spaces only."""
+        return not self.names and not any(gap and gap != [" "] for gap in self.gaps)
+
+    @cached_property
+    def is_unspaced(self) -> bool:
+        """Whether the sentence is in a script without spaces between words."""
+        return is_unspaced(self.text)
+
+
+@dataclass(frozen=True)
+class SplitSegment:
+    """A segment, divided into sentences.
+
+    Attributes:
+        sentences: the sentences that contain words.
+        between: the parts before, between and after the sentences, which are not translated.
+        source: the segment.
+    """
+
+    sentences: list[SourceSentence]
+    between: list[list[str | Mark | Shielded]]
+    source: Segment
+
+
+def split_segment(segment: Segment, language: str | None) -> SplitSegment:
+    """Divide a segment into sentences with the library `sentencex`.
+
+    Args:
+        segment: the segment.
+        language: language of the text; None to treat the segment as one sentence.
+
+    Raises:
+        SettingsError: the library is not installed.
+    """
+    atoms, gaps = _atoms_and_gaps(segment)
+    made = SplitSegment([], [[]], segment)
+    pairs = _gaps_of_pairs(gaps)
+    done = 0        # number of items in the gap before a sentence that belong to the previous sentence
+    for first, last in _ranges(atoms, gaps, language):
+        sentence_atoms, before, after = atoms[first:last], gaps[first], gaps[last]
+        if not any(atom.is_word and atom.shield is None for atom in sentence_atoms):
+            for atom, gap in zip(sentence_atoms, [before, *gaps[first + 1:last]], strict=True):
+                made.between[-1] += [*_as_parts(gap[done:]), atom.text if atom.shield is None else atom.shield]
+                done = len(atom.shield.crossing) if isinstance(atom.shield, ShieldedWithMarks) else 0
+            continue
+        inside = range(first + 1, last)
+        begin = next((index for index, thing in enumerate(before) if isinstance(thing, Tag)
+                      and thing.role == "open" and pairs[thing.mark.key][1] in inside), len(before))
+        end = next((index for index in range(len(after), 0, -1) if isinstance(thing := after[index - 1], Tag)
+                    and thing.role == "close" and pairs[thing.mark.key][0] in inside), 0)
+        made.between[-1].extend(_as_parts(before[done:begin]))
+        made.sentences.append(SourceSentence(sentence_atoms, [before[begin:], *gaps[first + 1:last], after[:end]]))
+        made.between.append([])
+        done = end
+    made.between[-1].extend(_as_parts(gaps[-1][done:]))
+    return made
+
+
+def _gaps_of_pairs(gaps: Sequence[Gap]) -> dict[int, tuple[int, int]]:
+    """Return the indices of the gaps in which each pair begins and ends, by key."""
+    begun: dict[int, int] = {}
+    pairs = {}
+    for index, gap in enumerate(gaps):
+        for thing in gap:
+            if isinstance(thing, Tag) and thing.role == "open":
+                begun[thing.mark.key] = index
+            elif isinstance(thing, Tag) and thing.role == "close":
+                pairs[thing.mark.key] = begun[thing.mark.key], index
+    return pairs
+
+
+def _shown(thing: str | Tag) -> str:
+    if isinstance(thing, str):
+        return thing
+    if isinstance(thing.mark, Attached):
+        return thing.mark.text
+    return " " if thing.role == "single" else ""
+
+
+def _as_parts(gap: Gap) -> Iterable[str | Mark]:
+    return (thing.mark if isinstance(thing, Tag) else thing for thing in gap)
+
+
+def _atoms_and_gaps(segment: Segment) -> tuple[list[Atom], list[Gap]]:
+    """Return the atoms, and the gaps before each and after the last one."""
+    atoms: list[Atom] = []
+    gaps: list[Gap] = [[]]
+
+    def add(atom: Atom) -> None:
+        atoms.append(atom)
+        gaps.append([])
+
+    for part in protected(_tagged(segment)):
+        if isinstance(part, Tag):
+            gaps[-1].append(part)
+        elif isinstance(part, Shielded):
+            add(Atom(part.text, True, part))
+        else:
+            for kind, piece in runs_by_kind(part):
+                if kind == " ":
+                    gaps[-1].append(piece)
+                else:
+                    add(Atom(piece, kind == "a"))
+    return atoms, gaps
+
+
+def _tagged(segment: Segment) -> list[str | Tag | Shielded]:
+    """Return the parts, with the role of each mark."""
+    found: list[str | Tag | Shielded] = []
+    opened: list[tuple[int, int]] = []          # keys, and indices in `found`
+    keys: set[int] = set()
+    for part in segment:
+        if not isinstance(part, Mark):
+            found.append(part)
+            continue
+        found.append(Tag(part, "single" if part.kind == "single" else "lone"))
+        if part.kind == "open" and part.key not in keys:
+            opened.append((part.key, len(found) - 1))
+            keys.add(part.key)
+        elif part.kind == "close" and part.key in keys:
+            key, index = opened.pop()
+            keys.remove(key)
+            while key != part.key:      # this pair was not closed, so it crosses the pair of `part`
+                key, index = opened.pop()
+                keys.remove(key)
+            found[index] = Tag(found[index].mark, "open")   # type: ignore[union-attr]
+            found[-1] = Tag(part, "close")
+    return found
+
+
+def _has_space(before: Atom, gap: Gap, after: Atom) -> bool:
+    """Return whether the model sees a space between two atoms.
+
+    It sees the spaces of the source, a space for a line break or an image between words, and spaces around the
+    placeholders of shielded words, which must not become parts of other words.
+    """
+    if any(isinstance(thing, str) for thing in gap):
+        return True
+    if not (before.is_word and after.is_word):
+        return False
+    return (before.shield is not None or after.shield is not None
+            or any(isinstance(thing, Tag) and thing.role == "single" for thing in gap))
+
+
+def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) -> list[tuple[int, int]]:
+    """Return the start and end of each sentence, as indices of atoms."""
+    if not atoms:
+        return []
+    if language is None:
+        return [(0, len(atoms))]
+    starts, text = [], ""
+    pieces: list[str] = []
+    length = 0
+    for index, atom in enumerate(atoms):
+        space = " " if index and _has_space(atoms[index - 1], gaps[index], atom) else ""
+        written = space + (atom.text if atom.shield is None else "X")
+        starts.append(length + len(space))
+        length += len(written)
+        pieces.append(written)
+    text = "".join(pieces)
+    found = sentences_of(text, language)
+    ranges, first, end = [], 0, 0
+    for sentence in found:
+        end += len(sentence)
+        last = first
+        while last < len(atoms) and starts[last] < end:
+            last += 1
+        if last > first:
+            ranges.append((first, last))
+        first = last
+    return ranges
+
+
+def sentences_of(text: str, language: str) -> list[str]:
+    """Return the sentences of a text, each with the spaces after it.
+
+    Args:
+        text: the text.
+        language: a code, such as `de` or `zh-CN`.
+
+    Raises:
+        SettingsError: the library `sentencex` is not installed.
+    """
+    try:
+        from sentencex import segment  # type: ignore[import-untyped]
+    except ImportError:
+        raise SettingsError("Splitting text into sentences needs the package sentencex: install it with "
+                            "`pip install 'towernmt[serve]'`.") from None
+    found = list(segment(written_language(language), text))
+    return found if "".join(found) == text else [text]

@@ -1,1 +1,0 @@
-"""The search in LiteRT, which was TensorFlow Lite: builtin operations only."""

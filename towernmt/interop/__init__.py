@@ -1,0 +1,1 @@
+"""Other systems: exports, imports, CTranslate2 as an engine, and packages."""

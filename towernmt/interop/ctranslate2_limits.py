@@ -1,0 +1,74 @@
+"""Check whether CTranslate2 can express a model exactly; if not, name the setting that prevents it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import factors_of
+from towernmt.interop.ctranslate2_models import FACTOR_SEPARATOR, pieces_of_vocabulary
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.predict.trained_model import TrainedModel
+
+
+def pre_norm(settings: TransformerSettings) -> bool:
+    """Return whether the stacks are pre-norm rather than post-norm, for settings that `refusal` accepts."""
+    return "n" in settings.preprocess
+
+
+def check_expressible(trained: TrainedModel) -> TransformerSettings:
+    """Return the settings of a model, if CTranslate2 can express it.
+
+    Raises:
+        SettingsError: CTranslate2 cannot express the model; the message names the setting.
+    """
+    from towernmt.models.transformer import Transformer
+
+    architecture = trained.run.architecture()
+    if type(trained.model) is not Transformer:
+        raise SettingsError(f"architecture={architecture}: CTranslate2 supports only the architecture `transformer`; "
+                            "choose another --format.")
+    settings = trained.model.settings
+    if problem := refusal(settings):
+        raise SettingsError(f"{problem}; choose another --format.")
+    for vocabulary in (trained.source_vocabulary, trained.target_vocabulary):
+        check_pieces(vocabulary)
+    return settings
+
+
+def refusal(settings: TransformerSettings) -> str:
+    """Return a clause with the first setting that CTranslate2 cannot express; "" if it can express all."""
+    return next((text(settings) for fits, text in _RULES if not fits(settings)), "")
+
+
+def _sequences(settings: TransformerSettings) -> tuple[str, str]:
+    """Return the operations before and after each sublayer, without dropout."""
+    return settings.preprocess.replace("d", ""), settings.postprocess.replace("d", "")
+
+
+_RULES: Sequence[tuple[Callable[[TransformerSettings], bool], Callable[[TransformerSettings], str]]] = (
+    (lambda s: s.decoder_cell == "attention",
+     lambda s: f"model.decoder_cell={s.decoder_cell}: CTranslate2's decoder supports only self-attention"),
+    (lambda s: _sequences(s) in (("n", "r"), ("", "rn")),
+     lambda s: f"model.preprocess='{s.preprocess}' with model.postprocess='{s.postprocess}': CTranslate2 supports only "
+               "pre-norm ('n' and 'dr') and post-norm ('' and 'drn')"),
+)
+"""Pairs of a test of the settings and the message if the test fails."""
+
+
+def check_pieces(vocabulary: Vocabulary) -> None:
+    """Check that the texts of a vocabulary's tokens are unique, because CTranslate2 identifies tokens by their text.
+
+    Raises:
+        SettingsError: two tokens have the same text, or a token contains the separator of factors.
+    """
+    factors = factors_of(vocabulary)
+    for one in (vocabulary, *factors):
+        pieces = pieces_of_vocabulary(one)
+        if len(set(pieces)) < len(pieces):
+            raise SettingsError("vocabulary: two of its tokens have the same text, and CTranslate2 identifies tokens "
+                                "by their text; choose another --format.")
+        if factors and any(FACTOR_SEPARATOR in piece for piece in pieces):
+            raise SettingsError(f"vocabulary: a token contains {FACTOR_SEPARATOR} (U+FFE8), which separates factors in "
+                                "CTranslate2; choose another --format.")

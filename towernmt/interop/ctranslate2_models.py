@@ -1,0 +1,274 @@
+"""Load CTranslate2 models from an export, or export a run and cache the export in its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from towernmt import __version__
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import is_undamaged, write_checksums
+from towernmt.core.machine import processors
+from towernmt.core.structured_files import read_json
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import factors_of
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
+from towernmt.interop.export import export_model
+from towernmt.predict.lines.resumable import fingerprint
+from towernmt.predict.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.trained_model import TrainedModel
+
+FORMAT = "ctranslate2"
+MISSING = "--engine ctranslate2 needs CTranslate2: install it with `pip install 'towernmt[ctranslate2]'`."
+FACTOR_SEPARATOR = "\uffe8"
+"""Separates a source token from its factors in CTranslate2."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of a CTranslate2 export in its `towernmt.json`.
+
+    Attributes:
+        precision: precision of the weights.
+        averaged: whether the weights are moving averages.
+        search: search settings.
+        positions: maximum number of tokens in a sentence, EOS included; None if unlimited.
+    """
+
+    precision: str
+    averaged: bool
+    search: SearchSettings
+    positions: int | None
+
+    @classmethod
+    def read(cls, directory: Path) -> Description:
+        """Read the description of an export.
+
+        Raises:
+            SettingsError: the description is missing, or the export has another format.
+        """
+        content: dict[str, Any] = read_json(directory / EXPORT_DESCRIPTION, dict[str, Any], "Export the model again.",
+                                            SettingsError)
+        if content.get("format") != FORMAT:
+            raise SettingsError(f"{directory} is an export in the format {content.get('format')}: --engine ctranslate2 "
+                                "reads exports with --format ctranslate2, and runs.")
+        known = {field.name for field in fields(SearchSettings)}
+        search = SearchSettings(**{name: value for name, value in content["search"].items() if name in known})
+        return cls(content["precision"], content["averaged"], search, content["positions"])
+
+
+def is_export(directory: str | Path) -> bool:
+    """Return whether a directory is an export, in any format."""
+    return (Path(directory) / EXPORT_DESCRIPTION).is_file()
+
+
+class ExportedModel:
+    """A CTranslate2 export, loaded into memory.
+
+    Args:
+        directory: directory of the export.
+        device: "cpu", "gpu" or "gpu:N"; None for a GPU if there is one.
+        threads: number of batches translated at a time, which share the cores; 0 for one a core, or one on a GPU.
+
+    Attributes:
+        description: the content of `towernmt.json`.
+        source_vocabulary, target_vocabulary: the vocabularies of the model.
+        engine: the `ctranslate2.Translator`.
+
+    Raises:
+        SettingsError: the directory is not a CTranslate2 export, or CTranslate2 is not installed or cannot load it.
+        DataError: the vocabularies cannot be read.
+    """
+
+    def __init__(self, directory: str | Path, device: str | None = None, threads: int = 0) -> None:
+        try:
+            import ctranslate2
+        except ImportError:
+            raise SettingsError(MISSING) from None
+        directory = Path(directory)
+        self.description = Description.read(directory)
+        self.source_vocabulary, self.target_vocabulary, _ = load_vocabularies(directory / "vocabulary")
+        self._source_pieces = [pieces_of_vocabulary(one)
+                               for one in (self.source_vocabulary, *factors_of(self.source_vocabulary))]
+        self._target_pieces = pieces_of_vocabulary(self.target_vocabulary)
+        self._target_ids = {piece: id for id, piece in enumerate(self._target_pieces)}
+        kind, index = _device(device, ctranslate2.get_cuda_device_count())
+        cores = processors()
+        # One batch a core is faster than all cores for one batch, because cores wait for each other in each step.
+        threads = threads or (1 if kind == "cuda" else cores)
+        try:
+            self.engine = ctranslate2.Translator(
+                str(directory), device=kind, device_index=index, compute_type="default", inter_threads=threads,
+                intra_threads=max(1, cores // threads), max_queued_batches=-1)
+        except (RuntimeError, ValueError) as error:
+            raise SettingsError(
+                f"{directory}: CTranslate2 cannot load this export ({error}); export the model again.") from error
+
+    def source_tokens(self, ids: Sequence[Any]) -> list[str]:
+        """Return the tokens of a source sentence for CTranslate2.
+
+        Args:
+            ids: ids without EOS, each a tuple if the source has factors.
+        """
+        pieces = self._source_pieces
+        if len(pieces) == 1:
+            return [pieces[0][id] for id in ids]
+        return [FACTOR_SEPARATOR.join(table[id] for table, id in zip(pieces, token, strict=True)) for token in ids]
+
+    def target_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of a translation for CTranslate2."""
+        return [self._target_pieces[id] for id in ids]
+
+    def target_ids(self, tokens: Sequence[str]) -> list[int]:
+        """Return the ids of a translation's tokens."""
+        return [self._target_ids[token] for token in tokens]
+
+    def check_lengths(self, *tokens: int) -> None:
+        """Check that sentences are not longer than the positions of the export.
+
+        Args:
+            tokens: lengths of sentences, EOS included.
+
+        Raises:
+            SettingsError: a sentence is longer.
+        """
+        positions = self.description.positions
+        if positions is not None and max(tokens) > positions:
+            raise SettingsError(f"Sentences of {max(tokens):,} tokens are too long for --engine ctranslate2: the "
+                                f"export has {positions:,} positions. Choose a smaller --max-source-length or "
+                                "--max-tokens.")
+
+
+def pieces_of_vocabulary(vocabulary: Vocabulary) -> list[str]:
+    """Return the text of each id, in order."""
+    return [vocabulary.id_to_piece(id) for id in range(vocabulary.size)]
+
+
+def _device(device: str | None, gpus: int) -> tuple[str, int]:
+    """Return CTranslate2's name of a device, and its number.
+
+    Raises:
+        SettingsError: the GPU does not exist.
+    """
+    if device == "cpu" or (device is None and not gpus):
+        return "cpu", 0
+    number = int((device or "gpu").partition(":")[2] or 0)
+    if number >= gpus:
+        raise SettingsError(f"device '{device}': CTranslate2 sees {gpus} GPUs on this machine. Leave the device out to "
+                            "translate on the CPU.")
+    return "cuda", number
+
+
+log = logging.getLogger(__name__)
+
+CACHE = "exports"
+"""The directory of cached exports in a run."""
+KEPT = 4
+"""Maximum number of cached exports. The best checkpoint of a run changes while the run is trained."""
+
+
+class Wanted(NamedTuple):
+    """The export that an engine needs.
+
+    Attributes:
+        run: the run to export.
+        checkpoint: an argument for `SavedRun.checkpoint`, or the prefix of a checkpoint's files.
+        averaged: whether to export the moving averages of the weights.
+        format: a format of `towernmt export`.
+        precision: precision of the weights.
+    """
+
+    run: SavedRun
+    checkpoint: str | None
+    averaged: bool
+    format: str
+    precision: str
+
+    def prefix(self) -> str:
+        """Return the prefix of the checkpoint's files."""
+        if self.checkpoint is not None and Path(f"{self.checkpoint}.index").is_file():
+            return self.checkpoint
+        return self.run.checkpoint(self.checkpoint)
+
+    def directory(self, prefix: str) -> Path:
+        """Return the directory of the cached export; its name contains a hash of everything that the export depends on.
+
+        Raises:
+            OSError: the checkpoint was removed.
+        """
+        parts = (__version__, self.averaged, fingerprint(self.run.settings_file), fingerprint(Path(f"{prefix}.index")))
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+        return self.run.path / CACHE / f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
+
+
+@contextmanager
+def exported(wanted: Wanted) -> Iterator[tuple[Path, str]]:
+    """Export a run unless the export is cached, and return its directory and the prefix of its checkpoint.
+
+    The directory may be removed after the context ends.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: the format cannot express the model.
+    """
+    prefix = wanted.prefix()
+    try:
+        directory = wanted.directory(prefix)
+    except FileNotFoundError:       # the training that is running has removed the checkpoint: the exporter looks again
+        directory = None
+    if directory is not None and is_undamaged(directory):
+        yield directory, prefix
+        return
+    log.info("%s: exporting %s in %s; the export is cached.", wanted.run.name, Path(prefix).parent.name,
+             wanted.precision)
+    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary, redirect_stdout(sys.stderr):
+        directory, prefix = _exported_now(wanted, Path(temporary) / "export")
+        yield directory, prefix
+
+
+def _exported_now(wanted: Wanted, otherwise: Path) -> tuple[Path, str]:
+    """Export a run into its cache, or into the directory `otherwise` if the run cannot be written."""
+    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow; tensorpack logs to stdout
+
+    with TrainedModel(wanted.run, wanted.checkpoint, device="cpu", averaged=wanted.averaged) as trained:
+        try:
+            directory = _export(trained, wanted, wanted.directory(trained.checkpoint))
+        except OSError as error:
+            log.warning("%s cannot be written (%s), so the export is not cached: each start exports the model again.",
+                        wanted.run.path / CACHE, error.strerror)
+            directory = _export(trained, wanted, otherwise)
+        _forget_old(directory)
+        return directory, trained.checkpoint
+
+
+def _export(trained: TrainedModel, wanted: Wanted, directory: Path) -> Path:
+    """Export a model with checksums; a complete directory replaces a missing or damaged one."""
+    directory.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{directory.name}.tmp-", dir=directory.parent,
+                                     ignore_cleanup_errors=True) as new:
+        made = export_model(trained, wanted.format, Path(new) / "export", precision=wanted.precision)
+        write_checksums(made)
+        if is_undamaged(directory):     # another process was faster
+            return directory
+        if directory.exists():
+            shutil.rmtree(directory)
+        return made.rename(directory)
+
+
+def _forget_old(newest: Path) -> None:
+    """Remove old cached exports; an engine that uses one has it in memory."""
+    others = [path for path in newest.parent.iterdir() if (path / EXPORT_DESCRIPTION).is_file() and path != newest]
+    for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1:]:
+        shutil.rmtree(path, ignore_errors=True)

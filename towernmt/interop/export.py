@@ -1,0 +1,165 @@
+"""`towernmt export`: the formats, the request to a writer, and the directory that it writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from towernmt.checkpoint.records import versions
+from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import flush_to_disk, write_text
+from towernmt.dataflow.text.language_codes import bcp47_code, is_code
+from towernmt.predict.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.trained_model import TrainedModel
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """A request to write one model in one format.
+
+    Attributes:
+        trained: run and checkpoint; `trained.weights()` returns the averaged weights if the checkpoint has them.
+        search: search settings. A format that contains the search uses them; `towernmt.json` lists them in any case.
+        precision: one of the format's `precisions`.
+        directory: empty directory for the files; it is renamed to the output path after all files are written.
+        calibration: file of source sentences, one a line, on which int8 formats measure activations; None if not set.
+        languages: source and target language, each as a code or as code:name (de:German); None if not set.
+        bergamot: folder of the npm package with the browser engine; None to look for it.
+    """
+
+    trained: TrainedModel
+    search: SearchSettings
+    precision: str
+    directory: Path
+    calibration: str | Path | None = None
+    languages: tuple[str, str] | None = None
+    bergamot: str | Path | None = None
+
+
+def code_and_name(text: str) -> tuple[str, str]:
+    """Return the language code in the spelling of BCP 47, and the language name.
+
+    If the text has no name, the code is returned as the name.
+
+    Raises:
+        SettingsError: the text does not begin with a language code.
+    """
+    code, _, name = text.partition(":")
+    if not is_code(code):
+        raise SettingsError(f"language '{text}': expected a language code, or code:name such as de:German.")
+    return bcp47_code(code), name or code
+
+
+def export_model(trained: TrainedModel, format_name: str, output: str | Path, *, precision: str | None = None,
+                 search: SearchSettings | None = None, calibration: str | Path | None = None,
+                 languages: tuple[str, str] | None = None, bergamot: str | Path | None = None) -> Path:
+    """Write a model for another program.
+
+    The directory is either complete or missing: it is written under a temporary name and renamed at the end.
+
+    ```
+    towernmt.json     format, precision, checkpoint, versions, search settings, and details of the format's files
+    vocabulary/       the run's vocabularies
+    ...               the files of the format
+    ```
+
+    Args:
+        trained: run and checkpoint.
+        format_name: one of `FORMATS`.
+        output: path of a missing or empty directory.
+        precision: precision of the weights; None for the format's first one.
+        search: search settings; None for the run's own.
+        calibration: see `ExportJob`.
+        languages: see `ExportJob`.
+        bergamot: see `ExportJob`; only the format web needs it.
+
+    Returns:
+        Path of the directory.
+
+    Raises:
+        SettingsError: the format or precision is unknown, the output exists already, or the format cannot express the
+            model.
+        OSError: the directory cannot be written.
+    """
+    kind = export_format(format_name)
+    precision = precision or kind.precisions[0]
+    if precision not in kind.precisions:
+        raise SettingsError(f"precision '{precision}': the format {format_name} supports {', '.join(kind.precisions)}.")
+    path = Path(output)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
+    search = search or trained.run.group("search", SearchSettings())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{path.name}.tmp-", dir=path.parent))
+    try:
+        unfinished.chmod(0o755)
+        details = kind.writer()(ExportJob(trained, search, precision, unfinished, calibration, languages, bergamot))
+        shutil.copytree(trained.run.vocabulary, unfinished / "vocabulary")
+        description = {
+            "format": format_name, "precision": precision, "architecture": trained.run.architecture(),
+            "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.averaged, "made_with": versions(),
+            "search": asdict(search), **details}
+        write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+        unfinished.replace(path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    flush_to_disk(path.parent)
+    return path
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format of `towernmt export`.
+
+    Attributes:
+        help: one line that names the programs that read the format.
+        function: "module:function" of the writer, which takes an `ExportJob` and returns the entries of
+            `towernmt.json` about its files. If the format cannot express a model or a search, the writer raises
+            SettingsError with the name of the setting.
+        precisions: supported precisions of the weights; the first is the default.
+    """
+
+    help: str
+    function: str
+    precisions: tuple[str, ...] = ("float32",)
+
+    def writer(self) -> Callable[[ExportJob], dict[str, Any]]:
+        """Import the writer's module and return the writer."""
+        writer: Callable[[ExportJob], dict[str, Any]] = resolve_name(self.function)
+        return writer
+
+
+FORMATS: dict[str, ExportFormat] = {
+    "ctranslate2": ExportFormat("the CTranslate2 engine", "towernmt.interop.ctranslate2_export:write_ctranslate2",
+                                ("float32", "bfloat16", "float16", "int16", "int8")),
+    "argos": ExportFormat("Argos Translate and LibreTranslate", "towernmt.interop.ctranslate2_export:write_argos",
+                          ("int8", "float32", "bfloat16", "float16", "int16")),
+    "savedmodel": ExportFormat("plain TensorFlow, with the search inside", "towernmt.interop.savedmodel:write"),
+    "marian": ExportFormat("Marian's .npz, or the 8-bit model of Bergamot and Firefox",
+                           "towernmt.interop.marian_export:write", ("float32", "int8")),
+    "web": ExportFormat("a page that translates in the browser, with its engine and the 8-bit model",
+                        "towernmt.interop.web_export:write", ("int8",)),
+    "litert": ExportFormat("LiteRT (TensorFlow Lite), with the search", "towernmt.interop.litert:write",
+                           ("float32", "float16", "int8")),
+}
+
+
+def export_format(name: str) -> ExportFormat:
+    """Return the format with a name.
+
+    Raises:
+        SettingsError: the name is unknown.
+    """
+    if name not in FORMATS:
+        raise SettingsError(f"format '{name}': choose one of {', '.join(FORMATS)}.")
+    return FORMATS[name]

@@ -1,0 +1,207 @@
+"""Marian's file formats: the binary format with intgemm's 8-bit matrices, `special:model.yml`, and vocabularies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.predict.search.search_settings import SearchSettings
+
+BINARY_VERSION = 1
+ALIGNMENT = 256
+INT8, FLOAT32, INTGEMM8 = 0x0101, 0x0404, 0x4101
+"""Marian's type numbers; the last means 8-bit values for intgemm that are not yet in the order of a processor."""
+MODEL_OPTIONS = "special:model.yml"
+RANGE = 127
+ALPHA = "_QuantMultA"
+SHORTLISTED_OUTPUT = "none"
+"""Marian's name for an output matrix of the columns that a shortlist selects."""
+
+
+class MarianItem(NamedTuple):
+    """An item of Marian's binary file."""
+
+    name: str
+    type: int
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def binary_file(items: Sequence[MarianItem]) -> bytes:
+    """Return the content of a binary file."""
+    data = [item.data + bytes(-len(item.data) % ALIGNMENT) for item in items]
+    names = [item.name.encode() + b"\0" for item in items]
+    headers = np.array([[len(name), item.type, len(item.shape), len(content)]
+                        for item, name, content in zip(items, names, data, strict=True)], "<u8")
+    shapes = np.array([size for item in items for size in item.shape], "<i4")
+    begin = np.array([BINARY_VERSION, len(items)], "<u8").tobytes()
+    front = b"".join([begin, headers.tobytes(), *names, shapes.tobytes()])
+    gap = -(len(front) + 8) % ALIGNMENT
+    return b"".join([front, np.array([gap], "<u8").tobytes(), bytes(gap), *data])
+
+
+def int8_items(parameters: Mapping[str, np.ndarray], largest: Mapping[str, float], options: str) -> list[MarianItem]:
+    """Return the items of an 8-bit model: quantised matrices, and other parameters in float32.
+
+    Args:
+        parameters: the parameters by Marian's names, float32.
+        largest: the largest absolute input of each matrix, by name.
+        options: the text of `special:model.yml`.
+    """
+    items = [quantised(name, value) if _is_matrix(name) else _float(name, value)
+             for name, value in parameters.items()]
+    output = "Wemb" if "Wemb" in parameters else "decoder_Wemb"
+    for name, value in largest.items():
+        alpha = np.full([1, 1], RANGE / value, np.float32)
+        for known_as in ((output, SHORTLISTED_OUTPUT) if name == output else (name,)):
+            items.append(_float(f"{known_as}{ALPHA}", alpha))
+    text = options.encode() + b"\0"
+    return [*sorted(items), MarianItem(MODEL_OPTIONS, INT8, (len(text),), text)]
+
+
+def quantised(name: str, matrix: np.ndarray) -> MarianItem:
+    """Return an 8-bit matrix; its shape in the file is the one before the transposition."""
+    multiplier = np.float32(RANGE) / np.abs(matrix).max()
+    ordered = matrix if name.endswith("Wemb") else matrix.T
+    values = np.clip(np.rint(ordered * multiplier), -RANGE, RANGE).astype(np.int8)
+    return MarianItem(name, INTGEMM8, matrix.shape, values.tobytes() + np.array([multiplier], "<f4").tobytes())
+
+
+def _is_matrix(name: str) -> bool:
+    return name.endswith("Wemb") or name.rsplit("_", 1)[-1].startswith("W")
+
+
+def _float(name: str, value: np.ndarray) -> MarianItem:
+    return MarianItem(name, FLOAT32, value.shape, value.astype("<f4").tobytes())
+
+
+VERSION = "v1.12.0"
+"""The version of Marian that these options belong to."""
+FEED_FORWARDS = {"relu": "relu", "swish": "swish", "gelu_sigmoid": "gelu"}
+"""Marian's names of the activations of feed-forward layers, by towernmt's names."""
+
+
+def model_options(s: TransformerSettings, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return the options that Marian needs to build the graph of a model.
+
+    Args:
+        s: the settings of the model.
+        sizes: sizes of the source and target vocabulary.
+    """
+    shown = s.guided_alignment_layer or max(1, s.decoder_layers - 1)
+    return {
+        "type": "transformer", "version": VERSION,
+        "dim-emb": s.hidden_size, "dim-vocabs": list(sizes), "enc-depth": s.encoder_layers,
+        "dec-depth": s.decoder_layers, "transformer-heads": s.heads, "transformer-dim-ffn": s.filter_size,
+        "transformer-ffn-depth": 2, "transformer-ffn-activation": FEED_FORWARDS[s.feed_forward],
+        "transformer-decoder-autoreg": "rnn" if s.decoder_cell == "ssru" else "self-attention",
+        "dec-cell": "ssru", "transformer-preprocess": "", "transformer-postprocess": "dan",
+        "transformer-postprocess-emb": "d", "transformer-postprocess-top": "", "transformer-no-projection": False,
+        "transformer-train-positions": False, "transformer-tied-layers": [], "transformer-depth-scaling": False,
+        "transformer-pool": False, "transformer-rnn-projection": False,
+        "transformer-guided-alignment-layer": str(shown),
+        "tied-embeddings": s.tie_embeddings == "target", "tied-embeddings-all": s.tie_embeddings == "all",
+        "tied-embeddings-src": False,
+        # Options of components that the model does not have; Marian requires them nevertheless.
+        "transformer-decoder-dim-ffn": 0, "transformer-decoder-ffn-depth": 0, "transformer-aan-depth": 2,
+        "transformer-aan-activation": "swish", "transformer-aan-nogate": False, "transformer-dim-aan": 2048,
+        "dec-cell-base-depth": 2, "dec-cell-high-depth": 1, "enc-cell": "gru", "enc-cell-depth": 1,
+        "enc-type": "bidirectional", "dim-rnn": 1024, "layer-normalization": False, "skip": False,
+        "right-left": False, "input-types": [], "output-omit-bias": False, "lemma-dim-emb": 0,
+        "factors-combine": "sum", "factors-dim-emb": 0, "ulr": False, "ulr-dim-emb": 0,
+        "ulr-trainable-transformation": False, "bert-train-type-embeddings": True, "bert-type-vocab-size": 2,
+    }
+
+
+def decoder_options(search: SearchSettings, model: str, vocabularies: Sequence[str]) -> dict[str, Any]:
+    """Return the options for `marian-decoder -c`. Its length penalty is that of `length_normalization=average`."""
+    return {"relative-paths": True, "models": [model], "vocabs": list(vocabularies), "beam-size": search.beam_size,
+            "normalize": search.length_penalty, "word-penalty": -search.word_reward or 0,
+            "max-length-factor": max(3.0, search.max_length_factor), "mini-batch": 32,
+            "maxi-batch": 100, "maxi-batch-sort": "src"}
+
+
+def browser_options(model: str, vocabularies: Sequence[str], shortlist: str) -> dict[str, Any]:
+    """Return the options for the Bergamot engine: greedy 8-bit search, with attention to place HTML tags."""
+    return {"relative-paths": True, "models": [model], "vocabs": list(vocabularies),
+            **({"shortlist": [shortlist, False]} if shortlist else {}),
+            "beam-size": 1, "normalize": 1.0, "word-penalty": 0, "max-length-break": 128, "mini-batch-words": 1024,
+            "workspace": 128, "max-length-factor": 2.0, "skip-cost": True, "cpu-threads": 0, "quiet": True,
+            "quiet-translation": True, "gemm-precision": "int8shiftAlphaAll", "alignment": "soft"}
+
+
+MULTIPLE = 8
+NO_PIECE = -1
+"""In `MarianVocabulary.ours`: a piece that fills the vocabulary up."""
+_UNKNOWN, _CONTROL = 2, 3       # SentencePiece.Type
+
+
+@dataclass(frozen=True)
+class MarianVocabulary:
+    """A vocabulary in Marian's order.
+
+    Attributes:
+        pieces: pieces by Marian's ids.
+        ours: int64 `[pieces]`, towernmt's id of each piece; NO_PIECE for pieces that occur in no text.
+    """
+
+    pieces: list[str]
+    ours: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> MarianVocabulary:
+        """Convert a vocabulary of towernmt."""
+        words = list(range(len(SPECIAL_PIECES), vocabulary.size))
+        pieces = [SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK], *map(vocabulary.id_to_piece, words)]
+        missing = -len(pieces) % MULTIPLE
+        return cls([*pieces, *(f"<unused_{number}>" for number in range(missing))],
+                   np.array([EOS, UNK, *words, *[NO_PIECE] * missing], np.int64))
+
+    @property
+    def theirs(self) -> NDArray[np.int64]:
+        """Marian's ids by towernmt's ids, int64 `[towernmt's vocabulary]`; NO_PIECE for PAD and BOS."""
+        known_rows = np.flatnonzero(self.ours != NO_PIECE)
+        found = np.full(int(self.ours.max()) + 1, NO_PIECE, np.int64)
+        found[self.ours[known_rows]] = known_rows
+        return found
+
+    def rows(self, table: np.ndarray, filler: float = 0.0) -> np.ndarray:
+        """Return the rows of a table or vector in Marian's order; `filler` for pieces that occur in no text."""
+        rows = table[np.maximum(self.ours, 0)].astype(np.float32)
+        rows[self.ours == NO_PIECE] = filler
+        return rows
+
+    def yaml(self) -> str:
+        """Return the text of `vocab.yml`: a piece and its id on each line."""
+        return "".join(f"{json.dumps(piece, ensure_ascii=False)}: {id}\n" for id, piece in enumerate(self.pieces))
+
+
+def sentence_piece_model(vocabulary: Vocabulary) -> bytes:
+    """Return the SentencePiece model of a vocabulary of kind "sentencepiece", with the pieces in Marian's order."""
+    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+    content = vocabulary.files()[".model"]
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    processor = SentencePieceProcessor(model_proto=content)
+    special = {processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()}
+    words = [piece for id, piece in enumerate(model.pieces) if id not in special]
+    ordered = MarianVocabulary.of(vocabulary)
+    Piece = type(model).SentencePiece
+    first = [Piece(piece=SPECIAL_PIECES[EOS], type=_CONTROL), Piece(piece=SPECIAL_PIECES[UNK], type=_UNKNOWN)]
+    last = [Piece(piece=piece, type=_CONTROL) for piece in ordered.pieces[len(first) + len(words):]]
+    ordered_pieces = [*first, *words, *last]
+    del model.pieces[:]
+    model.pieces.extend(ordered_pieces)
+    trainer = model.trainer_spec
+    trainer.eos_id, trainer.unk_id, trainer.bos_id, trainer.pad_id = 0, 1, -1, -1
+    trainer.eos_piece, trainer.unk_piece = SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK]
+    trainer.vocab_size = len(ordered_pieces)
+    written: bytes = model.SerializeToString()
+    return written

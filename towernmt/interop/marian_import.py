@@ -1,0 +1,448 @@
+"""Import a Marian or OPUS-MT model: files, settings, parameters and vocabularies."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.core.structured_files import load_strict
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
+from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
+from towernmt.interop.marian_files import FEED_FORWARDS, MODEL_OPTIONS
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.predict.search.search_settings import SearchSettings
+
+DECODER = "decoder.yml"
+_KEPT = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
+_LARGEST_KEPT = 1_000_000
+
+
+@dataclass(frozen=True)
+class MarianFiles:
+    """The files of a Marian model.
+
+    Attributes:
+        model: the `.npz` file.
+        vocabularies: vocabulary files of source and target.
+        pieces: SentencePiece models (`.spm`) or BPE codes (`.bpe`) of source and target; None if the vocabulary is one
+            of words between spaces.
+        decoder: the options in `decoder.yml`; empty if the file is missing.
+        kept: further files to copy into the run, such as licences.
+    """
+
+    model: Path
+    vocabularies: tuple[Path, Path]
+    pieces: tuple[Path, Path] | None
+    decoder: dict[str, Any]
+    kept: tuple[Path, ...]
+
+
+def find_files(request: ImportRequest) -> MarianFiles:
+    """Find the files of a model.
+
+    Raises:
+        SettingsError: the path is not a Marian model, or the roles of its files are ambiguous.
+        DataError: `decoder.yml` cannot be read.
+    """
+    path = request.path
+    if not path.exists():
+        raise SettingsError(f"{path} does not exist: pass the .npz file or the folder of a Marian model.")
+    folder = path if path.is_dir() else path.parent
+    decoder = _decoder_options(folder / DECODER)
+    model = _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
+    if path.is_file():
+        model = [path]
+    if len(model) != 1:
+        raise SettingsError(f"{path} contains {len(model)} .npz files, and no {DECODER} that names the model: pass the "
+                            "path of the .npz file.")
+    vocabularies = request.vocabularies or _vocabularies(folder, decoder)
+    kept = {file for pattern in _KEPT for file in folder.iterdir()
+            if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LARGEST_KEPT
+            and Path(file.name.lower()).match(pattern)} if path.is_dir() else set()
+    return MarianFiles(model[0], vocabularies, request.pieces or _pieces(folder), decoder, tuple(sorted(kept)))
+
+
+def _vocabularies(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]:
+    named = _named(folder, decoder.get("vocabs"))
+    if not named:
+        lists = [*folder.glob("*vocab*.yml"), *folder.glob("*vocab*.yaml")]
+        named = sorted(lists or folder.glob("*vocab*.spm"))
+    if not 1 <= len(named) <= 2:
+        raise SettingsError(f"{folder} contains {len(named)} vocabularies, and a model has one or two: name its "
+                            "vocabularies with --vocabularies SOURCE TARGET.")
+    if len(named) == 2 and not decoder.get("vocabs"):
+        raise SettingsError(f"{folder} contains {named[0].name} and {named[1].name}, and no {DECODER} that says which "
+                            "is the source vocabulary: name them with --vocabularies SOURCE TARGET.")
+    return named[0], named[-1]
+
+
+def _pieces(folder: Path) -> tuple[Path, Path] | None:
+    for suffix in (".spm", ".bpe"):
+        source, target = folder / f"source{suffix}", folder / f"target{suffix}"
+        if source.is_file() and target.is_file():
+            return source, target
+    return None
+
+
+def _named(folder: Path, names: Any) -> list[Path]:
+    """Return the files of a folder with the names in an option, which may contain directories of another machine."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []
+    return [file for name in names if (file := folder / Path(name).name).is_file()]
+
+
+def _decoder_options(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        content = load_strict(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
+        raise DataError(f"{file}: cannot read the file ({str(error).splitlines()[0]}); pass the .npz file and "
+                        "--vocabularies instead.") from error
+    return content if isinstance(content, dict) else {}
+
+
+_ACTIVATIONS = {theirs: ours for ours, theirs in FEED_FORWARDS.items()}
+
+
+def transformer_settings(options: Mapping[str, Any], origin: str, **tables: Any) -> TransformerSettings:
+    """Return the settings of a model.
+
+    Args:
+        options: the options in `special:model.yml`.
+        origin: the file, for messages.
+        **tables: `tie_embeddings` and the sizes of the vocabularies.
+
+    Raises:
+        SettingsError: the model has a component that towernmt does not support, or an option is missing.
+    """
+    if problem := refusal(options):
+        raise SettingsError(f"{origin}: {problem}; this model cannot be imported.")
+    heads, depth = _number(options, "transformer-heads", origin), _number(options, "dim-emb", origin)
+    layers = _number(options, "dec-depth", origin)
+    shown = str(options.get("transformer-guided-alignment-layer", "last"))
+    return TransformerSettings(
+        hidden_size=depth, filter_size=_number(options, "transformer-dim-ffn", origin), heads=heads,
+        encoder_layers=_number(options, "enc-depth", origin), decoder_layers=layers, preprocess="", postprocess="drn",
+        feed_forward=_ACTIVATIONS[options.get("transformer-ffn-activation", "relu")],
+        decoder_cell="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "attention",
+        guided_alignment_layer=int(shown) if shown.isdecimal() and 0 < int(shown) <= layers else layers,
+        attention_biases=True, start="zero", **tables)
+
+
+def marian_search_settings(decoder: Mapping[str, Any]) -> SearchSettings:
+    """Return the search settings of `decoder.yml`; towernmt's defaults for missing options.
+
+    Marian divides a log-probability by the length raised to the power of `normalize`.
+    """
+    found: dict[str, Any] = {}
+    beam, alpha, penalty, longest = (decoder.get(name) for name in (
+        "beam-size", "normalize", "word-penalty", "max-length-factor"))
+    if isinstance(beam, int) and beam >= 1:
+        found["beam_size"] = beam
+    if isinstance(alpha, (int, float)) and alpha >= 0:
+        found |= {"length_normalization": "average", "length_penalty": float(alpha)}
+    if isinstance(penalty, (int, float)) and penalty <= 0:
+        found["word_reward"] = -float(penalty) or 0.0
+    if isinstance(longest, (int, float)) and longest > 0:
+        found |= {"max_length_factor": float(longest), "max_length_constant": 0}
+    return SearchSettings(**found)
+
+
+def refusal(options: Mapping[str, Any]) -> str:
+    """Return a clause with the first option that towernmt does not support; "" if it supports all."""
+    return next((text(options) for fits, text in _RULES if not fits(options)), "")
+
+
+def _off(name: str, reason: str) -> tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], str]]:
+    """Return the rule that an option must be off."""
+    return lambda o: not o.get(name), lambda o: f"{name} is {o.get(name)}: {reason}"
+
+
+def _order(options: Mapping[str, Any], name: str) -> str:
+    """Return the sequence of operations in an option, without dropout."""
+    return str(options.get(name) or "").replace("d", "")
+
+
+_RULES: Sequence[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], str]]] = (
+    (lambda o: o.get("type") == "transformer",
+     lambda o: f"type is {o.get('type')}: towernmt imports only models of the type transformer"),
+    (lambda o: o.get("transformer-decoder-autoreg", "self-attention") in ("self-attention", "rnn"),
+     lambda o: f"transformer-decoder-autoreg is {o.get('transformer-decoder-autoreg')}: decoders of towernmt have "
+               "self-attention or an SSRU, but no average attention (AAN)"),
+    (lambda o: o.get("transformer-decoder-autoreg") != "rnn" or o.get("dec-cell") == "ssru",
+     lambda o: f"dec-cell is {o.get('dec-cell')}: decoders of towernmt have self-attention or an SSRU (ssru)"),
+    (lambda o: not _order(o, "transformer-preprocess") and _order(o, "transformer-postprocess") == "an",
+     lambda o: f"transformer-preprocess is '{o.get('transformer-preprocess')}' and transformer-postprocess "
+               f"'{o.get('transformer-postprocess')}': only post-norm ('' and 'dan') is equal in both programs "
+               "(Marian's pre-norm does not normalise keys and values)"),
+    (lambda o: not _order(o, "transformer-postprocess-emb"),
+     lambda o: f"transformer-postprocess-emb is '{o.get('transformer-postprocess-emb')}': towernmt does not normalise "
+               "embeddings"),
+    (lambda o: not _order(o, "transformer-postprocess-top"),
+     lambda o: f"transformer-postprocess-top is '{o.get('transformer-postprocess-top')}': post-norm stacks of towernmt "
+               "have no operation at their end"),
+    (lambda o: o.get("transformer-ffn-activation", "relu") in list(_ACTIVATIONS),
+     lambda o: f"transformer-ffn-activation is {o.get('transformer-ffn-activation')}: towernmt supports "
+               f"{', '.join(_ACTIVATIONS)}"),
+    (lambda o: o.get("transformer-ffn-depth", 2) == 2,
+     lambda o: f"transformer-ffn-depth is {o.get('transformer-ffn-depth')}: feed-forward sublayers of towernmt have "
+               "two linear layers"),
+    (lambda o: o.get("transformer-decoder-ffn-depth", 0) in (0, 2),
+     lambda o: f"transformer-decoder-ffn-depth is {o.get('transformer-decoder-ffn-depth')}: feed-forward sublayers of "
+               "towernmt have two linear layers"),
+    (lambda o: o.get("transformer-decoder-dim-ffn", 0) in (0, o.get("transformer-dim-ffn")),
+     lambda o: f"transformer-decoder-dim-ffn is {o.get('transformer-decoder-dim-ffn')}: encoder and decoder of "
+               "towernmt have the same filter size"),
+    _off("transformer-no-projection", "attention of towernmt always has an output projection"),
+    _off("transformer-train-positions", "Marian then does not scale embeddings, but towernmt does"),
+    _off("transformer-tied-layers", "layers of towernmt do not share weights"),
+    _off("transformer-rnn-projection", "an SSRU of towernmt has no output projection"),
+    _off("transformer-pool", "towernmt does not pool the source"),
+    _off("lemma-dim-emb", "towernmt does not support Marian's factors"),
+    _off("factors-dim-emb", "towernmt does not support Marian's factors"),
+    _off("lemma-dependency", "towernmt does not support Marian's factors"),
+    _off("input-types", "towernmt supports only sentences as input"),
+    _off("ulr", "towernmt does not support universal language representations"),
+    _off("right-left", "towernmt does not decode from right to left"),
+    (lambda o: len(o.get("dim-vocabs") or []) == 2,
+     lambda o: f"dim-vocabs is {o.get('dim-vocabs')}: towernmt supports one source and one target"),
+)
+"""Pairs of a test of the options and the message if the test fails."""
+
+
+def _number(options: Mapping[str, Any], name: str, origin: str) -> int:
+    value = options.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SettingsError(f"{origin}: {name} in special:model.yml is {value!r}, but must be a number: the file is "
+                            "damaged or not a Marian model.")
+    return value
+
+
+LOGITS = "decoder_ff_logit_out"
+
+
+def tie_of(parameters: ForeignParameters) -> str:
+    """Return `model.tie_embeddings`; "none" if the softmax has its own table, even if the embeddings share one."""
+    own = any(f"{LOGITS}_{name}" in parameters for name in ("Wt", "W"))
+    return "none" if own else "all" if "Wemb" in parameters else "target"
+
+
+def table_names(parameters: ForeignParameters) -> tuple[str, str]:
+    """Return the names of the source and target embedding."""
+    return ("Wemb", "Wemb") if "Wemb" in parameters else ("encoder_Wemb", "decoder_Wemb")
+
+
+def convert_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
+                    target: PieceTable) -> Weights:
+    """Return the values of towernmt's variables for the parameters of a model.
+
+    Raises:
+        CheckpointError: a parameter is missing or unknown.
+    """
+    made = _tables(parameters, s, source, target)
+    for number in range(s.encoder_layers):
+        ours, theirs = f"encoder/layer_{number}", f"encoder_l{number + 1}"
+        made |= _attention(parameters, s.hidden_size, f"{theirs}_self").self_attention(f"{ours}/self_attention")
+        made |= _norm(parameters, s, f"{ours}/self_attention", f"{theirs}_self_Wo")
+        made |= _feed_forward(parameters, s, f"{ours}/feed_forward", f"{theirs}_ffn")
+    for number in range(s.decoder_layers):
+        ours, theirs = f"decoder/layer_{number}", f"decoder_l{number + 1}"
+        if s.decoder_cell == "ssru":
+            made |= _ssru(parameters, s, f"{ours}/ssru", f"{theirs}_rnn")
+        else:
+            made |= _attention(parameters, s.hidden_size, f"{theirs}_self").self_attention(f"{ours}/self_attention")
+            made |= _norm(parameters, s, f"{ours}/self_attention", f"{theirs}_self_Wo")
+        made |= _attention(parameters, s.hidden_size, f"{theirs}_context").cross_attention(f"{ours}/source_attention")
+        made |= _norm(parameters, s, f"{ours}/source_attention", f"{theirs}_context_Wo")
+        made |= _feed_forward(parameters, s, f"{ours}/feed_forward", f"{theirs}_ffn")
+    parameters.check_all_taken()
+    return {f"transformer/{name}": value for name, value in made.items()}
+
+
+def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
+    names, depth = table_names(parameters), s.hidden_size
+    theirs = [parameters.take(name, parameters.shape(name)[0], depth) for name in names]
+    rows = len(theirs[1])
+    bias = parameters.take(f"{LOGITS}_b", rows) if f"{LOGITS}_b" in parameters else np.zeros(rows, np.float32)
+    made = {"softmax_bias": target.bias(bias)}
+    if s.tie_embeddings == "all":
+        return made | {"embedding": target.table(theirs[1])}
+    made |= {"source_embedding": source.table(theirs[0]), "target_embedding": target.table(theirs[1])}
+    if s.tie_embeddings == "none":
+        softmax = (parameters.take(f"{LOGITS}_Wt", rows, depth) if f"{LOGITS}_Wt" in parameters
+                   else parameters.take(f"{LOGITS}_W", depth, rows).T)
+        made["softmax_embedding"] = target.table(softmax)
+    return made
+
+
+def _attention(parameters: ForeignParameters, depth: int, theirs: str) -> AttentionMaps:
+    kernels = {letter: parameters.take(f"{theirs}_W{letter}", depth, depth) for letter in "qkvo"}
+    biases = {letter: parameters.take(f"{theirs}_b{letter}", depth) for letter in "qvo"}
+    parameters.drop(f"{theirs}_bk")     # it does not change the softmax
+    return AttentionMaps(kernels["q"], kernels["k"], kernels["v"], kernels["o"], biases["q"], biases["v"], biases["o"])
+
+
+def _ssru(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+    value, gate = (parameters.take(f"{theirs}_{name}", s.hidden_size, s.hidden_size) for name in ("W", "Wf"))
+    return {f"{ours}/projection/kernel": np.concatenate([value, gate], 1),
+            f"{ours}/forget_bias": parameters.take(f"{theirs}_bf", s.hidden_size),
+            **_norm(parameters, s, ours, f"{theirs}_ffn")}
+
+
+def _feed_forward(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+    inner, outer = (s.hidden_size, s.filter_size), (s.filter_size, s.hidden_size)
+    made = {}
+    for letter, name, shape in (("1", "inner", inner), ("2", "outer", outer)):
+        made[f"{ours}/{name}/kernel"] = parameters.take(f"{theirs}_W{letter}", *shape)
+        made[f"{ours}/{name}/bias"] = parameters.take(f"{theirs}_b{letter}", shape[1])
+    return made | _norm(parameters, s, ours, f"{theirs}_ffn")
+
+
+def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+    return {f"{ours}_post_norm/scale": parameters.take(f"{theirs}_ln_scale", s.hidden_size),
+            f"{ours}_post_norm/offset": parameters.take(f"{theirs}_ln_bias", s.hidden_size)}
+
+
+_EOS_ID, _UNK_ID = 0, 1
+
+
+def read_table(file: Path, rows: int) -> PieceTable:
+    """Read the pieces of a vocabulary.
+
+    Args:
+        file: `.yml`, `.json`, `.txt` (a piece on each line), or `.spm`.
+        rows: number of rows in the model's table; further pieces are unknown to the model.
+
+    Raises:
+        DataError: the file cannot be read, or its first pieces are not Marian's.
+    """
+    pieces = _pieces_of_model(file) if file.suffix == ".spm" else _pieces_of_list(file)
+    if pieces[_EOS_ID:_UNK_ID + 1] != [SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK]]:
+        raise DataError(f"{file}: the first pieces are {pieces[:2]}, but Marian's are </s> and <unk>: this is not a "
+                        "Marian vocabulary, or it belongs to another model.")
+    special = {EOS: _EOS_ID, UNK: _UNK_ID, **{id: pieces.index(SPECIAL_PIECES[id]) for id in (PAD, BOS)
+                                              if SPECIAL_PIECES[id] in pieces}}
+    taken = set(special.values())
+    words = [(piece, row) for row, piece in enumerate(pieces[:rows]) if row not in taken]
+    nameless = [(f"<row_{row}>", row) for row in range(len(pieces), rows)]
+    return PieceTable.of({id: row for id, row in special.items() if row < rows}, words + nameless)
+
+
+def _pieces_of_model(file: Path) -> list[str]:
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor()
+    try:
+        if not processor.LoadFromSerializedProto(file.read_bytes()):
+            raise RuntimeError("empty")
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{file}: not a SentencePiece model, or the file is damaged.") from error
+    return [str(processor.id_to_piece(id)) for id in range(processor.get_piece_size())]
+
+
+def _pieces_of_list(file: Path) -> list[str]:
+    try:
+        text = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        if file.suffix == ".txt":
+            return text.removesuffix("\n").split("\n")
+        ids = dict(json.loads(text)) if file.suffix == ".json" else _ids_of_yaml(text)
+        by_id = {int(id): str(piece) for piece, id in ids.items()}
+    except (OSError, UnicodeDecodeError, ValueError, TypeError, yaml.YAMLError) as error:
+        raise DataError(f"{file}: not a Marian vocabulary, or the file is damaged: each line must have a piece, a "
+                        "colon and a number.") from error
+    if len(by_id) != len(ids) or sorted(by_id) != list(range(len(by_id))) or len(by_id) < _UNK_ID + 1:
+        raise DataError(f"{file}: the {len(ids)} pieces are not numbered from 0 to {len(ids) - 1}: the file is "
+                        "damaged.")
+    return [by_id[id] for id in range(len(by_id))]
+
+
+def _ids_of_yaml(text: str) -> dict[str, int]:
+    """Return pieces and their ids, parsed by lines, since YAML would read some pieces as line ends, numbers or null."""
+    ids: dict[str, int] = {}
+    long_key: str | None = None     # a long piece, whose number is on the next line
+    for line in text.split("\n"):
+        if long_key is not None and line.startswith(":"):
+            key, number, long_key = long_key, line[1:], None
+        elif line.startswith("? "):
+            long_key = line[2:]
+            continue
+        elif not line.strip() or line.startswith(("#", "---", "...")) and ": " not in line:
+            continue
+        else:
+            key, _, number = line.rpartition(":")
+        piece = _unquoted(key)
+        if piece in ids:
+            raise ValueError(f"{piece} occurs twice")
+        ids[piece] = int(number)
+    return ids
+
+
+def _unquoted(key: str) -> str:
+    if key[:1] == "'" == key[-1:] and len(key) > 1:
+        return key[1:-1].replace("''", "'")
+    if not (key[:1] == '"' == key[-1:] and len(key) > 1):
+        return key
+    if "\\" not in key:
+        return key[1:-1]
+    try:
+        return str(json.loads(key))
+    except ValueError:
+        return str(yaml.load(key, Loader=yaml.BaseLoader))  # for escapes that JSON does not have
+
+
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def read(request: ImportRequest) -> ForeignModel:
+    """Read a Marian model.
+
+    Raises:
+        SettingsError: the path is not a Marian model, or towernmt does not support the model.
+        DataError: a vocabulary is damaged or belongs to another model.
+        CheckpointError: the `.npz` file is damaged or lacks a parameter.
+    """
+    files = find_files(request)
+    parameters, options = _open(files.model)
+    tie = tie_of(parameters)
+    tables = [read_table(file, parameters.shape(name)[0])
+              for file, name in zip(files.vocabularies, table_names(parameters), strict=True)]
+    if tie == "all" and tables[0].pieces != tables[1].pieces:
+        raise SettingsError(f"{files.model}: both languages share one table, but their vocabularies differ: pass the "
+                            "shared vocabulary twice, --vocabularies FILE FILE.")
+    pieces = files.pieces or (files.vocabularies if files.vocabularies[0].suffix == ".spm" else None)
+    source, target, tables = vocabularies_of(pieces, tables, tie == "all")
+    settings = transformer_settings(options, str(files.model), tie_embeddings=tie, source_vocab_size=source.size,
+                                    target_vocab_size=target.size)
+    weights = convert_weights(parameters, settings, *tables)
+    return ForeignModel(f"marian {files.model.name}", settings, weights, source, target,
+                        marian_search_settings(files.decoder), files.kept, () if pieces else (WORDS_NOTE,))
+
+
+def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:
+    """Return the parameters and the options of a model."""
+    if file.suffix == ".bin":
+        raise SettingsError(f"{file} has Marian's binary format, with weights that are rounded for one processor: "
+                            "import the .npz file from which it was made.")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            text = arrays[MODEL_OPTIONS].tobytes().rstrip(b"\0").decode("utf-8")
+            values = {name: arrays[name] for name in arrays.files if name != MODEL_OPTIONS}
+        options = load_strict(text)
+    except (*_DAMAGED, yaml.MarkedYAMLError, AttributeError) as error:
+        raise CheckpointError(f"{file}: not a Marian model in .npz with {MODEL_OPTIONS}, or the file is damaged "
+                              f"({str(error).splitlines()[0] if str(error) else type(error).__name__}).") from error
+    if not isinstance(options, dict):
+        raise CheckpointError(f"{file}: {MODEL_OPTIONS} contains no settings: the file is damaged.")
+    shapes = {name: value.shape for name, value in values.items()}
+    return ForeignParameters(str(file), shapes, values.__getitem__), options

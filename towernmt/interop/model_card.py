@@ -1,0 +1,362 @@
+"""The model card of a package, as JSON and Markdown: statements of the user, and facts from the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from towernmt.checkpoint.checkpoint_files import STATE
+from towernmt.checkpoint.records import MADE_FROM, MADE_WITH, read_average_record
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.settings import load_yaml
+from towernmt.core.structured_files import JSONError, Natural, checked, load_strict, read_yaml_text
+from towernmt.dataflow.preparation.manifest import Manifest, read_manifest
+from towernmt.dataflow.text.language_codes import bcp47_code, parse_direction
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A corpus that the model was trained on.
+
+    Attributes:
+        name: name of the corpus.
+        licence: licence of the corpus.
+        url: address of the corpus.
+        pairs: number of sentence pairs used.
+        note: free text.
+    """
+
+    name: str
+    licence: str = ""
+    url: str = ""
+    pairs: Natural | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CardText:
+    """Statements of the user for the model card.
+
+    Attributes:
+        licence: licence of the model by its SPDX name, such as CC-BY-4.0.
+        languages: source and target language, such as de-en.
+        name: name of the model.
+        description: a few sentences about the model.
+        authors: names of the authors.
+        contact, homepage, citation: how to reach the authors, the home page, and how to cite the model.
+        intended_use, limitations: what the model is suited for, and what it is not suited for.
+        data: the training corpora.
+    """
+
+    licence: str = ""
+    languages: str = ""
+    name: str = ""
+    description: str = ""
+    authors: list[str] = field(default_factory=list)
+    contact: str = ""
+    homepage: str = ""
+    citation: str = ""
+    intended_use: str = ""
+    limitations: str = ""
+    data: list[DataSource] = field(default_factory=list)
+
+    def pair(self) -> tuple[str, str] | None:
+        """Return the BCP 47 codes of source and target language; None if the languages are not set.
+
+        Raises:
+            SettingsError: the languages are not a pair of codes.
+        """
+        if not self.languages:
+            return None
+        try:
+            source, target = parse_direction(self.languages)
+        except SettingsError:
+            raise SettingsError(f"languages {self.languages}: expected the codes of source and target, such as de-en, "
+                                "zh_hans-en or zh-Hans-en.") from None
+        return bcp47_code(source), bcp47_code(target)
+
+
+def card_text(file: str | Path | None, options: Mapping[str, Any]) -> CardText:
+    """Read the user's statements from a file and from options.
+
+    Args:
+        file: YAML file with fields of `CardText`; None for no file.
+        options: values that override the fields of the file, unless they are None.
+
+    Raises:
+        SettingsError: the file cannot be read or parsed, the licence is missing, or the languages are not a pair.
+    """
+    text = CardText() if file is None else _from_file(Path(file))
+    text = dataclasses.replace(text, **{name: value for name, value in options.items() if value is not None})
+    if not text.licence.strip():
+        raise SettingsError("A package needs a licence, because it is passed on to others: pass --licence CC-BY-4.0, "
+                            "or write `licence: CC-BY-4.0` into the --card file (consider the licences of the "
+                            "training data).")
+    text.pair()
+    return text
+
+
+def _from_file(file: Path) -> CardText:
+    try:
+        content = load_strict(read_yaml_text(file))
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot read the card ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{file}: not valid YAML: {' '.join(str(error).split())}.") from error
+    content = _plain({} if content is None else content)
+    if isinstance(content, dict) and "license" in content and "licence" not in content:
+        content["licence"] = content.pop("license")
+    try:
+        return checked(content, CardText)
+    except JSONError as error:
+        known = ", ".join(field.name for field in dataclasses.fields(CardText))
+        raise SettingsError(f"{file}: {error}; the fields of a card are {known}.") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with dates as text, since JSON has no dates."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+EPOCH = "SOURCE_DATE_EPOCH"
+_ELSEWHERE = ("init",)
+"""Groups of settings with paths on the machine of the training."""
+_DATA_PATH = f"{MADE_FROM}.data_path"
+
+
+def settings_for_card(run: SavedRun) -> dict[str, Any]:
+    """Return the content of `settings.yaml` by groups, without paths on the machine of the training."""
+    flat = {key: value for key, value in load_yaml(run.settings_file).items()
+            if key.split(".")[0] not in _ELSEWHERE and key != _DATA_PATH}
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *groups, name = key.split(".")
+        group_settings = nested
+        for group in groups:
+            group_settings = group_settings.setdefault(group, {})
+        group_settings[name] = value
+    return nested
+
+
+def training_data_facts(run: SavedRun) -> dict[str, Any]:
+    """Return fingerprint, counts and preparation of the training data.
+
+    If the prepared data were removed or changed since the training, only the fingerprint is returned.
+    """
+    saved = load_yaml(run.settings_file)
+    fingerprint, data_path = saved.get(f"{MADE_FROM}.data"), saved.get(_DATA_PATH)
+    facts: dict[str, Any] = {"fingerprint": fingerprint} if fingerprint else {}
+    manifest = _manifest_at(data_path)
+    if manifest is None or not fingerprint or manifest.fingerprint != fingerprint:
+        return facts
+    return {**facts, "pairs": manifest.pairs,
+            "source_tokens": sum(shard.source_tokens for shard in manifest.shards),
+            "target_tokens": sum(shard.target_tokens for shard in manifest.shards),
+            "texts": manifest.inputs, "preparation": manifest.settings, "notes": manifest.notes}
+
+
+def _manifest_at(path: Any) -> Manifest | None:
+    if not isinstance(path, str) or not Path(path).is_dir():
+        return None
+    try:
+        return read_manifest(path)
+    except DataError:       # the directory was replaced since the training
+        return None
+
+
+def trained_with(run: SavedRun) -> dict[str, str]:
+    """Return the versions of the programs that the run was trained with."""
+    return {key.removeprefix(f"{MADE_WITH}."): str(value) for key, value in load_yaml(run.settings_file).items()
+            if key.startswith(f"{MADE_WITH}.")}
+
+
+def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[str, Any]]:
+    """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated.
+
+    Args:
+        run: the run.
+        checkpoint: directory of the checkpoint.
+        step: step of the checkpoint.
+    """
+    record = read_average_record(run.averaged) if checkpoint.parent == run.averaged else None
+    found = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
+    signature = _logged_signature(run, step)
+    return [{"test": "validation during training", "metric": metric, "score": round(found[key], 4), **more}
+            for metric, key, more in (("BLEU", "validation_bleu", {"signature": signature} if signature else {}),
+                                      ("chrF2", "validation_chrf", {})) if key in found]
+
+
+def _recorded_figures(run: SavedRun, step: int) -> dict[str, float]:
+    """Return all figures that the training recorded for a step."""
+    found: dict[str, float] = {}
+    for line in _lines(run.log / "stats.jsonl"):
+        try:
+            row = json.loads(line)
+        except ValueError:      # a line that a killed process did not complete
+            continue
+        if isinstance(row, dict) and row.get("global_step") == step:
+            found.update({name: value for name, value in row.items() if isinstance(value, (int, float))})
+    return found
+
+
+def _logged_signature(run: SavedRun, step: int) -> str | None:
+    """Return the signature of BLEU that sacreBLEU reported for the first validation set, from the log."""
+    pattern = re.compile(rf"Validation at step {step}: .*; (nrefs:\S+)$")
+    matches = [match[1] for line in _lines(run.log / "log.log") if (match := pattern.search(line.rstrip()))]
+    return matches[-1] if matches else None
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+
+
+def card_date(date: str | None, checkpoint: Path) -> str:
+    """Return the date of the card. It is never today's date, so that the same run results in the same package.
+
+    Args:
+        date: YYYY-MM-DD; None for `SOURCE_DATE_EPOCH` or, if that is not set, the date of the checkpoint.
+        checkpoint: directory of the checkpoint.
+
+    Raises:
+        SettingsError: the date is not valid.
+    """
+    if date is not None:
+        try:
+            return datetime.date.fromisoformat(date).isoformat()
+        except ValueError:
+            raise SettingsError(f"--date {date}: expected a date such as 2026-12-24.") from None
+    epoch = os.environ.get(EPOCH)
+    try:
+        seconds = float(int(epoch)) if epoch else (checkpoint / STATE).stat().st_mtime
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        if epoch:
+            raise SettingsError(f"{EPOCH}={epoch}: expected a number of seconds since 1970.") from None
+        raise
+
+
+FORMAT = 1
+"""Version of the format of `model-card.json`."""
+_SECTIONS = (("intended_use", "Intended use"), ("limitations", "Limitations"), ("citation", "Citation"))
+
+
+def make_card(text: CardText, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of `model-card.json`.
+
+    Args:
+        text: statements of the user.
+        facts: facts from the run: `date`, `model`, `training_data`, `scores`, `settings`, `versions`, `exports`.
+    """
+    pair = text.pair()
+    statements = {name: value for name, value in dataclasses.asdict(text).items() if value and name != "languages"}
+    data = statements.pop("data", [])
+    sources = [{name: value for name, value in source.items() if value not in ("", None)} for source in data]
+    languages = {"languages": {"source": pair[0], "target": pair[1]}} if pair else {}
+    return {"format": FORMAT, **languages, **statements, **facts,
+            "training_data": {**({"sources": sources} if sources else {}), **facts["training_data"]}}
+
+
+def card_json(card: Mapping[str, Any]) -> bytes:
+    """Return a card as the bytes of `model-card.json`."""
+    return (json.dumps(card, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def card_markdown(card: Mapping[str, Any]) -> bytes:
+    """Return a card as the bytes of `README.md`."""
+    return ("\n\n".join(_parts(card)) + "\n").encode()
+
+
+def _parts(card: Mapping[str, Any]) -> Iterator[str]:
+    languages, model = card.get("languages"), card["model"]
+    pair = f"{languages['source']} to {languages['target']}" if languages else "languages not specified"
+    yield f"# {card.get('name') or f'Translation model, {pair}'}"
+    if card.get("description"):
+        yield card["description"].strip()
+    yield _table(("", ""), [
+        ("Languages", pair), ("Licence", card["licence"]), ("Date", card["date"]),
+        *((label, _listed(card[key])) for key, label in (
+            ("authors", "Authors"), ("contact", "Contact"), ("homepage", "Homepage")) if card.get(key)),
+        ("Model", f"{model['architecture']}, {model['parameters']:,} parameters in {model['precision']}"),
+        ("Checkpoint", f"{model['checkpoint']}{', averaged weights' if model['averaged'] else ''}"),
+        ("Vocabularies", f"source {_vocabulary(model['source_vocabulary'])}, "
+                         f"target {_vocabulary(model['target_vocabulary'])}"),
+        *((("Exports inside", ", ".join(f"{one['format']} ({one['precision']})" for one in card["exports"])),)
+          if card["exports"] else ())])
+    for key, title in _SECTIONS:
+        if card.get(key):
+            yield f"## {title}\n\n{card[key].strip()}"
+    yield f"## Scores\n\n{_scores(card['scores'])}"
+    yield f"## Training data\n\n{_data(card['training_data'])}"
+    yield f"## Settings of the training\n\n{_block(card['settings'])}"
+    yield "## Versions\n\n" + _table(("", "trained with", "packaged with"), [
+        (name, card["versions"]["trained_with"].get(name, ""), card["versions"]["packaged_with"].get(name, ""))
+        for name in dict.fromkeys([*card["versions"]["packaged_with"], *card["versions"]["trained_with"]])])
+    yield ("## Use\n\n```sh\ntowernmt translate --model THIS_FILE --input FILE\n```\n\n"
+           "`towernmt-package.json` has the SHA-256 of every file of the package.")
+
+
+def _vocabulary(vocabulary: Mapping[str, Any]) -> str:
+    return f"{vocabulary['size']:,} ({vocabulary['kind']})"
+
+
+def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
+    if not scores:
+        return "None: the training had no validation, and the package was made without a test set."
+    return _table(("test set", "metric", "score", "sentences", "sacreBLEU's signature", "of"), [
+        (one["test"], one["metric"], f"{one['score']:.2f}", f"{one['sentences']:,}" if "sentences" in one else "",
+         f"`{one['signature']}`" if "signature" in one else "not recorded", one["of"]) for one in scores])
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    parts = []
+    if data.get("sources"):
+        parts.append(_table(("text", "licence", "pairs", "from", ""), [
+            (source["name"], source.get("licence", "not specified"),
+             f"{source['pairs']:,}" if "pairs" in source else "", source.get("url", ""), source.get("note", ""))
+            for source in data["sources"]]))
+    else:
+        parts.append("Names and licences of the texts are not specified.")
+    if data.get("pairs") is not None:
+        parts.append(f"{data['pairs']:,} pairs, {data['source_tokens']:,} source and {data['target_tokens']:,} target "
+                     "tokens.")
+    if data.get("fingerprint"):
+        parts.append(f"Fingerprint of the prepared data: `{data['fingerprint']}`.")
+    files = {name: file for name, file in data.get("texts", {}).items()
+             if isinstance(file, dict) and "sha256" in file}
+    if files:
+        parts.append(_table(("file", "lines", "bytes", "SHA-256"), [
+            (name, *(f"{file[key]:,}" if key in file else "" for key in ("lines", "bytes")), f"`{file['sha256']}`")
+            for name, file in files.items()]))
+    if data.get("preparation"):
+        parts.append(f"Preparation:\n\n{_block(data['preparation'])}")
+    return "\n\n".join([*parts, *data.get("notes", [])])
+
+
+def _block(settings: Mapping[str, Any]) -> str:
+    return f"```yaml\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}```"
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |"
+                     for line in lines)

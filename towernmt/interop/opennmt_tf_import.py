@@ -1,0 +1,282 @@
+"""Import an OpenNMT-tf model: configuration, checkpoint and vocabularies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.core.structured_files import load_strict, read_yaml_text
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK
+from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
+from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
+from towernmt.interop.imported_run import checkpoint_prefix, open_checkpoint
+from towernmt.models.model_settings import TransformerSettings
+from towernmt.predict.search.search_settings import SearchSettings
+
+_MODEL_KEYS = ("model", "sp_model_path", "sp_model")
+"""Tokenizer options with the path of a SentencePiece model."""
+
+
+@dataclass(frozen=True)
+class OpenNMTFiles:
+    """The files and options of an OpenNMT-tf model.
+
+    Attributes:
+        checkpoint: prefix of the checkpoint's files.
+        vocabularies: lists of source and target words.
+        pieces: SentencePiece models of source and target; None for text that is already divided.
+        source_end: whether the encoder reads `</s>` after the source.
+        beam: beam size of the search; None if the configuration does not contain it.
+    """
+
+    checkpoint: Path
+    vocabularies: tuple[Path, Path]
+    pieces: tuple[Path, Path] | None
+    source_end: bool
+    beam: int | None
+
+
+def find_files(request: ImportRequest) -> OpenNMTFiles:
+    """Find the files of a model.
+
+    Args:
+        request: the path is a configuration (.yml), a directory of checkpoints, or the prefix of a checkpoint.
+
+    Raises:
+        SettingsError: a file is missing or not named.
+        DataError: the configuration cannot be read.
+    """
+    path = request.path
+    config: Mapping[str, Any] = {}
+    if path.suffix in (".yml", ".yaml"):
+        config, path = _read(path), path.parent
+        path = _find(path, [path], config.get("model_dir"), "model_dir") if config.get("model_dir") else path
+    data = config.get("data") or {}
+    if not isinstance(data, dict):
+        raise DataError(f"{request.path}: `data` is not a mapping: pass a configuration of OpenNMT-tf.")
+    folders = [request.path.parent, path]
+    named = [data.get(f"{side}_vocabulary") for side in ("source", "target")]
+    if request.vocabularies is None and not all(named):
+        raise SettingsError(f"{request.path} does not name the vocabularies: pass the configuration (.yml) of the "
+                            "model, or --vocabularies SOURCE TARGET.")
+    found = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
+                                          for name in named)
+    beam = (config.get("params") or {}).get("beam_width")
+    return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (found[0], found[1]),
+                        request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data),
+                        beam if isinstance(beam, int) and beam > 0 else None)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        content = load_strict(read_yaml_text(file))
+    except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
+        raise DataError(f"{file}: cannot read the configuration ({str(error).splitlines()[0]}).") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: not a configuration of OpenNMT-tf, which has `model_dir` and `data`.")
+    return content
+
+
+def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
+    for path in (folder / str(name) for folder in folders):
+        if path.exists():
+            return path
+    raise SettingsError(f"{origin}: {what} ({name}) is missing: put it next to the configuration or into model_dir.")
+
+
+def _pieces(origin: Path, folders: list[Path], data: Mapping[str, Any]) -> tuple[Path, Path] | None:
+    found = []
+    for side in ("source", "target"):
+        tokenization = data.get(f"{side}_tokenization")
+        options = tokenization.get("params") if isinstance(tokenization, dict) else None
+        if not isinstance(options, dict):
+            return None
+        name = next((options[key] for key in _MODEL_KEYS if key in options), None)
+        if name is None or options.get("mode", "none") != "none":
+            return None
+        found.append(_find(origin, folders, name, f"the SentencePiece model of the {side}"))
+    return found[0], found[1]
+
+
+def _source_end(origin: Path, data: Mapping[str, Any]) -> bool:
+    source, target = (data.get(f"{side}_sequence_controls") or {} for side in ("source", "target"))
+    if source.get("start"):
+        raise SettingsError(f"{origin}: source_sequence_controls has start: true, but encoders of towernmt do not read "
+                            "<s>: the model cannot be imported.")
+    if not target.get("start", True) or not target.get("end", True):
+        raise SettingsError(f"{origin}: target_sequence_controls leaves out <s> or </s>, which decoders of towernmt "
+                            "need: the model cannot be imported.")
+    return bool(source.get("end", False))
+
+
+SOURCE, TARGET = "examples_inputter/features_inputter/embedding", "examples_inputter/labels_inputter/embedding"
+KERNEL, BIAS = "decoder/output_layer/kernel", "decoder/output_layer/bias"
+
+
+def convert_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
+                    target: PieceTable) -> Weights:
+    """Return the values of towernmt's variables for the parameters of a model.
+
+    Raises:
+        CheckpointError: a parameter is missing or unknown.
+    """
+    made = _tables(parameters, s, source, target)
+    for stack, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers)):
+        for number in range(layers):
+            made |= _layer(parameters, s, stack, number)
+        if s.preprocess:
+            made |= _norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
+    parameters.check_all_taken()
+    return {f"transformer/{name}": value for name, value in made.items()}
+
+
+def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
+    depth, rows = s.hidden_size, int((target.rows.max()) + 1)
+    bias = parameters.take(BIAS, rows) if BIAS in parameters else np.zeros(rows, np.float32)
+    made = {"softmax_bias": target.bias(bias)}
+    if s.tie_embeddings == "all":
+        return made | {"embedding": source.table(parameters.take(SOURCE, rows, depth))}
+    theirs = parameters.take(SOURCE, parameters.shape(SOURCE)[0], depth)
+    target_table = parameters.take(TARGET, rows, depth) if TARGET in parameters else theirs
+    made |= {"source_embedding": source.table(theirs), "target_embedding": target.table(target_table)}
+    if s.tie_embeddings == "none":
+        made["softmax_embedding"] = target.table(parameters.take(KERNEL, depth, rows).T)
+    return made
+
+
+def _layer(parameters: ForeignParameters, s: TransformerSettings, stack: str, number: int) -> Weights:
+    ours, theirs = f"{stack}/layer_{number}", f"{stack}/layers/{number}"
+    scope = f"{theirs}/self_attention"
+    made = _attention(parameters, s, scope).self_attention(f"{ours}/self_attention")
+    made |= _sublayer_norm(parameters, s, f"{ours}/self_attention", scope)
+    if s.positions == "relative":
+        rows = (2 * s.max_distance + 1, s.hidden_size // s.heads)
+        made |= {f"{ours}/self_attention/relative_{name}": parameters.take(
+            f"{scope}/layer/relative_position_{name}", *rows) for name in ("keys", "values")}
+    if stack == "decoder":
+        made |= _attention(parameters, s, f"{theirs}/attention/0").cross_attention(f"{ours}/source_attention")
+        made |= _sublayer_norm(parameters, s, f"{ours}/source_attention", f"{theirs}/attention/0")
+    for name, shape in (("inner", (s.hidden_size, s.filter_size)), ("outer", (s.filter_size, s.hidden_size))):
+        made[f"{ours}/feed_forward/{name}/kernel"] = parameters.take(f"{theirs}/ffn/layer/{name}/kernel", *shape)
+        made[f"{ours}/feed_forward/{name}/bias"] = parameters.take(f"{theirs}/ffn/layer/{name}/bias", shape[1])
+    return made | _sublayer_norm(parameters, s, f"{ours}/feed_forward", f"{theirs}/ffn")
+
+
+def _attention(parameters: ForeignParameters, s: TransformerSettings, theirs: str) -> AttentionMaps:
+    depth, parts = s.hidden_size, ("queries", "keys", "values", "output")
+    kernels = [parameters.take(f"{theirs}/layer/linear_{part}/kernel", depth, depth) for part in parts]
+    biases = {part: parameters.take(f"{theirs}/layer/linear_{part}/bias", depth)
+              if f"{theirs}/layer/linear_{part}/bias" in parameters else np.zeros(depth, np.float32) for part in parts}
+    return AttentionMaps(kernels[0], kernels[1], kernels[2], kernels[3], biases["queries"], biases["values"],
+                         biases["output"])
+
+
+def _sublayer_norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+    if s.preprocess:
+        return _norm(parameters, s, f"{ours}_pre_norm", f"{theirs}/input_layer_norm")
+    return _norm(parameters, s, f"{ours}_post_norm", f"{theirs}/output_layer_norm")
+
+
+def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+    return {f"{ours}/scale": parameters.take(f"{theirs}/gamma", s.hidden_size),
+            f"{ours}/offset": parameters.take(f"{theirs}/beta", s.hidden_size)}
+
+
+_SPECIAL = ["<blank>", "<s>", "</s>"]
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_USUAL_HEADS = {512: 8, 1024: 16, 64: 2}
+"""Attention heads of the Transformers in OpenNMT-tf's catalogue, by depth."""
+_EPSILON = 1e-3
+"""Keras' default for layer normalisation."""
+_RELU_NOTE = ("Checkpoints of OpenNMT-tf do not contain the activation of feed-forward layers: relu is assumed, as in "
+              "all Transformers of its catalogue.")
+
+
+def read(request: ImportRequest) -> ForeignModel:
+    """Read an OpenNMT-tf model.
+
+    Raises:
+        SettingsError: the path is not an OpenNMT-tf model, or towernmt does not support the model.
+        DataError: a vocabulary or the configuration is damaged or belongs to another model.
+        CheckpointError: the checkpoint is damaged or lacks a variable.
+    """
+    files = find_files(request)
+    parameters = open_checkpoint(files.checkpoint, _parameter_name)
+    s = _settings(parameters, request.heads)
+    rows = [parameters.shape(SOURCE)[0], parameters.shape(TARGET if TARGET in parameters else SOURCE)[0]]
+    tables = [_table(file, size) for file, size in zip(files.vocabularies, rows, strict=True)]
+    if TARGET not in parameters and tables[0].pieces != tables[1].pieces:
+        raise SettingsError(f"{files.checkpoint}: both languages share one table, but their vocabularies differ: pass "
+                            "the shared vocabulary twice, --vocabularies FILE FILE.")
+    source, target, tables = vocabularies_of(files.pieces, tables, s.tie_embeddings == "all")
+    s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end)
+    weights = convert_weights(parameters, s, *tables)
+    notes = (_RELU_NOTE,) if files.pieces else (_RELU_NOTE, WORDS_NOTE)
+    search = SearchSettings(beam_size=files.beam) if files.beam else SearchSettings()
+    return ForeignModel(f"opennmt-tf {files.checkpoint.name}", s, weights, source, target, search, notes=notes)
+
+
+def _parameter_name(name: str) -> str:
+    """Return the parameter name for a variable name; "" for variables of the optimizer and of TensorFlow."""
+    part = name.removesuffix(_VALUE)
+    inside = part.startswith("model/") and part != name and ".OPTIMIZER_SLOT" not in part
+    return part.removeprefix("model/") if inside else ""
+
+
+def _settings(parameters: ForeignParameters, heads: int | None) -> TransformerSettings:
+    """Return the settings that follow from the shapes of the parameters.
+
+    Raises:
+        SettingsError: the number of heads is unknown, or the model is not a Transformer.
+    """
+    if "encoder/layers/0/self_attention/layer/linear_queries/kernel" not in parameters:
+        raise SettingsError(f"{parameters.origin}: not a Transformer of OpenNMT-tf 2 with one source and one target: "
+                            "the model cannot be imported.")
+    depth, relative = parameters.shape(SOURCE)[1], "encoder/layers/0/self_attention/layer/relative_position_keys"
+    positions: dict[str, Any] = {"first_position": 1}
+    if relative in parameters:
+        rows, size = parameters.shape(relative)
+        positions, heads = {"positions": "relative", "max_distance": (rows - 1) // 2}, depth // size
+    heads = heads or _USUAL_HEADS.get(depth)
+    if not heads:
+        raise SettingsError(f"{parameters.origin}: the depth is {depth}, and the files of OpenNMT-tf do not contain "
+                            "the number of attention heads: pass --heads N (num_heads of the model's definition).")
+    pre_norm = "encoder/layer_norm/gamma" in parameters
+    return TransformerSettings(
+        hidden_size=depth, filter_size=parameters.shape("encoder/layers/0/ffn/layer/inner/kernel")[1], heads=heads,
+        encoder_layers=_layers(parameters, "encoder"), decoder_layers=_layers(parameters, "decoder"),
+        preprocess="n" if pre_norm else "", postprocess="dr" if pre_norm else "drn", attention_biases=True,
+        norm_epsilon=_EPSILON, guided_alignment_layer=_layers(parameters, "decoder"),
+        tie_embeddings="none" if KERNEL in parameters else "target" if TARGET in parameters else "all", **positions)
+
+
+def _layers(parameters: ForeignParameters, stack: str) -> int:
+    found = {int(match[1]) for name in parameters.names if (match := re.match(rf"{stack}/layers/(\d+)/", name))}
+    if not found or found != set(range(len(found))):
+        raise CheckpointError(f"{parameters.origin}: layers of the {stack} are missing: the checkpoint is damaged.")
+    return len(found)
+
+
+def _table(file: Path, rows: int) -> PieceTable:
+    """Read a vocabulary: a word on each line, `<blank>`, `<s>` and `</s>` first; `<unk>` follows the last line."""
+    try:
+        lines = file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot read the vocabulary, or it is not UTF-8.") from error
+    words = list(dict.fromkeys(line.rstrip("\r") for line in lines))  # OpenNMT-tf skips repeated words
+    if words[:len(_SPECIAL)] != _SPECIAL:
+        raise DataError(f"{file} does not begin with <blank>, <s> and </s>: pass a vocabulary of OpenNMT-tf (convert "
+                        "a SentencePiece vocabulary with onmt-build-vocab).")
+    if len(words) + 1 != rows:
+        raise DataError(f"{file} has {len(words)} words, but the model has {rows - 1}: pass the vocabulary of this "
+                        "model.")
+    named = [(f"<word {row}>" if word in ("", "<unk>", "<pad>") else word, row)
+             for row, word in enumerate(words) if row >= len(_SPECIAL)]
+    return PieceTable.of({PAD: 0, BOS: 1, EOS: 2, UNK: len(words)}, named)

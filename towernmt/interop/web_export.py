@@ -1,0 +1,266 @@
+"""Write a web site that translates on the user's device with the Bergamot engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from towernmt import __version__
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import write_text
+from towernmt.interop import marian_export as marian
+from towernmt.interop.export import ExportJob, code_and_name
+from towernmt.interop.marian_export import check_expressible
+from towernmt.interop.marian_files import browser_options
+
+PACKAGE, VERSION, BERGAMOT_LICENCE = "@browsermt/bergamot-translator", "0.4.9", "MPL-2.0"
+SOURCE = "https://github.com/browsermt/bergamot-translator"
+VARIABLE = "TOWERNMT_BERGAMOT"
+"""Environment variable with the path of the npm package."""
+GLUE, WASM = "bergamot-translator-worker.js", "bergamot-translator-worker.wasm"
+CHECKSUMS = {GLUE: "748b2418418a2ffc6e70721aeb10098d8e6fb589ea156b91f4ae8bc3490d8f7a",
+             WASM: "95a2b58dd6773bf1b3f345d71f9149928b9f75f4ec9c9064c0b3e42c298671b2"}
+"""SHA-256 of the files in the package's folder `worker`."""
+MINUTES = 10
+"""Time limit of npm."""
+_BY_HAND = (f"Or run `npm install {PACKAGE}@{VERSION}` on a machine with npm, and pass node_modules/{PACKAGE} with "
+            f"--bergamot or {VARIABLE}.")
+
+
+def bergamot_files(path: str | Path | None = None) -> dict[str, bytes]:
+    """Return the files of the engine by name.
+
+    Args:
+        path: folder of the npm package; None for the folder in the environment variable. Without both, npm installs
+            the package.
+
+    Raises:
+        SettingsError: the package cannot be read or installed, has another version, or is damaged.
+    """
+    named = path or os.environ.get(VARIABLE)
+    if named:
+        return _checked(Path(named))
+    with tempfile.TemporaryDirectory() as directory:
+        _install(directory)
+        return _checked(Path(directory) / "node_modules" / PACKAGE)
+
+
+def _install(directory: str) -> None:
+    """Install the package into `directory/node_modules` with npm, without running its scripts."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise SettingsError(f"The browser engine, {PACKAGE} {VERSION}, is missing, and npm, which could install it, is "
+                            f"missing too: install Node.js with npm. {_BY_HAND}")
+    command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline",
+               "--prefix", directory, f"{PACKAGE}@{VERSION}"]
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace",
+                              timeout=MINUTES * 60)
+    except subprocess.TimeoutExpired as error:
+        raise SettingsError(f"npm did not fetch {PACKAGE} {VERSION} within {MINUTES} minutes. {_BY_HAND}") from error
+    if done.returncode:
+        messages = [line for line in done.stderr.splitlines() if line.strip()] or ["(no error message)"]
+        raise SettingsError(f"npm could not fetch {PACKAGE} {VERSION}: {messages[0]} {_BY_HAND}")
+
+
+def _checked(folder: Path) -> dict[str, bytes]:
+    """Return the files after a check of their checksums."""
+    found = {}
+    for name, checksum in CHECKSUMS.items():
+        file = folder / "worker" / name
+        try:
+            found[name] = file.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{file} cannot be read ({error.strerror}): {folder} should be the folder of the npm "
+                                f"package {PACKAGE} {VERSION}.") from error
+        if hashlib.sha256(found[name]).hexdigest() != checksum:
+            raise SettingsError(f"{file} differs from the file of {PACKAGE} {VERSION}: install this version again.")
+    return found
+
+
+INDEX, SERVICE_WORKER, WORKER = "index.html", "service-worker.js", "engine-worker.js"
+AS_THEY_ARE = ("style.css", "page.js", "files.js", WORKER, "icon.svg")
+"""Files of `assets/` that are copied without a change."""
+LICENCE = "bergamot/LICENSE.txt"
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
+         ".wasm": "application/wasm", ".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json"}
+"""Content types by suffix; other files have `application/octet-stream`."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language of the page: its code for the browser ("" if not set), and its name."""
+
+    code: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """The files of the model, by their paths in the export.
+
+    Attributes:
+        model: the 8-bit model.
+        vocabularies: the shared vocabulary, or those of source and target.
+        shortlist: the shortlist; "" if the model has none.
+        options: search options of the engine, in YAML.
+    """
+
+    model: str
+    vocabularies: Sequence[str]
+    shortlist: str
+    options: str
+
+
+class Site(NamedTuple):
+    """The files of a site by name, and a version that is a hash of them."""
+
+    version: str
+    files: dict[str, bytes]
+
+
+def site(content: Mapping[str, bytes], model: Model, source: Language, target: Language) -> Site:
+    """Return the files of a site: the engine, the model and the files of the page.
+
+    Args:
+        content: the files of the engine and the model, by name.
+        model: the roles of the model's files.
+        source: the source language.
+        target: the target language.
+    """
+    assets = files("towernmt.interop").joinpath("assets")
+    names = f"{source.name} → {target.name}"
+    manifest = {"name": f"Translate {names}", "short_name": names, "start_url": ".", "display": "standalone",
+                "background_color": "#f6f5f2", "theme_color": "#1f5fbf",
+                "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}]}
+    found = {**content, **{name: assets.joinpath(name).read_bytes() for name in AS_THEY_ARE},
+             LICENCE: assets.joinpath("MPL-2.0.txt").read_bytes(),
+             "manifest.webmanifest": _json(manifest).encode()}
+    template = assets.joinpath(INDEX).read_text(encoding="utf-8")
+    marks = _marks(found, names, source, target)
+    version = _version({**found, INDEX: _index(template, marks, found, model, "").encode()})
+    found[INDEX] = _index(template, marks, found, model, version).encode()
+    export_list = {"version": version, "files": [file_entry(found, name) for name in sorted(found)]}
+    program = assets.joinpath(SERVICE_WORKER).read_text(encoding="utf-8")
+    found[SERVICE_WORKER] = f'"use strict"; const EXPORT = {_json(export_list)};\n{program}'.encode()
+    return Site(version, found)
+
+
+def _marks(content: Mapping[str, bytes], names: str, source: Language, target: Language) -> dict[str, str]:
+    """Return the values for the marks `{{name}}` of the page, except the data of its programs."""
+    text = {"title": f"Translate {names}", "heading": names, "source": source.name, "target": target.name,
+            "version": __version__, "bergamot": VERSION}
+    languages = {f"{side}-lang": f' lang="{escape(language.code)}"' if language.code else ""
+                 for side, language in (("source", source), ("target", target))}
+    # The same addresses as those of `addressOf` in files.js.
+    addresses = {name: f"{name}?v={hashlib.sha256(content[name]).hexdigest()[:16]}"
+                 for name in ("style.css", "page.js")}
+    return {name: escape(value) for name, value in text.items()} | languages | addresses
+
+
+def _index(template: str, marks: Mapping[str, str], content: Mapping[str, bytes], model: Model, version: str) -> str:
+    """Return the page, with the list of files that its worker loads."""
+    loaded = {"version": version, "worker": f"{WORKER}?v={version}", "options": model.options,
+              "files": {"glue": file_entry(content, f"bergamot/{GLUE}"),
+                        "wasm": file_entry(content, f"bergamot/{WASM}"), "model": file_entry(content, model.model),
+                        "vocabularies": [file_entry(content, name) for name in dict.fromkeys(model.vocabularies)],
+                        "shortlist": file_entry(content, model.shortlist) if model.shortlist else None}}
+    values = {**marks, "export": _json(loaded).replace("<", "\\u003c")}
+    return re.sub(r"\{\{(.*?)\}\}", lambda mark: values[mark[1]], template)
+
+
+def file_entry(content: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """Return path, size, checksum and content type of a file, for the programs of the page."""
+    suffix = name[name.rindex("."):] if "." in name else ""
+    return {"path": name, "bytes": len(content[name]), "sha256": hashlib.sha256(content[name]).hexdigest(),
+            "type": TYPES.get(suffix, "application/octet-stream")}
+
+
+def _version(content: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(content):
+        digest.update(f"{name} {hashlib.sha256(content[name]).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+MODEL, ENGINE = "model", "bergamot"
+"""Folders of the export."""
+README = """\
+This folder is a site that translates in the browser, with nothing to install and without a server program.
+Run `python -m http.server 8000` in it, and open http://localhost:8000/ ; or copy it to any static host.
+Over https it works offline after the first visit. `{engine}/` holds Bergamot {version} ({licence}), of {source}.
+"""
+
+
+def write(job: ExportJob) -> dict[str, Any]:
+    """Write a web site with the model, the engine and the page.
+
+    Returns:
+        Entries for `towernmt.json`: the version, the engine, the languages, and each file with its size and checksum.
+
+    Raises:
+        SettingsError: the engine does not support the model or cannot be installed, or calibration sentences are
+            missing. These errors occur before anything is written.
+        DataError: the calibration sentences or the shortlist cannot be read.
+    """
+    check_expressible(job.trained, "int8")
+    marian.calibration_text(job)
+    source, target = (Language("", "Text"), Language("", "Translation")) if job.languages is None else (
+        _language(job.languages[0]), _language(job.languages[1]))
+    engine = bergamot_files(job.bergamot)
+    folder = job.directory / MODEL
+    folder.mkdir()
+    written = marian.write(replace(job, directory=folder, precision="int8"))
+    names = [written["model"], *dict.fromkeys(written["vocabularies"]), *filter(None, [written["shortlist"]])]
+    content = {f"{MODEL}/{name}": (folder / name).read_bytes() for name in names}
+    content |= {f"{ENGINE}/{name}": data for name, data in engine.items()}
+    model = Model(f"{MODEL}/{written['model']}", [f"{MODEL}/{name}" for name in written["vocabularies"]],
+                  written["shortlist"] and f"{MODEL}/{written['shortlist']}", _engine_options())
+    found = site(content, model, source, target)
+    for name, data in found.files.items():
+        path = job.directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    write_text(job.directory / "README.md", README.format(
+        engine=ENGINE, version=VERSION, licence=BERGAMOT_LICENCE, source=SOURCE))
+    return _description(found, model, source, target)
+
+
+def _description(found: Site, model: Model, source: Language, target: Language) -> dict[str, Any]:
+    known = {name: file_entry(found.files, name) for name in sorted(found.files)}
+    return {"version": found.version,
+            "engine": {"package": PACKAGE, "version": VERSION, "licence": BERGAMOT_LICENCE,
+                       "source": SOURCE},
+            "languages": {"source": vars(source), "target": vars(target)}, "model": model.model,
+            "vocabularies": list(model.vocabularies), "shortlist": model.shortlist,
+            "files": {name: {"bytes": one["bytes"], "sha256": one["sha256"]} for name, one in known.items()}}
+
+
+def _engine_options() -> str:
+    """Return the engine's settings without file names, because the page passes the files."""
+    options = browser_options("", [], "")
+    for name in ("relative-paths", "models", "vocabs"):
+        del options[name]
+    return str(yaml.safe_dump(options, sort_keys=False))
+
+
+def _language(text: str) -> Language:
+    code, name = code_and_name(text)
+    return Language(code.replace("_", "-"), name)

@@ -1,0 +1,1 @@
+"""Training by supervised workers, and searches for settings."""

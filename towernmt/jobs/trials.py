@@ -1,0 +1,363 @@
+"""The space of a search for settings, and its trials.
+
+Each a training in a process of its own, and the table of their results.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import random
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from towernmt.callbacks.validation_metrics import Metric
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import write_text
+from towernmt.core.settings import apply_overrides, load_yaml
+from towernmt.jobs.training_process import start_training
+from towernmt.run.run_settings import FACTS, Settings
+
+KINDS = ("choice", "uniform", "loguniform", "integer")
+NOT_SEARCHED = (*FACTS, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
+"""What all trials must have in common, else their scores say nothing; a prefix ends with a dot."""
+_REDRAWS = 1000     # of a point that was drawn before
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Possible values of one setting.
+
+    Attributes:
+        key: dotted key of the setting.
+        kind: one of `KINDS`.
+        values: the choices, or the lowest and the highest value.
+    """
+
+    key: str
+    kind: str
+    values: tuple[Any, ...]
+
+    def draw(self, generator: random.Random) -> Any:
+        """Draw a value; floats have four significant digits."""
+        if self.kind == "choice":
+            return generator.choice(self.values)
+        low, high = self.values
+        if self.kind == "integer":
+            return generator.randint(low, high)
+        if self.kind == "uniform":
+            value = generator.uniform(low, high)
+        else:
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+        return min(max(float(f"{value:.4g}"), low), high)
+
+
+def read_space(path: str | Path, settings: Settings) -> list[Dimension]:
+    """Read the space of a search from a YAML file of dotted keys or of groups.
+
+    The values of a setting are a list of choices, or `choice: [...]`, `uniform: [LOW, HIGH]`, `loguniform: [LOW, HIGH]`
+    or `integer: [LOW, HIGH]`, both bounds included.
+
+    Args:
+        path: the file.
+        settings: the base settings; each choice and each bound must be valid in them.
+
+    Raises:
+        SettingsError: the file is not valid; the message names the line.
+    """
+    path = Path(path)
+    load_yaml(path)     # refuses what is no mapping, keys that are there twice, and what is no YAML
+    root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+    entries = _entries(root, "") if isinstance(root, yaml.MappingNode) else ()
+    dimensions = [_dimension(path, *entry, settings) for entry in entries]
+    if not dimensions:
+        raise SettingsError(f"{path}: the space is empty; a line such as "
+                            "`optimizer.learning_rate: {loguniform: [0.0003, 0.003]}` gives a setting its values.")
+    return dimensions
+
+
+def draw_points(space: Sequence[Dimension], number: int, seed: int) -> list[dict[str, Any]]:
+    """Draw different points of a space; fewer than `number` if the space has fewer.
+
+    The first points do not depend on `number`, and the values of a key do not depend on the other keys.
+
+    Returns:
+        Points, each a value by dotted key.
+    """
+    points: list[dict[str, Any]] = []
+    for attempt in itertools.count():
+        if len(points) == number or attempt >= number + _REDRAWS:
+            return points
+        point = {d.key: d.draw(random.Random(f"{seed}/{attempt}/{d.key}")) for d in space}
+        if point not in points:
+            points.append(point)
+    return points
+
+
+def _entries(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, yaml.Node, int]]:
+    """(dotted key, what stands for it, line) of each setting."""
+    for key, value in node.value:
+        name = f"{prefix}{key.value}"
+        if isinstance(value, yaml.MappingNode) and not _is_kind(value):
+            yield from _entries(value, f"{name}.")
+        else:
+            yield name, value, key.start_mark.line + 1
+
+
+def _is_kind(node: yaml.MappingNode) -> bool:
+    """Whether a mapping is the values of a setting, and no group of settings."""
+    return any(key.value in KINDS for key, _ in node.value)
+
+
+def _dimension(path: Path, key: str, node: yaml.Node, line: int, settings: Settings) -> Dimension:
+    origin = f"{path}:{line}"
+    for name in NOT_SEARCHED:
+        if key == name or name.endswith(".") and key.startswith(name):
+            raise SettingsError(f"{origin}: {key} must be the same for all trials: take it out of the space.")
+    content = yaml.safe_load(yaml.serialize(node))
+    if isinstance(content, list):
+        content = {"choice": content}
+    kind, values = next(iter(content.items())) if isinstance(content, dict) and len(content) == 1 else ("", None)
+    if kind not in KINDS or not isinstance(values, list) or not values:
+        raise SettingsError(f"{origin}: {key}: expected a list of choices, or one of {', '.join(KINDS)} with a list, "
+                            f"for example `{key}: {{uniform: [LOW, HIGH]}}`.")
+    if kind != "choice":
+        values = _bounds(origin, key, kind, values)
+    for value in values:
+        apply_overrides(settings, {key: value}, origin)
+    return Dimension(key, kind, tuple(values))
+
+
+def _bounds(origin: str, key: str, kind: str, values: list[Any]) -> list[Any]:
+    """The lowest and the highest value."""
+    try:
+        low, high = (float(value) for value in values)      # YAML takes 1e-4 for a text
+    except (TypeError, ValueError):
+        raise SettingsError(f"{origin}: {key}: {kind} takes two numbers, [LOW, HIGH], and not {values}.") from None
+    if not low < high or not math.isfinite(high - low):
+        raise SettingsError(f"{origin}: {key}: {kind} needs a lowest value below the highest, and not {values}.")
+    if kind == "loguniform" and low <= 0:
+        raise SettingsError(f"{origin}: {key}: loguniform needs numbers above 0, and not {values}.")
+    if kind == "integer":
+        if not (low.is_integer() and high.is_integer()):
+            raise SettingsError(f"{origin}: {key}: integer takes whole numbers, and not {values}.")
+        return [int(low), int(high)]
+    return [low, high]
+
+
+WAITING, RUNNING, FINISHED, STOPPED, FAILED, INTERRUPTED = (
+    "waiting", "running", "finished", "stopped early", "failed", "interrupted")
+
+
+@dataclass
+class Row:
+    """A trial in the table of results.
+
+    Attributes:
+        number: number of the trial, from 1.
+        values: values of the searched settings, by dotted key.
+        state: one of the constants of this module.
+        step: step of its last validation.
+        score: its best score; None before the first validation.
+        why: reason of a failure, in one sentence.
+    """
+
+    number: int
+    values: dict[str, Any]
+    state: str = WAITING
+    step: int = 0
+    score: float | None = None
+    why: str = ""
+
+
+@dataclass
+class TrialTable:
+    """Results of all trials of a search.
+
+    Attributes:
+        metric: the metric of the scores.
+        rows: trials in the order of their numbers.
+    """
+
+    metric: Metric
+    rows: list[Row] = field(default_factory=list)
+
+    def add_score(self, row: Row, step: int, score: float) -> None:
+        """Add the score of a validation to a row."""
+        row.step = max(row.step, step)
+        if row.score is None or self.metric.at_least_as_good(score, row.score):
+            row.score = score
+
+    def ranked(self) -> list[Row]:
+        """Return the rows, the best first, failed trials and those without a score last."""
+        sign = -1 if self.metric.mode == "max" else 1
+        return sorted(self.rows, key=lambda row: (row.state == FAILED, row.score is None,
+                                                  sign * (row.score or 0), row.number))
+
+    def best(self) -> Row | None:
+        """Return the trial with the best score that did not fail, or None."""
+        first = next(iter(self.ranked()), None)
+        return None if first is None or first.state == FAILED or first.score is None else first
+
+    def cells(self) -> list[list[str]]:
+        """A head and a line a trial, the best first."""
+        keys = list(dict.fromkeys(key for row in self.rows for key in row.values))
+        head = ["trial", self.metric.label, "updates", "state", *keys]
+        return [head, *([str(row.number), "" if row.score is None else self.metric.text(row.score), str(row.step),
+                         row.state, *(_shown(row.values.get(key)) for key in keys)] for row in self.ranked())]
+
+    def as_tsv(self) -> str:
+        """Return the table as TSV; its last column has the reasons of failures."""
+        head, *lines = self.cells()
+        whys = [" ".join(row.why.split()) for row in self.ranked()]
+        return "".join("\t".join(line) + "\n" for line in
+                       ([*head, "why"], *([*line, why] for line, why in zip(lines, whys, strict=True))))
+
+    def as_text(self, width: int = 120) -> str:
+        """Return the table for a terminal, and a line for each trial that failed."""
+        head, *lines = self.cells()
+        return drawn(head, lines, width) + "".join(
+            f"Trial {row.number} failed: {row.why}\n" for row in self.rows if row.state == FAILED)
+
+
+def drawn(head: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
+    """Return a table without lines between its cells."""
+    table = RichTable(box=None, pad_edge=False)
+    for title in head:
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(table, markup=False)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+SETTINGS, OUTPUT, _OUTCOME = "trial.yaml", "output.txt", "finished.json"
+_PAUSE = 0.2            # seconds between two looks
+_RESTARTS = 3           # of a process that was killed, before the whole trial is started elsewhere
+_TO_SAVE = 120          # seconds that a training may take to save and end
+
+
+class Report(NamedTuple):
+    """What a trial has to say.
+
+    Attributes:
+        step: of its last validation.
+        score: of that; None before the first.
+        ended: whether the training is at its end.
+        why: it failed; "" if it did not.
+    """
+
+    step: int
+    score: float | None
+    ended: bool = False
+    why: str = ""
+
+
+class TrialKilled(Exception):
+    """The process of a trial was killed from outside; another one can resume from its last checkpoint."""
+
+
+class TrialRun:
+    """A training that is started when all that it has reported earlier has been taken.
+
+    Args:
+        directory: of the trial; that of its run is `run` in it.
+        arguments: what `towernmt` gets.
+        scalar: the name of the score in the run's statistics.
+    """
+
+    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str) -> None:
+        self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
+        self._statistics = run_of(directory) / "log" / "stats.jsonl"
+        self._last = Report(0, None)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._restarts = 0
+
+    def next(self) -> Report:
+        """Wait for the next validation, or for the end.
+
+        Raises:
+            TrialKilled: its process was killed.
+        """
+        while True:
+            status = None if self._process is None else self._process.poll()
+            report = self._next_validation()
+            if report is not None:
+                self._last = report
+                return report
+            if self._process is None:
+                if (self._directory / _OUTCOME).exists():
+                    return self._last._replace(ended=True)
+                self._start()
+            elif status is not None and _killed(status) and self._restarts < _RESTARTS:
+                self._restarts += 1
+                self._start()
+            elif status is not None:
+                return self._end(status)
+            time.sleep(_PAUSE)
+
+    def stop(self) -> None:
+        """Make the training save a checkpoint and end."""
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(_TO_SAVE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        run = run_of(self._directory)
+        run.mkdir(parents=True, exist_ok=True)
+        with (self._directory / OUTPUT).open("ab") as output:
+            self._process = start_training(self._arguments, output, subprocess.STDOUT, waits_for=run)
+
+    def _next_validation(self) -> Report | None:
+        """The first validation after the last one that was reported."""
+        try:
+            text = self._statistics.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        for line in text[:text.rfind("\n") + 1].splitlines():
+            figures = json.loads(line)
+            if self._scalar in figures and figures["global_step"] > self._last.step:
+                return Report(figures["global_step"], float(figures[self._scalar]))
+        return None
+
+    def _end(self, status: int) -> Report:
+        if status == 0:
+            write_text(self._directory / _OUTCOME, json.dumps(self._last._asdict()) + "\n")
+            return self._last._replace(ended=True)
+        if _killed(status):
+            raise TrialKilled(f"signal {-status if status < 0 else status - 128}")
+        return self._last._replace(ended=True, why=self._last_words() or f"it ended with status {status}")
+
+    def _last_words(self) -> str:
+        lines = (self._directory / OUTPUT).read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _killed(status: int) -> bool:
+    return status < 0 or status > 128
+
+
+def run_of(trial: Path) -> Path:
+    """Return the run directory of a trial."""
+    return trial / "run"

@@ -1,0 +1,182 @@
+"""A search for settings on Ray Tune: trials in processes of their own, of which the better ones continue (ASHA)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from towernmt.core.errors import SettingsError
+from towernmt.jobs.trials import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, Row, TrialRun, TrialTable
+
+_RESTARTS = 3       # of a trial whose process or machine was lost
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a search may do.
+
+    Attributes:
+        steps: updates of a trial that is not stopped.
+        first_look: updates after which the first trials are stopped.
+        factor: of those that come to a look, the best 1/factor go on, and the next look is after factor times as many.
+        at_once: trials at a time.
+        minutes: of the whole search; 0 for no limit.
+        gpus: of a trial.
+    """
+
+    steps: int
+    first_look: int
+    factor: int = 3
+    at_once: int = 1
+    minutes: float = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial to run.
+
+    Attributes:
+        row: its row in the table.
+        directory: its directory.
+        arguments: arguments of `towernmt`.
+    """
+
+    row: Row
+    directory: Path
+    arguments: Sequence[str]
+
+
+def check_tune() -> None:
+    """Check that Ray Tune is installed.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if any(find_spec(name) is None for name in ("ray", "pandas", "pyarrow", "tensorboardX")):
+        raise SettingsError("towernmt tune needs Ray Tune: pip install 'towernmt[ray]'.")
+
+
+def search(trials: Sequence[Trial], table: TrialTable, limits: Limits, work: Path,
+           say: Callable[[Row], None]) -> None:
+    """Run trials on the Ray cluster that this process is connected to; the table says what became of each.
+
+    Args:
+        work: a directory for Ray, which is removed at the end.
+        say: is called with a row that has changed.
+    """
+    # Nothing of Ray's own on the terminal; and a trial that fails at once has no score to report.
+    os.environ.update(TUNE_WARN_THRESHOLD_S="3600", RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
+    import ray
+    from ray import tune
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // limits.at_once)
+    arguments = {trial.row.number: (trial.directory, list(trial.arguments)) for trial in trials}
+    trainable = tune.with_resources(_trainable(arguments, table.metric.scalar()), {"cpu": cpus, "gpu": limits.gpus})
+    scheduler = _scheduler(limits)
+    rows = {trial.row.number: trial.row for trial in trials}
+    tuner = tune.Tuner(
+        trainable, param_space={"number": tune.grid_search(list(rows))},
+        tune_config=tune.TuneConfig(metric="value", mode=table.metric.mode, scheduler=scheduler,
+                                    max_concurrent_trials=limits.at_once, time_budget_s=limits.minutes * 60 or None),
+        run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0,
+                                  failure_config=tune.FailureConfig(max_failures=_RESTARTS),
+                                  callbacks=[_callback(rows, table, scheduler, say)]))
+    try:
+        tuner.fit()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        for row in rows.values():
+            if row.state == RUNNING:
+                row.state = INTERRUPTED
+
+
+def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str) -> Any:
+    """Return the class of Ray Tune's trials, each of which is one `TrialRun`."""
+    from ray import tune
+
+    class Training(tune.Trainable):
+        def setup(self, config: dict[str, Any]) -> None:
+            self.trial = TrialRun(*arguments[config["number"]], scalar)
+
+        def step(self) -> dict[str, Any]:
+            report = self.trial.next()
+            result: dict[str, Any] = {"step": report.step, "why": report.why, "ended": report.ended,
+                                      "done": report.ended}
+            return result if report.score is None else {**result, "value": report.score}
+
+        def cleanup(self) -> None:
+            self.trial.stop()
+
+        def save_checkpoint(self, checkpoint_dir: str) -> None:
+            """Do nothing: the run has its own checkpoints."""
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            """Do nothing: the run resumes from its own checkpoints."""
+
+    return Training
+
+
+def _scheduler(limits: Limits) -> Any:
+    from ray.tune.schedulers import ASHAScheduler
+
+    class Halving(ASHAScheduler):
+        """ASHA that remembers which trials it stopped."""
+
+        def __init__(self) -> None:
+            # A trial that comes to its last update ends by itself, hence the one more.
+            super().__init__(time_attr="step", max_t=max(limits.steps, limits.first_look) + 1,
+                             grace_period=limits.first_look, reduction_factor=limits.factor)
+            self.stopped: set[int] = set()
+
+        def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            decision = super().on_trial_result(tune_controller, trial, result)
+            if decision == self.STOP:
+                self.stopped.add(trial.config["number"])
+            return str(decision)
+
+        def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+            if "value" in result:
+                super().on_trial_complete(tune_controller, trial, result)
+
+    return Halving()
+
+
+def _callback(rows: dict[int, Row], table: TrialTable, scheduler: Any, say: Callable[[Row], None]) -> Any:
+    from ray import tune
+
+    class Following(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self._became(trial, RUNNING)
+
+        def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any],
+                            **info: Any) -> None:
+            row = rows[trial.config["number"]]
+            if "value" in result:
+                table.add_score(row, result["step"], result["value"])
+            if result["ended"]:
+                row.why = result["why"]
+                self._became(trial, FAILED if row.why else FINISHED)
+            else:
+                say(row)
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            row = rows[trial.config["number"]]
+            if row.state == RUNNING:
+                self._became(trial, STOPPED if row.number in scheduler.stopped else INTERRUPTED)
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            rows[trial.config["number"]].why = f"its process was lost more than {_RESTARTS} times"
+            self._became(trial, FAILED)
+
+        def _became(self, trial: Any, state: str) -> None:
+            row = rows[trial.config["number"]]
+            row.state = state
+            say(row)
+
+    return Following()

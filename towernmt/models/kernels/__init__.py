@@ -1,1 +1,0 @@
-"""What depends on the processor: precision and the forms of matrix products."""

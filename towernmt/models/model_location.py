@@ -1,0 +1,374 @@
+"""Find the class of a custom model, `my_model.py:MyModel` or `package.module:MyModel`, and the copy of its code
+that a run keeps.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import checked_name, replacing, write_text
+
+_ELSEWHERE = {*sys.stdlib_module_names, "towernmt"}
+"""Modules that are never imported from the folder of a custom model."""
+
+
+def code_of(root: Path, module: str) -> dict[str, bytes]:
+    """The content of a module's file and of those that it imports from its own folder, directly or not.
+
+    Of a module in a package these are files of the package; a directory in it without an `__init__.py` gets an empty
+    one.
+
+    Args:
+        root: the directory at which imports begin.
+        module: its name from there.
+    Returns:
+        content by the path from the root, with "/" between the parts.
+    Raises:
+        SettingsError: a file is not Python.
+    """
+    package = module.partition(".")[0] if "." in module or (root / module / "__init__.py").is_file() else ""
+    found: dict[str, bytes] = {}
+    waiting = [module]
+    while waiting:
+        wanted = waiting.pop()
+        top = wanted.partition(".")[0]
+        if found and (top in _ELSEWHERE or (package and top != package)):
+            continue
+        for name, file in _files(root, wanted):
+            if name not in found:
+                found[name] = file.read_bytes() if file.is_file() else b""
+                waiting += _imported(found[name], name)
+    return found
+
+
+def _files(root: Path, module: str) -> Iterator[tuple[str, Path]]:
+    """Name and path of the file of a module below `root`, and of the packages around it; nothing if it is not there."""
+    parts = module.split(".")
+    path = root.joinpath(*parts)
+    files = [path.with_name(f"{path.name}.py"), path / "__init__.py"]
+    file = next((f for f in files if f.is_file()), None)
+    if file is None:
+        return
+    for depth in range(1, len(parts)):
+        yield "/".join([*parts[:depth], "__init__.py"]), root.joinpath(*parts[:depth], "__init__.py")
+    yield file.relative_to(root).as_posix(), file
+
+
+def _imported(content: bytes, name: str) -> list[str]:
+    """Return the modules that a file may import; `from a import b` may import `a` and `a.b`."""
+    try:
+        tree = ast.parse(content)
+    except SyntaxError as error:
+        raise SettingsError(f"{name}: {error.msg} (line {error.lineno}): fix the file.") from error
+    package = name.split("/")[:-1]
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            around = package[:len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*around, *([node.module] if node.module else [])])
+            modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return [module for module in modules if module]
+
+
+SHAPES = ("my_model.py:MyModel", "my_package.my_model:MyModel")
+_LOADED: dict[tuple[Path, str], ModuleType] = {}
+"""By file, and by the sum of its content and of what it imports from its own folder."""
+_LOCK = threading.RLock()
+
+
+class Place(NamedTuple):
+    """Location of a model class, or of a function that creates a model.
+
+    Attributes:
+        root: directory from which the module is imported.
+        module: name of the module, such as `my_model` or `package.module`.
+        attribute: name of the class or function in the module.
+    """
+
+    root: Path
+    module: str
+    attribute: str
+
+    @property
+    def name(self) -> str:
+        """Name without the directory: `my_model.py:MyModel` or `package.module:Class`."""
+        return f"{self.module}{'' if self.in_package else '.py'}:{self.attribute}"
+
+    @property
+    def in_package(self) -> bool:
+        """Whether the module is a package's, so that it may have relative imports."""
+        return "." in self.module or self.file.name == "__init__.py"
+
+    @property
+    def file(self) -> Path:
+        """Path of the module's file."""
+        path = self.root.joinpath(*self.module.split("."))
+        package = path / "__init__.py"
+        return package if package.is_file() else path.with_name(f"{path.name}.py")
+
+    @property
+    def spelled(self) -> str:
+        """A name by which `find_place` finds it from anywhere."""
+        return f"{self.file}:{self.attribute}"
+
+
+def find_place(name: str) -> Place:
+    """Return the location of a model by name.
+
+    Args:
+        name: FILE.py:CLASS, or MODULE:CLASS of an importable module.
+    Raises:
+        SettingsError: the file or module does not exist.
+    """
+    where, colon, attribute = name.rpartition(":")
+    if not (colon and where and attribute):
+        raise SettingsError(f"{name}: name a file or module and what is in it, as {SHAPES[0]}.")
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise SettingsError(f"the file {where} does not exist: name the file of the model, as {SHAPES[0]}.")
+        return place_of_file(Path(where), attribute)
+    file = _file_of_module(where)
+    if file is None:
+        raise SettingsError(f"the module {where} does not exist: name a file, as {SHAPES[0]}, or install the module.")
+    return place_of_file(file, attribute)
+
+
+def place_of_file(file: Path, attribute: str) -> Place:
+    """The place of what is in a file; the root of a module in a package is the directory with the package."""
+    file = file.resolve()
+    parts = [] if file.name == "__init__.py" else [file.stem]
+    root = file.parent
+    while (root / "__init__.py").is_file() and root != root.parent:
+        parts, root = [root.name, *parts], root.parent
+    return Place(root, ".".join(parts), attribute)
+
+
+def load(place: Place) -> Any:
+    """Import the module of a location, once per content of the file, and return the class or function.
+
+    Raises:
+        SettingsError: the module cannot be imported, or has no such attribute.
+    """
+    thing: Any = _module(place)
+    for part in place.attribute.split("."):
+        if not hasattr(thing, part):
+            raise SettingsError(f"{place.file} has no '{place.attribute}'; name the class of the model, or a function "
+                                "that makes one.")
+        thing = getattr(thing, part)
+    return thing
+
+
+def name_of_class(kind: type) -> str:
+    """The name by which a class is found again, or `NAME of MODULE` for one that is not.
+
+    The latter is a class that a function made, one of a notebook, and one of a program that does more than to define
+    when it is loaded: to load that again would run it again.
+    """
+    module = sys.modules.get(kind.__module__)
+    file = Path(getattr(module, "__file__", None) or "")
+    thing: Any = module
+    for part in kind.__qualname__.split("."):
+        thing = getattr(thing, part, None)
+    if thing is not kind or file.suffix != ".py" or (kind.__module__ == "__main__" and _runs(file)):
+        return f"{kind.__qualname__} of {kind.__module__}"
+    return place_of_file(file, kind.__qualname__).spelled
+
+
+def is_findable(name: str) -> bool:
+    """Return whether a result of `name_of_class` names a class that can be found."""
+    return ":" in name
+
+
+def _file_of_module(module: str) -> Path | None:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))         # as `python -m` does; the command `towernmt` is not started so
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
+
+
+def _module(place: Place) -> ModuleType:
+    file, code = place.file, code_of(place.root, place.module)
+    content = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()
+    with _LOCK:
+        if (file, content) not in _LOADED:
+            anew = any(loaded == file for loaded, _ in _LOADED)         # with other content
+            with _importing_from(place.root, {name.partition("/")[0].removesuffix(".py") for name in code}, anew):
+                try:
+                    _LOADED[file, content] = _import(place, content)
+                except SettingsError:
+                    raise
+                except Exception as error:      # whatever the user's file raises
+                    raise SettingsError(f"{file} cannot be loaded: {_reason(error, place.root)}.") from error
+        return _LOADED[file, content]
+
+
+def _import(place: Place, content: str) -> ModuleType:
+    if place.in_package:
+        return importlib.import_module(place.module)
+    where = hashlib.sha256(str(place.file).encode()).hexdigest()
+    name = f"{place.module}@{where[:4]}{content[:4]}"
+    spec = importlib.util.spec_from_file_location(name, place.file)
+    if spec is None or spec.loader is None:
+        raise SettingsError(f"{place.file} is not a Python file; name the one that holds the model, as {SHAPES[0]}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module                      # dataclasses and type hints look for it there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _importing_from(root: Path, local: set[str], anew: bool) -> Iterator[None]:
+    """The modules `local` are imported from `root`, even where others of these names were imported before.
+
+    Those come back afterwards, and `root` stays at the end of the path, for what functions import when they are called.
+
+    Args:
+        anew: import those of `root` itself again, too: their files have changed.
+    """
+    hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in local}
+    others = {name: module for name, module in hidden.items() if not _lies_in(module, root)}
+    for name in hidden if anew else others:
+        del sys.modules[name]
+    sys.path.insert(0, str(root))
+    importlib.invalidate_caches()
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True     # no further files in a run's folder
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes
+        sys.path.remove(str(root))
+        if str(root) not in sys.path:
+            sys.path.append(str(root))
+        sys.modules.update(others)
+
+
+def _lies_in(module: Any, root: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is None or Path(file).resolve().is_relative_to(root)
+
+
+def _reason(error: Exception, root: Path) -> str:
+    """Return the message of an exception with the last line of user code in its traceback."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} (line {error.lineno} of {error.filename})"
+    own = [frame for frame in traceback.extract_tb(error.__traceback__)
+           if Path(frame.filename).is_relative_to(root) and "site-packages" not in frame.filename]
+    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def _runs(file: Path) -> bool:
+    """Return whether importing a file runs a program: whether it calls something at its top level."""
+    try:
+        statements = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError):
+        return True
+    allowed = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return any(isinstance(node, ast.Call) for statement in statements
+               if not isinstance(statement, allowed) and not _is_main_guard(statement) for node in ast.walk(statement))
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+SUMS = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+
+
+def keep_code(place: Place, directory: Path) -> None:
+    """Write the files of a model to a directory, replacing earlier ones."""
+    code = code_of(place.root, place.module)
+    old = _read_sums(directory)
+    if old == _sums(code) and not _damaged(directory, old):
+        return
+    for name in old.keys() - code.keys():
+        (directory / name).unlink(missing_ok=True)
+    for name, content in code.items():
+        with replacing(directory / name) as file:
+            file.write(content)
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(_sums(code).items())]
+    write_text(directory / SUMS, "".join(lines))
+
+
+def kept_place(directory: Path, name: str) -> Place | None:
+    """Return the location of a model (by `Place.name`) in a run's copy, or None without a copy.
+
+    A module of an installed package is used from the installation if its files are the same.
+
+    Raises:
+        SettingsError: a file of the copy is missing, or does not match its checksum.
+    """
+    where, _, attribute = name.rpartition(":")
+    path = where if where.endswith(".py") else where.replace(".", "/") + ".py"
+    checked_name(path, f"{directory.parent / 'settings.yaml'}: architecture")
+    file = directory / path
+    if not file.is_file():
+        file = file.with_suffix("") / "__init__.py"
+    if not file.is_file():
+        return None
+    sums = _read_sums(directory)
+    damaged = _damaged(directory, sums)
+    if damaged:
+        raise SettingsError(f"{directory / damaged[0]} is not the file that the run was made with (its SHA-256 is not "
+                            f"the one in {directory / SUMS}): put that back, or, if you changed it on purpose, write "
+                            "the new sums with sha256sum.")
+    if not where.endswith(".py"):
+        try:
+            installed = find_place(name)
+            if _sums(code_of(installed.root, installed.module)) == sums:
+                return installed
+        except SettingsError:
+            pass        # not installed here: that is what the copy is for
+    return place_of_file(file, attribute)
+
+
+def changed_files(place: Place, directory: Path) -> list[str]:
+    """The files of a model that are not those of the copy, or of which one of both has no copy."""
+    new, old = _sums(code_of(place.root, place.module)), _read_sums(directory)
+    return sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
+
+
+def _sums(code: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in code.items()}
+
+
+def _read_sums(directory: Path) -> dict[str, str]:
+    """Return the digests of a copy's files by name; {} without a copy."""
+    file = directory / SUMS
+    if not file.is_file():
+        return {}
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    matches = [_LINE.fullmatch(line) for line in lines if line]
+    if None in matches:
+        raise SettingsError(f"{file}: not lines of a SHA-256 and a name: write it anew with sha256sum.")
+    return {checked_name(match[2], str(file)): match[1] for match in matches if match}
+
+
+def _damaged(directory: Path, sums: dict[str, str]) -> list[str]:
+    return [name for name, digest in sums.items() if not (directory / name).is_file()
+            or hashlib.sha256((directory / name).read_bytes()).hexdigest() != digest]

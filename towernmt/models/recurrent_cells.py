@@ -1,0 +1,432 @@
+"""GRU and LSTM cells over whole sequences, step by step, in TensorFlow's fused kernels, and in both directions.
+
+The products of a cell with the input of all steps are one product before the loop; only the products with the state
+remain in the loop. A fused kernel uses the same variables.
+
+In TensorFlow 2.21 the gradient that is registered for `BlockLSTMV2` calls the kernel of `BlockLSTM`, whose gates have
+another order, and `GRUBlockCell` has no gradient: both are defined here. For a batch without rows the gradient kernel
+does not write the gradients of the weights, which then hold arbitrary values: this module sets them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorpack.tfutils.tower import get_current_tower_context
+
+from towernmt.core.tensors import DType, Tensor
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.models.kernels import affine, compute_dtype, matmul, product_over_rows, to_float32
+from towernmt.models.layers.randomness import StatelessUniform, dropout
+from towernmt.models.scan import Step, StepOperation, apply_now, loop_over_time, scan
+
+
+def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> list[Tensor]:
+    """A whole LSTM layer in one kernel.
+
+    Args:
+        x: float32 `[time, batch, input depth]`.
+        start: cell and output before the first step, each float32 `[batch, depth]`.
+        kernel: float32 `[input depth + depth, 4 * depth]`, gates in the order input, forget, cell input, output.
+        bias: float32 `[4 * depth]`.
+    Returns:
+        cell and output after each step, each `[time, batch, depth]`.
+    """
+    depth = int(kernel.shape[1]) // 4
+
+    @tf.custom_gradient
+    def run(x: Tensor, cell: Tensor, output: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+        peephole = tf.zeros([depth])
+        given = {"seq_len_max": tf.shape(x, tf.int64)[0], "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
+                 "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
+        kept = tf.raw_ops.BlockLSTMV2(**given)
+
+        def gradient(d_cell: Tensor, d_output: Tensor) -> list[Tensor]:
+            d = tf.raw_ops.BlockLSTMGradV2(**given, **kept._asdict(), cs_grad=d_cell, h_grad=d_output,
+                                           use_peephole=False)
+            has_rows = tf.shape(x)[1] > 0
+            return [d.x_grad, d.cs_prev_grad, d.h_prev_grad, _only_if(has_rows, d.w_grad),
+                    _only_if(has_rows, d.b_grad)]
+
+        return (kept.cs, kept.h), gradient
+
+    cells, outputs = run(*[tf.convert_to_tensor(t) for t in (x, *start, kernel, bias)])
+    return [_with_depth(cells, depth), _with_depth(outputs, depth)]
+
+
+def block_gru(x: Tensor, start: list[Tensor], gates_kernel: Tensor, gates_bias: Tensor, candidate_kernel: Tensor,
+              candidate_bias: Tensor) -> list[Tensor]:
+    """Run a GRU layer over complete sequences with one kernel for each step.
+
+    Args:
+        x: float32 `[time, batch, input depth]`.
+        start: list of the state before the first step, float32 `[batch, depth]`.
+        gates_kernel: float32 `[input depth + depth, 2 * depth]`, reset and update gate.
+        gates_bias: float32 `[2 * depth]`.
+        candidate_kernel: float32 `[input depth + depth, depth]`.
+        candidate_bias: float32 `[depth]`.
+
+    Returns:
+        A list of the state after each step, `[time, batch, depth]`.
+    """
+    depth = int(candidate_kernel.shape[1])
+
+    @tf.custom_gradient
+    def run(x: Tensor, state: Tensor, w_ru: Tensor, b_ru: Tensor, w_c: Tensor, b_c: Tensor) -> Tensor:
+        weights = {"w_ru": w_ru, "b_ru": b_ru, "w_c": w_c, "b_c": b_c}
+
+        def forward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            kept = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
+            return [kept.h], list(kept)
+
+        reset, update, candidate, states = loop_over_time(forward, [x], [state], 4)[1]
+        before = tf.concat([state[None], states[:-1]], 0)
+
+        def gradient(d_states: Tensor) -> list[Tensor]:
+            def backward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+                x, h_prev, r, u, c, d_h = inputs
+                d = tf.raw_ops.GRUBlockCellGrad(x=x, h_prev=h_prev, **weights, r=r, u=u, c=c, d_h=d_h + carry[0])
+                return [d.d_h_prev], [d.d_x, d.d_r_bar_u_bar, d.d_c_bar]
+
+            (d_start,), (d_x, d_gates, d_candidate) = loop_over_time(
+                backward, [x, before, reset, update, candidate, d_states], [tf.zeros_like(state)], 3, backwards=True)
+            return [d_x, d_start,
+                    _product_over_time(tf.concat([x, before], 2), d_gates), tf.reduce_sum(d_gates, [0, 1]),
+                    _product_over_time(tf.concat([x, reset * before], 2), d_candidate),
+                    tf.reduce_sum(d_candidate, [0, 1])]
+
+        return states, gradient
+
+    states = run(*[tf.convert_to_tensor(t) for t in (x, *start, gates_kernel, gates_bias, candidate_kernel,
+                                                     candidate_bias)])
+    return [_with_depth(states, depth)]
+
+
+def _product_over_time(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum over time and batch of the outer products of `a` and `b`, each `[time, batch, depth]`."""
+    return product_over_rows(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)))
+
+
+def _only_if(condition: Tensor, x: Tensor) -> Tensor:
+    return tf.where(condition, x, tf.zeros_like(x))
+
+
+def _with_depth(x: Tensor, depth: int) -> Tensor:
+    x.set_shape([None, None, depth])
+    return x
+
+
+_MAPS = {"gru": {"gates": 2, "candidate": 1}, "lstm": {"gates": 4}}
+"""The affine maps of a cell, and how many times its depth each one yields."""
+_EPSILON = 1e-6
+
+
+class Cell:
+    """The variables and the mathematics of one recurrent layer.
+
+    GRU (Cho et al. 2014): r, u = sigmoid(gates(x, h)); h = u * h + (1 - u) * tanh(candidate(x, r * h)).
+    LSTM (Hochreiter & Schmidhuber 1997, with the forget gate of Gers et al. 2000, open at first):
+    i, f, g, o = gates(x, h); c = sigmoid(f) * c + sigmoid(i) * tanh(g); h = sigmoid(o) * tanh(c).
+
+    With layer normalisation (Ba et al. 2016) each map is LN(x W) * a + LN(h U) * b + bias, and the output of the LSTM
+    is computed from LN(c).
+
+    The state is a list of float32 `[rows, depth]`, `[h]` or `[c, h]`; the last one is the output.
+
+    Args:
+        kind: one of `CELLS`.
+        input_depth: depth of the input that is known for all steps before the loop.
+        depth: depth of the state.
+        name: variable scope.
+        extra_depth: depth of the input that is known only within the loop, such as the context of attention.
+        layer_norm: whether to normalise.
+        kernels: one of `KERNELS`.
+    """
+
+    def __init__(self, kind: str, input_depth: int, depth: int, name: str, extra_depth: int = 0,
+                 layer_norm: bool = False, kernels: str = "auto") -> None:
+        self.kind, self.depth, self._input_depth = kind, depth, input_depth
+        self._layer_norm = layer_norm
+        self._fused = _use_fused(kernels, layer_norm)
+        rows = input_depth + extra_depth + depth
+        self._kernels: list[Tensor] = []
+        self._input_kernels: list[Tensor] = []
+        self._matrices: list[Tensor] = []
+        self._biases: list[Tensor] = []
+        self._input_scales: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        with tf1.variable_scope(name):
+            for scope, parts in _MAPS[kind].items():
+                with tf1.variable_scope(scope):
+                    self._add_map(rows, parts * depth)
+            if layer_norm and kind == "lstm":
+                with tf1.variable_scope("cell_norm"):
+                    self._norms += [_variable("scale", [depth], 1.0), _variable("offset", [depth], 0.0)]
+
+    def _add_map(self, rows: int, depth: int) -> None:
+        limit = math.sqrt(6.0 / (rows + self.depth))
+        self._kernels.append(tf.convert_to_tensor(tf1.get_variable(
+            "kernel", [rows, depth], initializer=StatelessUniform(limit, "kernel"))))
+        # A split, since the gradient of slices would be written in full for each of them.
+        known = tf.split(self._kernels[-1], [self._input_depth, rows - self._input_depth]) if self._input_depth else []
+        self._input_kernels += known[:1]
+        self._matrices.append(known[1] if known else self._kernels[-1])
+        self._biases.append(tf.convert_to_tensor(tf1.get_variable("bias", [depth], initializer=self._first_bias)))
+        if self._layer_norm:
+            if self._input_depth:
+                self._input_scales.append(_variable("input_scale", [depth], 1.0))
+            self._norms.append(_variable("state_scale", [depth], 1.0))
+
+    def _first_bias(self, shape: Any, dtype: DType = tf.float32, partition_info: Any = None) -> Tensor:
+        """Return zeros, with ones for the forget gate (Jozefowicz et al. 2015)."""
+        if self.kind == "gru":
+            return tf.zeros(shape, dtype)
+        return tf.concat([tf.zeros([self.depth]), tf.ones([self.depth]), tf.zeros([2 * self.depth])], 0)
+
+    @property
+    def state_size(self) -> int:
+        """Number of tensors of the state."""
+        return 1 if self.kind == "gru" else 2
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """Kernel rows for extra input and state, which are factors of the products in a loop."""
+        return self._matrices
+
+    @property
+    def operations(self) -> list[StepOperation]:
+        """Operations that `advance` applies, in order."""
+        if self._layer_norm:
+            return []
+        return [_GATES_OF_GRU, _OUTPUT_OF_GRU] if self.kind == "gru" else [_LSTM]
+
+    @property
+    def norms(self) -> list[Tensor]:
+        """Variables of layer normalisation within a loop; empty without normalisation."""
+        return self._norms
+
+    def zero_state(self, rows: Tensor) -> list[Tensor]:
+        """Return the initial state of `rows` sequences."""
+        zeros = tf.zeros([rows, self.depth])
+        zeros.set_shape([None, self.depth])
+        return [zeros] * self.state_size
+
+    def project(self, x: Tensor) -> list[Tensor]:
+        """The share of the known input in each map `[..., map depth]`, of `x` `[..., input depth]`.
+
+        In the compute dtype; float32 with layer normalisation, or where no input is known.
+        """
+        projected = []
+        for i, (matrix, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
+            depth = matrix.shape[1]
+            flat = tf.reshape(x, [-1, self._input_depth])
+            if not self._input_depth:
+                y = tf.zeros([tf.reduce_prod(tf.shape(x)[:-1]), depth]) + bias
+            elif self._layer_norm:
+                y = _standardize(to_float32(matmul(flat, self._input_kernels[i]))) * self._input_scales[i] + bias
+            else:
+                y = affine(flat, self._input_kernels[i], bias)
+            y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [depth]], 0))
+            y.set_shape([*x.shape[:-1], depth])
+            projected.append(y)
+        return projected
+
+    def advance(self, projected: Sequence[Tensor], extra: Sequence[Tensor], state: Sequence[Tensor],
+                multiply: Callable[..., Tensor], norms: Sequence[Tensor],
+                apply: Callable[..., list[Tensor]] = apply_now) -> list[Tensor]:
+        """Advance the state by one step.
+
+        Args:
+            projected: result of `project` for this step.
+            extra: no or one tensor `[rows, extra depth]`.
+            state: state before the step.
+            multiply: `multiply(a, i)` is float32 `a @ matrices[i]`, `multiply(a, i, b)` adds `b`.
+            norms: `self.norms`, as the loop sees them.
+            apply: `apply(operation, *args)` is what one of `self.operations` yields.
+        Returns:
+            The state after the step.
+        """
+        def mapped(h: Tensor, i: int) -> Tensor:
+            read = tf.concat([*extra, h], 1) if extra else h
+            if self._layer_norm:
+                return projected[i] + _standardize(multiply(read, i)) * norms[i]
+            return multiply(read, i, projected[i])
+
+        h = state[-1]
+        if self._layer_norm:
+            return self._advance_normalized(mapped, state, norms)
+        if self.kind == "gru":
+            shown, update = apply(_GATES_OF_GRU, mapped(h, 0), h)
+            return apply(_OUTPUT_OF_GRU, mapped(shown, 1), update, h)
+        return apply(_LSTM, mapped(h, 0), state[0])
+
+    def _advance_normalized(self, mapped: Callable[[Tensor, int], Tensor], state: Sequence[Tensor],
+                            norms: Sequence[Tensor]) -> list[Tensor]:
+        """`advance` with layer normalisation; `mapped(h, i)` is the i-th map, normalised."""
+        h = state[-1]
+        if self.kind == "gru":
+            reset, update = tf.split(tf.sigmoid(mapped(h, 0)), 2, 1)
+            candidate = tf.tanh(mapped(reset * h, 1))
+            return [candidate + update * (h - candidate)]
+        i, f, g, o = tf.split(mapped(h, 0), 4, 1)
+        c = tf.sigmoid(f) * state[0] + tf.sigmoid(i) * tf.tanh(g)
+        return [c, tf.sigmoid(o) * tf.tanh(_standardize(c) * norms[1] + norms[2])]
+
+    def step(self, x: Tensor, extra: Sequence[Tensor], state: Sequence[Tensor]) -> list[Tensor]:
+        """Advance the state by one step outside a loop; `x` is float32 `[rows, input depth]`. See `advance`."""
+        if self._fused:
+            x = tf.concat([x, *extra], 1)
+            if self.kind == "lstm":
+                return [y[0] for y in block_lstm(x[None], list(state), self._kernels[0], self._biases[0])]
+            cell = tf.raw_ops.GRUBlockCell(x=x, h_prev=state[0], w_ru=self._kernels[0], b_ru=self._biases[0],
+                                           w_c=self._kernels[1], b_c=self._biases[1])
+            return [cell.h]
+        matrices = self.matrices
+
+        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
+            return sum((to_float32(b) for b in added), to_float32(matmul(a, matrices[i])))
+
+        return self.advance(self.project(x), extra, state, multiply, self.norms)
+
+    def run(self, x: Tensor, start: Sequence[Tensor], whole_state: bool = False) -> list[Tensor]:
+        """Run the cell over complete sequences.
+
+        Args:
+            x: float32 `[time, batch, input depth]`.
+            start: the state before the first step.
+            whole_state: return the complete state instead of the output.
+        Returns:
+            The output after each step, or the complete state, each tensor `[time, batch, depth]`. Padding at the end of
+            a sequence changes nothing before it.
+        """
+        first = 0 if whole_state else self.state_size - 1
+        if self._fused and self.kind == "lstm":
+            return block_lstm(x, list(start), self._kernels[0], self._biases[0])[first:]
+        if self._fused:
+            return block_gru(x, list(start), self._kernels[0], self._biases[0], self._kernels[1], self._biases[1])
+
+        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
+            state = self.advance(step.inputs, [], step.state, step.multiply, step.shared, step.apply)
+            return state, state[first:]
+
+        return scan(one, self.state_size - first, self.project(x), start, self.matrices, self.norms,
+                    operations=self.operations)
+
+
+def _use_fused(kernels: str, layer_norm: bool) -> bool:
+    """Return whether to use the fused kernels, which support only float32 without layer normalisation."""
+    if kernels == "loop" or layer_norm or compute_dtype() != tf.float32:
+        return False
+    context = get_current_tower_context()
+    return kernels == "fused" or context is None or not context.is_training
+
+
+def _variable(name: str, shape: list[int], value: float) -> Tensor:
+    return tf.convert_to_tensor(tf1.get_variable(name, shape, initializer=tf1.constant_initializer(value)))
+
+
+def _standardize(x: Tensor) -> Tensor:
+    """(x - mean) / deviation over the last dimension."""
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + _EPSILON)
+
+
+def _gates_of_gru(z: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    reset, update = tf.split(tf.sigmoid(z), 2, 1)
+    return [reset * h, update], [reset]
+
+
+def _gates_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                           d_outputs: Sequence[Tensor]) -> list[Tensor]:
+    (_, h), (_, update), (reset,), (d_shown, d_update) = args, outputs, kept, d_outputs
+    d_z = tf.concat([_d_sigmoid(reset, d_shown * h), _d_sigmoid(update, d_update)], 1)
+    return [d_z, d_shown * reset]
+
+
+def _output_of_gru(z: Tensor, update: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    candidate = tf.tanh(z)
+    change = h - candidate
+    return [candidate + update * change], [candidate, change]
+
+
+def _output_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                            d_outputs: Sequence[Tensor]) -> list[Tensor]:
+    (_, update, _), (candidate, change), (d,) = args, kept, d_outputs
+    d_h = d * update
+    return [_d_tanh(candidate, d - d_h), d * change, d_h]
+
+
+def _lstm(z: Tensor, c: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    i, f, g, o = tf.split(z, 4, 1)
+    i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+    c = f * c + i * g
+    shown = tf.tanh(c)
+    return [c, o * shown], [i, f, g, o, shown]
+
+
+def _lstm_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+                   d_outputs: Sequence[Tensor]) -> list[Tensor]:
+    (_, c), (i, f, g, o, shown), (d_c, d_h) = args, kept, d_outputs
+    d_c += _d_tanh(shown, d_h * o)
+    d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * shown)]
+    return [tf.concat(d_z, 1), d_c * f]
+
+
+def _d_sigmoid(y: Tensor, d: Tensor) -> Tensor:
+    """Return the gradient of x from the gradient `d` of y = sigmoid(x)."""
+    return tf.raw_ops.SigmoidGrad(y=y, dy=d)
+
+
+def _d_tanh(y: Tensor, d: Tensor) -> Tensor:
+    return tf.raw_ops.TanhGrad(y=y, dy=d)
+
+
+_GATES_OF_GRU = StepOperation(2, 1, _gates_of_gru, _gates_of_gru_backward)
+_OUTPUT_OF_GRU = StepOperation(1, 2, _output_of_gru, _output_of_gru_backward)
+_LSTM = StepOperation(2, 5, _lstm, _lstm_backward)
+
+
+def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Run a bidirectional layer (Schuster & Paliwal 1997).
+
+    Args:
+        forwards: cell of the forward direction.
+        backwards: cell of the backward direction.
+        x: float32 `[time, batch, depth]`.
+        length: int32 `[batch]`.
+
+    Returns:
+        Outputs of both directions, each `[time, batch, cell depth]`. The backward output at position t has read the
+        sequence from its end to t.
+    """
+    rows = tf.shape(x)[1]
+    ahead = forwards.run(x, forwards.zero_state(rows))[-1]
+    back = backwards.run(reverse(x, length), backwards.zero_state(rows))[-1]
+    return ahead, reverse(back, length)
+
+
+def reverse(x: Tensor, length: Tensor) -> Tensor:
+    """Return `x` `[time, batch, ...]` with each sequence reversed within its length, int32 `[batch]`."""
+    return tf.reverse_sequence(x, length, seq_axis=0, batch_axis=1)
+
+
+def at_end(x: Tensor, length: Tensor) -> Tensor:
+    """Return the last step of each sequence of `x` `[time, batch, depth]`: `[batch, depth]`; length int32 `[batch]`."""
+    return tf.gather_nd(x, tf.stack([length - 1, tf.range(tf.shape(length)[0])], 1))
+
+
+def sequence_mask(rows: Tensor, depth: int, rate: float, name: str) -> Tensor:
+    """Return a dropout mask for all steps of a sequence (Gal & Ghahramani 2016): float32 `[rows, depth]`."""
+    ones = tf.ones([rows, depth])
+    ones.set_shape([None, depth])
+    return dropout(ones, rate, name)
+
+
+def sequence_dropout(x: Tensor, rate: float, name: str) -> Tensor:
+    """Return `x` float32 `[time, batch, depth]` times a `sequence_mask`, or `x` itself if nothing is dropped."""
+    context = get_current_tower_context()
+    if rate == 0.0 or context is None or not context.is_training:
+        return x
+    return x * sequence_mask(tf.shape(x)[1], int(x.shape[2]), rate, name)

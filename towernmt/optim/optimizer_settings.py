@@ -1,0 +1,29 @@
+"""The settings of the optimizer: its name, learning rate, decays and moving average. TensorFlow is not imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from towernmt.core.settings import setting
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Name and parameters of the optimizer."""
+
+    name: str = setting("adam", "optimizer; lazyadam is Adam that skips rows of embeddings without a gradient",
+                        choices=("adam", "adamw", "lazyadam", "adafactor", "lamb", "sgd"))
+    learning_rate: float = setting(0.001, "peak learning rate; the schedule scales it over the steps", above=0)
+    beta1: float = setting(0.9, "Adam, AdamW, LazyAdam, LAMB: decay of the mean of the gradients", at_least=0, below=1)
+    beta2: float = setting(0.98, "Adam, AdamW, LazyAdam, LAMB: decay of the mean of their squares", at_least=0, below=1)
+    epsilon: float = setting(1e-9, "Adam, AdamW, LazyAdam, LAMB: added to the root of the mean square", above=0)
+    weight_decay: float = setting(
+        0.01, "AdamW, LAMB: share of each matrix that is subtracted at a learning rate of 1", at_least=0)
+    momentum: float = setting(0.9, "SGD: momentum", at_least=0, below=1)
+    nesterov: bool = setting(False, "SGD: Nesterov's momentum")
+    adafactor_relative: bool = setting(True, "Adafactor: scale a variable's step by its root mean square")
+    adafactor_clip: float = setting(1.0, "Adafactor: largest root mean square of a step; 0 for no limit", at_least=0)
+    adafactor_momentum: float = setting(
+        0.0, "Adafactor: decay of the mean of the steps; 0 for none", at_least=0, below=1)
+    ema_decay: float = setting(
+        0.0, "decay of a moving average of the weights, such as 0.9999; 0 for no average", at_least=0, below=1)

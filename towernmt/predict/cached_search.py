@@ -1,0 +1,162 @@
+"""The plain search by a graph that is cached beside the run, executed by TensorFlow's C library."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import towernmt
+from towernmt.checkpoint.checkpoint_files import STATE
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.records import check_vocabulary_of
+from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
+from towernmt.core.errors import DataError
+from towernmt.core.machine import processor_flags, processors
+from towernmt.predict.cached_graph import CSession, CSessionError, KeptGraph, graph_file, library_files, read_graph
+from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.lines.requests import SearchArguments, SearchTowers
+
+FORMAT = 1
+"""Suffix of the files of cached graphs."""
+_VARIABLES = ("TF_", "ONEDNN_", "DNNL_", "MKL_", "XLA_")
+
+
+def key_of(run: SavedRun, held: HeldCheckpoint, asked: SearchArguments) -> str:
+    """Return the key of a cached graph, 32 hexadecimal digits.
+
+    It depends on the run's settings and its copy of a model's code, of the index of the checkpoint (which has a
+    checksum of each value), of the search, of the code of towernmt and of TensorFlow's library, of the processor and of
+    the environment variables that TensorFlow reads.
+    """
+    prefix = Path(held.prefix)
+    read = [run.settings_file, *_below(run.code), Path(f"{prefix}.index"), prefix.with_name(STATE)]
+    seen = [*library_files(), *_below(Path(towernmt.__file__).parent, ".py")]
+    parts = [
+        str(FORMAT), repr(asked.search), asked.precision,
+        repr((asked.log_probs, asked.attention, asked.threads, processors())),
+        json.dumps(sorted(processor_flags())),
+        *(f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(_VARIABLES)),
+        *(hashlib.sha256(file.read_bytes()).hexdigest() for file in read if file.is_file()),
+        *(f"{file} {(state := file.stat()).st_size} {state.st_mtime_ns}" for file in seen)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _below(directory: Path, suffix: str = "") -> Iterator[Path]:
+    """The files of a directory, in an order that does not change."""
+    for place, folders, names in os.walk(directory):
+        folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
+        yield from (Path(place, name) for name in sorted(names) if name.endswith(suffix))
+
+
+log = logging.getLogger(__name__)
+
+GRAPHS = "graphs"
+"""Directory of a run for cached graphs."""
+
+
+def open_towers(asked: SearchArguments, keep: bool) -> SearchTowers:
+    """Open the towers of a search from the cached graph, or build them and cache the graph.
+
+    Args:
+        asked: arguments of the search.
+        keep: whether to read and write cached graphs.
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
+    """
+    if not (keep and _can_be_kept(asked)):
+        return _built(asked)
+    run, held = asked.runs[0], hold_checkpoint(asked.runs[0], asked.checkpoints[0])
+    asked = dataclasses.replace(asked, checkpoints=[held])
+    file = graph_file(run.path / GRAPHS, key_of(run, held, asked))
+    try:
+        return KeptTowers(asked, held, read_graph(file))
+    except FileNotFoundError:
+        pass
+    except (OSError, DataError, CSessionError) as error:
+        log.info("%s: this graph cannot be used, so it is built again: %s", file, error)
+    return _built(asked, file)
+
+
+def _built(asked: SearchArguments, file: Path | None = None) -> SearchTowers:
+    from towernmt.predict.search_towers import build_towers  # imports TensorFlow
+
+    return build_towers(asked, file)
+
+
+def _can_be_kept(asked: SearchArguments) -> bool:
+    """Return whether the search uses a single run without custom code on a CPU, so that its graph can be cached."""
+    alone = len(asked.runs) == len(asked.checkpoints) == len(asked.models) == 1
+    ours = asked.models[0] is None and not asked.processors and not asked.search.shortlist
+    return alone and ours and asked.device in (None, "cpu") and not has_gpu_driver() and bool(library_files())
+
+
+def has_gpu_driver() -> bool:
+    """Return whether this machine has the device files of a GPU driver."""
+    devices = Path("/dev")
+    return any((devices / name).exists() for name in ("dxg", "kfd")) or any(devices.glob("nvidia[0-9]*"))
+
+
+class KeptTowers:
+    """Search towers with a cached graph; see `SearchTowers`.
+
+    The first request for another search, or for the predictor, builds all towers and releases the cached graph, so that
+    memory holds the weights only once.
+    """
+
+    def __init__(self, asked: SearchArguments, held: HeldCheckpoint, kept: KeptGraph) -> None:
+        """
+        Args:
+            asked: arguments of the search.
+            held: checkpoint with the weights; it stays open in case the towers must be built.
+            kept: cached graph of the plain search.
+        Raises:
+            CSessionError: the graph cannot be used, or does not match the checkpoint.
+            SettingsError: the vocabulary does not belong to the run.
+        """
+        self._asked, self._names = asked, kept.names
+        if asked.runs[0].code.is_dir():     # a graph made by code that may not be loaded now is not taken either
+            asked.runs[0].architecture_to_load()
+        self.checkpoint = held.original
+        self.source_vocabulary, self.target_vocabulary = asked.runs[0].vocabularies()
+        check_vocabulary_of(held, asked.runs[0].vocabulary)
+        self._session: CSession | None = CSession(kept.graph, kept.config)
+        self._session.run({kept.names.prefix: held.prefix}, [], [kept.names.restore])
+        self._all: SearchTowers | None = None
+        self._building = threading.Lock()
+
+    def __call__(self, **inputs: np.ndarray) -> Found:
+        """Translate a batch, by the inputs' names."""
+        session = self._session
+        if session is None or set(inputs) != set(self._names.inputs):
+            return self._everything()(**inputs)
+        feeds = {tensor: np.asarray(inputs[name], self._names.dtypes[name])
+                 for name, tensor in self._names.inputs.items()}
+        return Found(**dict(zip(self._names.outputs, session.run(feeds, list(self._names.outputs.values())),
+                                strict=True)))
+
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """The same, with some settings of the search changed."""
+        dataclasses.replace(self._asked.search, **changed)      # refused at once
+        return lambda **inputs: self._everything().with_settings(changed)(**inputs)
+
+    @property
+    def predictor(self) -> Any:
+        """The plain search as tensorpack's `OfflinePredictor`."""
+        return self._everything().predictor
+
+    def _everything(self) -> SearchTowers:
+        with self._building:
+            if self._all is None:
+                self._all = _built(self._asked)
+                self._session = None
+            return self._all

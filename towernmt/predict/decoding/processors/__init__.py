@@ -1,1 +1,0 @@
-"""What the next token may be: processors of the logits, one a module."""

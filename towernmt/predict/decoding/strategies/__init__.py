@@ -1,1 +1,0 @@
-"""What is kept of the candidates: decoding strategies, one a module."""

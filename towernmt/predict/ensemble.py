@@ -1,0 +1,295 @@
+"""Several trained models that translate as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from tensorpack.predict import OfflinePredictor
+from tensorpack.tfutils.sessinit import ChainInit
+
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.layers.projections import Projection
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.search.search_settings import EnsembleSettings
+from towernmt.predict.trained_model import TrainedModel, placed_predictor
+
+T = TypeVar("T")
+
+
+class EnsembleModel(NMTModel):
+    """Models of any architectures with one target vocabulary that are decoded together.
+
+    Each member has a separate variable scope (see `scope`), memory and cache. Search, sampling, processors and scoring
+    treat the ensemble as one model. It cannot be trained.
+
+    Attributes:
+        members: the models.
+        shares: weights of the members, with sum 1.
+    """
+
+    def __init__(self, members: Sequence[NMTModel], settings: EnsembleSettings | None = None) -> None:
+        """
+        Args:
+            members: at least one.
+            settings: kind of mean, and weights; by default the unweighted mean of the probabilities.
+        Raises:
+            SettingsError: the members' target vocabularies differ in size, or the number of weights differs from that
+                of members.
+        """
+        settings = settings or EnsembleSettings()
+        self.members, self.shares = list(members), settings.shares(len(members))
+        self._mean = _mean_of_probabilities if settings.mean == "probabilities" else _mean_of_log_probabilities
+        sizes = {member.target_vocab_size for member in members}
+        if len(sizes) != 1:
+            raise SettingsError(f"The members' target vocabularies have {' and '.join(map(str, sorted(sizes)))} "
+                                "pieces, but an ensemble has one target vocabulary: take models trained with the same.")
+        self.source_vocab_size = members[0].source_vocab_size
+        self.target_vocab_size = members[0].target_vocab_size
+
+    @staticmethod
+    def scope(member: int) -> str:
+        """The variable scope of a member, counted from 0."""
+        return f"member_{member + 1}"
+
+    @property
+    def source_factor_count(self) -> int:
+        return self.members[0].source_factor_count
+
+    @property
+    def gives_attention(self) -> bool:
+        return False        # not by teacher forcing
+
+    @property
+    def gives_step_attention(self) -> bool:
+        """Whether the `decode_step` of every member can return attention."""
+        return all(member.gives_step_attention for member in self.members)
+
+    def encoder_inputs(self) -> list[TensorSpec]:
+        """Return the inputs of the members' encoders; inputs of one name are shared.
+
+        Raises:
+            SettingsError: two members declare an input of one name differently.
+        """
+        found: dict[str, TensorSpec] = {}
+        for spec in (spec for member in self.members for spec in member.encoder_inputs()):
+            if found.setdefault(spec.name, spec) != spec:
+                raise SettingsError(f"The input '{spec.name}' is {found[spec.name]} to one member of the ensemble and "
+                                    f"{spec} to another: take models that read the same source.")
+        return list(found.values())
+
+    def encode(self, *inputs: Tensor) -> Any:
+        """Return the memories of the members.
+
+        Args:
+            inputs: tensors for `encoder_inputs()`.
+        """
+        named = {spec.name: tensor for spec, tensor in zip(self.encoder_inputs(), inputs, strict=True)}
+        return self._each(lambda member, _: member.encode(*(named[spec.name] for spec in member.encoder_inputs())))
+
+    def start_state(self, memory: Any, beam: int) -> DecoderState:
+        states = self._each(lambda member, place: member.start_state(memory[place], beam))
+        return DecoderState(memory, tuple(state.cache for state in states), states[0].step,
+                            tuple(state.blocks for state in states))
+
+    def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
+        """Run one step of each member; logits are the logarithm of the mean, attention is the mean.
+
+        The memory of the state is a tuple of the members' memories, and likewise its cache and blocks.
+        """
+        asked = {"attention": True} if attention else {}
+        steps = self._each(lambda member, place: member.decode_step(
+            token, DecoderState(state.memory[place], state.cache[place], state.step, state.blocks[place]), **asked))
+        logits = self._mean([tf.cast(step[0], tf.float32) for step in steps], self.shares)
+        after = DecoderState(state.memory, tuple(step[1].cache for step in steps), steps[0][1].step,
+                             tuple(step[1].blocks for step in steps))
+        if not attention:
+            return logits, after
+        return logits, after, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.shares)
+
+    def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
+        """The members' last hidden layers side by side, as `output_projection` takes them."""
+        return tf.concat(self._each(lambda member, place: tf.cast(
+            member.decode_hidden(memory[place], target_in), tf.float32)), axis=-1)
+
+    def output_projection(self) -> Any:
+        """The members' maps, and their mean: logits that are the logarithm of the mean, as in `decode_step`."""
+        return _MeanProjection(self._each(lambda member, _: member.output_projection()), self._mean, self.shares)
+
+    def _each(self, action: Callable[[NMTModel, int], T]) -> tuple[T, ...]:
+        """What `action` returns for each member and its place, called in the member's variable scope."""
+        found = []
+        for place, member in enumerate(self.members):
+            with tf1.variable_scope(self.scope(place)):
+                found.append(action(member, place))
+        return tuple(found)
+
+
+class _MeanProjection(NamedTuple):
+    """Output projection of an ensemble.
+
+    Attributes:
+        members: projections of the members.
+        mean: how to average their logits.
+        shares: weights of the members.
+    """
+
+    members: Sequence[Projection]
+    mean: Callable[[Sequence[Tensor], Sequence[float]], Tensor]
+    shares: Sequence[float]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 `[..., target vocabulary]` of `hidden` `[..., depth of all members]`."""
+        return self._of_each(Projection.logits, hidden)
+
+    def flat_logits(self, tokens: Tensor) -> Tensor:
+        """float32 `[tokens, target vocabulary]` of `tokens` `[tokens, depth of all members]`."""
+        return self._of_each(Projection.flat_logits, tokens)
+
+    def _of_each(self, logits: Callable[[Projection, Tensor], Tensor], hidden: Tensor) -> Tensor:
+        parts = tf.split(hidden, [int(member.kernel.shape[1]) for member in self.members], axis=-1)
+        return self.mean([tf.cast(logits(member, part), tf.float32)
+                          for member, part in zip(self.members, parts, strict=True)], self.shares)
+
+
+def _mean_of_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """log(sum of share * probability), float32 `[..., vocabulary]`: log-probabilities."""
+    log_probs = [tf.nn.log_softmax(member) + math.log(share) for member, share in zip(logits, shares, strict=True)]
+    return tf.reduce_logsumexp(tf.stack(log_probs), axis=0)
+
+
+def _mean_of_log_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """Return the weighted sum of log-probabilities up to a constant per row, which normalisation removes."""
+    return _weighted_sum(logits, shares)
+
+
+def _weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    return tf.add_n([tensor * share for tensor, share in zip(tensors, shares, strict=True)])
+
+
+class TrainedEnsemble:
+    """Trained models that translate together, each with the weights of its own checkpoint.
+
+    Attributes:
+        members: the trained models, in the order of their weights.
+        run: run of the first member, whose search settings apply.
+        model: an `EnsembleModel`.
+        checkpoint: the checkpoints in use, joined by " + ".
+        device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
+        source_vocabulary, target_vocabulary: common to all members.
+    """
+
+    def __init__(self, members: Sequence[TrainedModel], settings: EnsembleSettings | None = None) -> None:
+        """
+        Args:
+            members: closed together with the ensemble, also if it cannot be created.
+            settings: kind of mean, and weights.
+        Raises:
+            SettingsError: the members have different vocabularies, or the number of weights differs from that of
+                members.
+        """
+        self._open = ExitStack()
+        for member in members:
+            self._open.enter_context(member)
+        try:
+            _check_vocabularies(members)
+            self.model = EnsembleModel([member.model for member in members], settings)
+        except SettingsError:
+            self.close()
+            raise
+        self.members, self.run = list(members), members[0].run
+        self.source_vocabulary, self.target_vocabulary = members[0].source_vocabulary, members[0].target_vocabulary
+        self.device = members[0].device
+        self.checkpoint = " + ".join(member.checkpoint for member in members)
+
+    def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
+                  outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
+        """Return a predictor like `TrainedModel.predictor`, for a tower over `model`."""
+        values = [member.initial_values(self.model.scope(place)) for place, member in enumerate(self.members)]
+        return placed_predictor(tower, signature, outputs, ChainInit(values), self.device, threads,
+                                self.members[0].precision)
+
+    def weights(self) -> NoReturn:
+        """Refused: an ensemble has no weights that are one model's.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError("An ensemble has no single set of weights: use one member, or average the "
+                            "checkpoints of one run (`towernmt average`).")
+
+    def close(self) -> None:
+        """Let the checkpoints' files go."""
+        self._open.close()
+
+    def __enter__(self) -> TrainedEnsemble:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[str | HeldCheckpoint | None] = (None,),
+                 models: Sequence[Any] = (None,), *, ensemble: EnsembleSettings | None = None,
+                 device: str | None = None, averaged: bool = True,
+                 precision: str = PRECISIONS[0]) -> TrainedModel | TrainedEnsemble:
+    """Open a trained model, or an ensemble of several runs or of several checkpoints of one run.
+
+    Args:
+        runs: one per member or one for all: directories, packages or open runs.
+        checkpoints: one per member or one for all; see `TrainedModel`.
+        models: one per member or one for all; see `TrainedModel`.
+        ensemble: how to combine the members.
+        device: see `TrainedModel`.
+        averaged: see `TrainedModel`.
+        precision: see `TrainedModel`.
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: the numbers of runs and checkpoints do not match, or the models cannot be combined.
+    """
+    ensemble = ensemble or EnsembleSettings()
+    members = max(len(runs), len(checkpoints), len(models))
+    for name, values in (("runs", runs), ("checkpoints", checkpoints), ("models", models)):
+        if len(values) not in (1, members):
+            raise SettingsError(f"{len(runs)} runs, {len(checkpoints)} checkpoints and {len(models)} models do not "
+                                f"pair up: give one of the {name} to each member, or one to all.")
+    ensemble.shares(members)        # a wrong number of weights is refused before anything is loaded
+    with ExitStack() as stack:
+        found = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model,
+                                                  precision=precision))
+                 for run, checkpoint, model in zip(*(_repeated(values, members) for values in (
+                     runs, checkpoints, models)), strict=True)]
+        trained = found[0] if members == 1 else TrainedEnsemble(found, ensemble)
+        stack.pop_all()
+    return trained
+
+
+def _repeated(values: Sequence[Any], times: int) -> list[Any]:
+    return list(values) * times if len(values) == 1 else list(values)
+
+
+def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
+    """Refuse members whose ids are not the same words."""
+    first = members[0]
+    for other in members[1:]:
+        for side, one, two in (("source", first.source_vocabulary, other.source_vocabulary),
+                               ("target", first.target_vocabulary, other.target_vocabulary)):
+            if not _same(one, two):
+                raise SettingsError(
+                    f"The {side} vocabulary of {other.run.name} ({two.size} pieces, {two.kind}) is not that of "
+                    f"{first.run.name} ({one.size} pieces, {one.kind}): the members of an ensemble must have the same "
+                    "vocabularies; train them on the same prepared data.")
+
+
+def _same(one: Vocabulary, two: Vocabulary) -> bool:
+    """Whether two vocabularies give each text the same ids."""
+    return (one.kind, one.size, one.streams) == (two.kind, two.size, two.streams) and one.files() == two.files()

@@ -1,0 +1,291 @@
+"""The results of a search: arrays of a batch, hypotheses of a sentence, translations and their word alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from towernmt.dataflow.text.pharaoh_alignments import Link
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
+from towernmt.predict.lines.terminology import Term
+from towernmt.predict.lines.words_of_lines import (
+    joined_words,
+    links_of,
+    pharaoh,
+    word_weights,
+    words_of_source,
+    words_of_translation,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class WordAlignment:
+    """Attention between the words of a source and a translation.
+
+    Attributes:
+        source, target: words separated by white space.
+        weights: float32 `[target words, source words]`, the attention; see `word_weights`.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: np.ndarray
+
+    def links(self, threshold: float | None = None) -> list[Link]:
+        """The links of the words; see `links_of`."""
+        return links_of(self.weights, threshold)
+
+    def pharaoh(self, threshold: float | None = None) -> str:
+        """The links as text: `0-0 1-2`."""
+        return pharaoh(self.links(threshold))
+
+    def as_json(self) -> dict[str, Any]:
+        """The words of both sides, and the weights with 4 digits: for each target word those of the source words."""
+        weights = [[round(weight, 4) for weight in row] for row in self.weights.tolist()]
+        return {"source": self.source, "target": self.target, "weights": weights}
+
+
+def words_of_line(vocabulary: Vocabulary, line: str) -> list[str]:
+    """The words of a line, without their factors if the vocabulary has some."""
+    return vocabulary.plain_words(line) if isinstance(vocabulary, FactoredVocabulary) else clean(line).split()
+
+
+@dataclass(frozen=True)
+class SourceWords:
+    """The words of a line to be translated.
+
+    Attributes:
+        words: without their factors.
+        of_tokens: the number of each token's word; see `words_of_source`.
+    """
+
+    words: list[str]
+    of_tokens: list[int]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, line: str, limit: int) -> SourceWords:
+        """Those of a line that was translated in pieces of at most `limit` tokens."""
+        return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit))
+
+    def aligned(self, target: str, target_words: Sequence[int], attention: np.ndarray) -> WordAlignment:
+        """Align them to the words of a text.
+
+        Args:
+            target: the text.
+            target_words: the word of each of its tokens.
+            attention: float32 `[target tokens, source tokens]`.
+        """
+        words = target.split()
+        return WordAlignment(self.words, words, word_weights(
+            attention, self.of_tokens, target_words, (len(self.words), len(words))))
+
+
+class Found(NamedTuple):
+    """Output of a predictor for a batch.
+
+    Attributes:
+        tokens: int32 `[batch, n_best, length]`: EOS after a complete hypothesis, then PAD.
+        scores: float32 `[batch, n_best]`.
+        log_probs: float32 `[batch, n_best, length]`, of each token; None if not requested.
+        attention: float32 `[batch, n_best, length, source length]`; None if not requested.
+    """
+
+    tokens: np.ndarray
+    scores: np.ndarray
+    log_probs: np.ndarray | None = None
+    attention: np.ndarray | None = None
+
+    def text_ids(self, row: int, k: int) -> tuple[list[int], bool]:
+        """The tokens of a hypothesis that stand for text, and whether EOS ended it."""
+        ids = self.tokens[row, k]
+        ends = np.flatnonzero((ids == EOS) | (ids == PAD))
+        return (ids[:ends[0]].tolist(), bool(ids[ends[0]] == EOS)) if len(ends) else (ids.tolist(), False)
+
+    def details(self, row: int, k: int, source_ids: Sequence[int | tuple[int, ...]]) -> TokenDetails | None:
+        """Return the details of the tokens of a hypothesis, or None if none were requested.
+
+        Args:
+            source_ids: source tokens without EOS; with several streams, tuples of ids.
+        """
+        if self.log_probs is None and self.attention is None:
+            return None
+        source = [token[0] if isinstance(token, tuple) else token for token in source_ids] + [EOS]
+        ids = self.tokens[row, k]
+        length = np.count_nonzero(ids != PAD)
+        return TokenDetails(
+            source, ids[:length].tolist(), None if self.log_probs is None else self.log_probs[row, k, :length],
+            None if self.attention is None else self.attention[row, k, :length, :len(source)])
+
+
+class TokenDetails(NamedTuple):
+    """Tokens of a translation with their probabilities and attention.
+
+    For a line that was translated in pieces, the tokens of all pieces are concatenated.
+
+    Attributes:
+        source_ids: source tokens; EOS ends each piece. With several streams, tokens of the words.
+        ids: tokens of the translation; EOS ends each piece, unless it was cut at the length limit.
+        log_probs: float32 `[tokens]`, log-probability of each token in nats; None if not requested.
+        attention: float32 `[tokens, source tokens]`, attention of each token to the source tokens; 0 between different
+            pieces. None if not requested.
+        words: index of the word of each token, from 0, and -1 for EOS; None without attention.
+        source_words: index of the word of each source token, likewise.
+        alignment: words of source and translation with their attention; None without attention.
+    """
+
+    source_ids: list[int]
+    ids: list[int]
+    log_probs: np.ndarray | None = None
+    attention: np.ndarray | None = None
+    words: list[int] | None = None
+    source_words: list[int] | None = None
+    alignment: WordAlignment | None = None
+
+
+class _TextAndScore(NamedTuple):
+    text: str
+    score: float
+
+
+class Hypothesis(_TextAndScore):
+    """A translation: the pair of text and score, with further attributes.
+
+    Attributes:
+        text: detokenised, without line breaks.
+        score: log-probability over the length penalty; of a line translated in pieces, their mean.
+        details: details of its tokens, if log-probabilities or attention were requested.
+        fault: detected fault (see `lines.faults`), or None.
+        tokens: number of tokens, EOS included.
+    """
+
+    details: TokenDetails | None = None
+    fault: str | None = None
+    tokens: int = 0
+
+    def __new__(cls, text: str, score: float, details: TokenDetails | None = None,
+                fault: str | None = None, tokens: int = 0) -> Hypothesis:
+        """Text of the translation."""
+        made = super().__new__(cls, text, score)
+        made.details, made.fault, made.tokens = details, fault, tokens
+        return made
+
+    @property
+    def alignment(self) -> WordAlignment | None:
+        """Words of source and translation with their attention; None if it was not requested."""
+        return self.details.alignment if self.details else None
+
+    def links(self, threshold: float | None = None) -> list[Link] | None:
+        """Return word alignments (source word, target word), from 0, or None if attention was not requested.
+
+        Args:
+            threshold: minimum attention of a link; None means the source word with the most attention for each target
+                word.
+        """
+        return self.alignment.links(threshold) if self.alignment else None
+
+
+class Translation(list[Hypothesis]):
+    """The hypotheses of a line or of a piece of one, best first.
+
+    Attributes:
+        retried: whether the search was repeated because of a fault of the best one.
+        terms: terms of a terminology that occur in the source.
+    """
+
+    retried: bool = False
+    terms: Sequence[Term] = ()
+
+    @property
+    def fault(self) -> str | None:
+        """Fault of the best hypothesis, or None."""
+        return self[0].fault if self else None
+
+
+def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translation:
+    """Join the translations of the pieces of a line; the k-th best joins the k-th best of each piece.
+
+    Args:
+        n_best: maximum number of translations.
+    """
+    if not pieces:
+        return Translation([Hypothesis("", 0.0)])
+    hypotheses = pieces[0] if len(pieces) == 1 else list(map(_joined, zip(*pieces, strict=False)))
+    together = Translation(hypotheses[:n_best])
+    together.retried = any(piece.retried for piece in pieces)
+    together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
+    return together
+
+
+def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
+    return Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
+                      _joined_details([(h.text, h.details) for h in parts if h.details]),
+                      next((h.fault for h in parts if h.fault), None), sum(h.tokens for h in parts))
+
+
+def _joined_details(parts: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
+    """Those of a line, from the text and the details of each of its pieces."""
+    if not parts:
+        return None
+    pieces = [details for _, details in parts]
+    log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
+    blocks = [piece.attention for piece in pieces if piece.attention is not None]
+    return TokenDetails([token for piece in pieces for token in piece.source_ids],
+                        [token for piece in pieces for token in piece.ids],
+                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None,
+                        joined_words([(text, details.words) for text, details in parts if details.words is not None])
+                        if blocks else None)
+
+
+def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    whole = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
+    row = column = 0
+    for block in blocks:
+        whole[row:row + block.shape[0], column:column + block.shape[1]] = block
+        row, column = row + block.shape[0], column + block.shape[1]
+    return whole
+
+
+def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDetails | None:
+    """The details of a piece's translation, where they have attention with the words of its tokens.
+
+    Args:
+        vocabulary: of the target.
+    """
+    if details is None or details.attention is None:
+        return details
+    return details._replace(words=words_of_translation(vocabulary, details.ids))
+
+
+def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabulary) -> WordAlignment | None:
+    """Return the attention between tokens, ends of sentences included, instead of words.
+
+    Returns:
+        The attention, or None if it was not requested.
+    """
+    if details.attention is None:
+        return None
+    return WordAlignment([source.id_to_piece(id) for id in details.source_ids],
+                         [target.id_to_piece(id) for id in details.ids], details.attention)
+
+
+def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
+    """Give each hypothesis that has attention the alignment of its words.
+
+    Args:
+        translation: of the whole line.
+        vocabulary: of the source.
+        limit: tokens of a piece, as the line was cut.
+    """
+    source: SourceWords | None = None
+    for place, (hypothesis, details) in enumerate([(one, one.details) for one in translation]):
+        if details is None or details.attention is None or details.words is None:
+            continue
+        source = source or SourceWords.of(vocabulary, line, limit)
+        alignment = source.aligned(hypothesis.text, details.words, details.attention)
+        translation[place] = Hypothesis(*hypothesis, details._replace(
+            source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)

@@ -1,0 +1,259 @@
+"""Options of a line, their registry, and lines as JSON objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.terminology import Terminology
+from towernmt.predict.search.search_settings import SearchSettings
+
+
+class LineOption(NamedTuple):
+    """An entry of the registry of line options.
+
+    Attributes:
+        kind: type of the value, or several types.
+        description: type of the value, for error messages.
+        in_json: whether JSON lines can have the option.
+        aliases: Sockeye's names of the option in JSON lines.
+        help: description in the server's API; empty if requests to the server have no field of this name.
+        one_sentence: whether the server accepts the option only for a text of one sentence.
+        plural: name in error messages of a server whose engine does not support the option.
+    """
+
+    kind: Any
+    description: str
+    in_json: bool = True
+    aliases: Sequence[str] = ()
+    help: str = ""
+    one_sentence: bool = False
+    plural: str = ""
+
+
+OPTIONS: dict[str, LineOption] = {
+    "prefix": LineOption(str, "a text", aliases=["target_prefix"], help="How the translation begins",
+                         one_sentence=True, plural="prefixes"),
+    "partial_word": LineOption(bool, "true or false",
+                               help="The last word of `prefix` may be the beginning of a longer one"),
+    "prefix_every_piece": LineOption(bool, "true or false", aliases=["use_target_prefix_all_chunks"]),
+    "avoid": LineOption(Sequence, "a list of texts", help="Words and phrases that the translation must not contain",
+                        plural="phrases to avoid"),
+    "constraints": LineOption(Sequence, "a list of texts", help="Words and phrases that the translation must contain",
+                              one_sentence=True, plural="constraints"),
+    "terminology": LineOption((Terminology, type(None)), "a Terminology", in_json=False, plural="glossaries"),
+    "n_best": LineOption((int, type(None)), "a whole number"),
+    "search": LineOption(Mapping, "settings by name"),
+    "inputs": LineOption(Mapping, "arrays by name", in_json=False)}
+"""Registry of line options by the names of the fields of `LineOptions`."""
+_LISTS = tuple(name for name, option in OPTIONS.items() if option.kind is Sequence)
+
+
+@dataclass(frozen=True)
+class LineOptions:
+    """Options of one line. Fields that a line does not set have the values of the translator.
+
+    Attributes:
+        prefix: beginning of the translation, complete words unless `partial_word` is true.
+        partial_word: whether the last word of `prefix` may be the beginning of a longer one. If `prefix` ends with a
+            space, its last word is complete, and a new one follows.
+        prefix_every_piece: if a long line is translated in pieces, begin each piece with `prefix`, which suits tags;
+            false begins only the first piece with it.
+        avoid: words and phrases that the translation must not contain. A phrase in lower case also excludes its
+            capitalised form. "<s> " before a phrase excludes it at the beginning only, " </s>" after it at the end.
+        constraints: words and phrases that the translation must contain literally; a duplicate must occur twice. They
+            may overlap. "<s> " before a phrase requires it at the beginning, " </s>" after it at the end. If a long
+            line is translated in pieces, the first piece contains them, and the last piece those at the end.
+        terminology: for each source term in the line, its target term must occur once.
+        n_best: number of translations, at most the beam size.
+        search: other fields of `SearchSettings` for this line. Each distinct combination needs a separate tower.
+        inputs: additional inputs by name, for a custom model or processors: arrays without the batch dimension.
+    Raises:
+        SettingsError: a value has the wrong type.
+    """
+
+    prefix: str = ""
+    partial_word: bool = False
+    prefix_every_piece: bool = True
+    avoid: Sequence[str] = ()
+    constraints: Sequence[str] = ()
+    terminology: Terminology | None = None
+    n_best: int | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if not isinstance(value, option.kind) or isinstance(value, bool) != (option.kind is bool):
+                raise SettingsError(f"{name}={value!r}: give {option.description}.")
+        for name in _LISTS:
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(text, str) for text in value):
+                raise SettingsError(f"{name}={value!r}: give a list of texts.")
+            object.__setattr__(self, name, tuple(value))
+        if self.n_best is not None and self.n_best < 1:
+            raise SettingsError(f"n_best={self.n_best}: give 1 or more.")
+        for name, value in self.search.items():
+            _check_setting(name, value)
+
+    def over(self, others: LineOptions) -> LineOptions:
+        """Return these options with unset ones taken from `others`, and with the phrases of both."""
+        changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+                   if getattr(self, field.name) != getattr(PLAIN, field.name)}
+        changes |= {name: (*getattr(others, name), *getattr(self, name)) for name in _LISTS}
+        changes |= {"search": {**others.search, **self.search}, "inputs": {**others.inputs, **self.inputs}}
+        return dataclasses.replace(others, **changes)
+
+
+def _check_setting(name: str, value: Any) -> None:
+    # All lines share the weights, so no line can set `averaged`.
+    known = {field.name: field.default for field in dataclasses.fields(SearchSettings) if field.name != "averaged"}
+    if name not in known:
+        raise SettingsError(f"search: '{name}' is not a search setting of a line: choose one of "
+                            f"{', '.join(sorted(known))}.")
+    kind = type(known[name])
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise SettingsError(f"search: {name}={value!r}: give a value of the kind of {known[name]!r}.")
+
+
+PLAIN = LineOptions()
+"""Options of a line that requests nothing."""
+NAMES = {name: field for field, option in OPTIONS.items() if option.in_json for name in (field, *option.aliases)}
+"""Fields of options by their names in JSON lines."""
+PASSED = ("id", "sentence_id")
+"""Fields with any value, which the answer repeats unchanged."""
+
+
+class JsonLine(NamedTuple):
+    """A line of JSON.
+
+    Attributes:
+        text: source text, as `word|factor` if it has factors.
+        options: options of the line.
+        passed: fields that the answer repeats unchanged.
+    """
+
+    text: str
+    options: LineOptions
+    passed: Mapping[str, Any]
+
+
+def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[JsonLine]:
+    """Yield the request of each line.
+
+    Args:
+        name: where the lines come from, for errors.
+        first: the number of the first line.
+    Raises:
+        DataError: a line is no JSON object, has a field that is not known or a value of a wrong type.
+    """
+    for number, line in enumerate(lines, start=first):
+        try:
+            yield _request(line)
+        except (DataError, SettingsError) as error:
+            raise DataError(f"{name} line {number}: {error}") from None
+
+
+def written(number: int, request: JsonLine, translation: Translation, vocabulary: Vocabulary, count: int = 1,
+            links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
+    """Return the answer to a JSON line as one line of JSON without its line end.
+
+    Args:
+        number: number of the line, from 1: the `sentence_id` of the answer unless the line has one.
+        request: the JSON line.
+        translation: its translations.
+        vocabulary: target vocabulary, for the subwords of tokens.
+        count: maximum number of translations to list; a single one is not listed.
+        links: word alignments (source word, target word) of the best translation; None if not requested.
+        attention: attention of the best translation from `WordAlignment.as_json`; None if not requested.
+    """
+    best = translation[0]
+    answer: dict[str, Any] = {"sentence_id": number, **request.passed, "translation": best.text,
+                              "score": _rounded(best.score), **_details(best, vocabulary)}
+    if links is not None:
+        answer["alignment"] = [list(link) for link in links]
+    if attention is not None:
+        answer["attention"] = attention
+    if len(listed := translation[:count]) > 1:
+        answer["translations"] = [hypothesis.text for hypothesis in listed]
+        answer["scores"] = [_rounded(hypothesis.score) for hypothesis in listed]
+    if translation.terms:
+        answer["terms"] = [{"source": term.source, "target": term.target} for term in translation.terms]
+    if translation.fault is not None:
+        answer["fault"] = translation.fault
+    if translation.retried:
+        answer["retried"] = True
+    return json.dumps(answer, ensure_ascii=False)
+
+
+def _request(line: bytes) -> JsonLine:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"this is not JSON ({_reason(error)}); write one object a line, as "
+                        '{"text": "Guten Morgen!"}.') from None
+    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
+        raise DataError('write one JSON object a line, with a text to translate, as {"text": "Guten Morgen!"}.')
+    fields: dict[str, Any] = {}
+    for name, value in found.items():
+        field = NAMES[name] if name in NAMES else name
+        if name not in ("text", "factors", *NAMES, *PASSED):
+            raise DataError(f"the field '{name}' is not known{_near(name)}")
+        if field in fields:
+            raise DataError(f"'{name}' repeats another field: leave one out.")
+        fields[field] = value
+    text = fields.pop("text")
+    if (factors := fields.pop("factors", None)) is not None:
+        text = _with_factors(text, factors)
+    passed = {name: fields.pop(name) for name in PASSED if name in fields}
+    return JsonLine(text, LineOptions(**fields), passed)
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    """Return why a line could not be parsed."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"character {error.pos + 1}: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0].lower()
+
+
+def _with_factors(text: str, factors: Any) -> str:
+    """Return a text as `word|factor` from Sockeye's form: one text per factor with one value per word."""
+    words = text.split()
+    if not isinstance(factors, list) or not all(isinstance(values, str) for values in factors):
+        raise DataError(f"factors={json.dumps(factors)}: give a list of texts, one for each factor.")
+    split: list[Sequence[str]] = [words, *(values.split() for values in factors)]
+    for place, values in enumerate(split):
+        if len(values) != len(words):
+            raise DataError(f"factor {place} has {len(values)} values for the {len(words)} words of the text: give one "
+                            "for each word.")
+    return " ".join(SEPARATOR.join(word) for word in zip(*split, strict=True))
+
+
+def _near(name: str) -> str:
+    known = sorted({"text", "factors", *NAMES, *PASSED})
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}."
+
+
+def _details(hypothesis: Hypothesis, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the tokens of the best translation and their log-probabilities, if they were requested."""
+    details = hypothesis.details
+    if details is None or details.log_probs is None:
+        return {}
+    return {"tokens": [vocabulary.id_to_piece(id) for id in details.ids],
+            "log_probs": [_rounded(value) for value in details.log_probs.tolist()]}
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 4)

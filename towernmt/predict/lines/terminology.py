@@ -1,0 +1,199 @@
+"""Terminologies, and phrases of the target language as the token ids that a translation must contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.word_segmentation import begins_unspaced, case_forms, matching_form, without_points, words
+from towernmt.dataflow.vocabulary.base import Vocabulary
+
+_BEGINNING, _END = "<s>", "</s>"
+_MARK = "\u2581"
+"""The mark of a space in the pieces of SentencePiece."""
+
+
+class Anchored(NamedTuple):
+    """A phrase, and where it must stand.
+
+    Attributes:
+        text: the phrase without anchors.
+        at_beginning: whether `<s>` stands before it: it counts at the beginning of a translation only.
+        at_end: whether `</s>` stands behind it: it counts at the end only.
+    """
+
+    text: str
+    at_beginning: bool = False
+    at_end: bool = False
+
+    @classmethod
+    def of(cls, phrase: str) -> Anchored:
+        """Return a phrase as users write it: `<s>` is an anchor as its first word only, `</s>` as its last.
+
+        Raises:
+            SettingsError: anchors stand alone.
+        """
+        words = clean(phrase).split(" ")
+        at_beginning, at_end = words[0] == _BEGINNING, words[-1] == _END
+        text = " ".join(words[at_beginning:len(words) - at_end])
+        if (at_beginning or at_end) and not text:
+            raise SettingsError(f"'{phrase}' is an anchor without a phrase: write words behind {_BEGINNING} or before "
+                                f"{_END}.")
+        return cls(text, at_beginning, at_end)
+
+
+def phrase_ids(phrase: str, vocabulary: Vocabulary) -> list[int]:
+    """Return the ids of a phrase as they are within a sentence: behind a space, unless its script has none.
+
+    Raises:
+        SettingsError: the phrase is empty, or holds what the vocabulary does not know.
+    """
+    ids = vocabulary.encode(phrase)
+    if vocabulary.kind == "sentencepiece" and begins_unspaced(phrase):
+        ids = _without_mark(ids, vocabulary)
+    if not ids:
+        raise SettingsError("a phrase that a translation must hold is empty: leave it out, or write its words.")
+    if vocabulary.unk_id in ids:
+        raise SettingsError(f"'{phrase}' holds what the target vocabulary does not know, so no translation can hold "
+                            "it: write it in other characters or words.")
+    return ids
+
+
+def _without_mark(ids: list[int], vocabulary: Vocabulary) -> list[int]:
+    """Return the ids without the mark of a space, as they are behind other words of a script without spaces."""
+    first = vocabulary.id_to_piece(ids[0]) if ids else ""
+    if not first.startswith(_MARK):
+        return ids
+    rest = first.removeprefix(_MARK)
+    pieces = [rest] if vocabulary.piece_to_id(rest) != vocabulary.unk_id else list(rest)
+    found = [vocabulary.piece_to_id(piece) for piece in pieces if piece]
+    return ids if vocabulary.unk_id in found else [*found, *ids[1:]]
+
+
+class WritableTerms:
+    """A terminology whose target terms a vocabulary can write.
+
+    Attributes:
+        terminology: the terms.
+    """
+
+    def __init__(self, terminology: Terminology, vocabulary: Vocabulary) -> None:
+        """
+        Raises:
+            DataError: the vocabulary cannot write a term; with its file and line.
+        """
+        self.terminology = terminology
+        self._ids: dict[str, list[int]] = {}
+        for term in terminology.terms:
+            try:
+                self._ids[term.target] = phrase_ids(term.target, vocabulary)
+            except SettingsError as error:
+                raise DataError(f"{term.where}: {error}") from None
+
+    def found(self, line: str) -> list[tuple[Term, list[int]]]:
+        """The terms that occur in a line of the source, with the ids of their translations."""
+        return [(term, self._ids[term.target]) for term in self.terminology.found(line)]
+
+
+CASES = ("exact", "any")
+
+
+class Term(NamedTuple):
+    """An entry of a terminology.
+
+    Attributes:
+        source, target: the terms.
+        any_case: whether upper and lower case of the source make no difference.
+        where: what errors call it, such as "terms.tsv line 3".
+    """
+
+    source: str
+    target: str
+    any_case: bool = False
+    where: str = "a term"
+
+
+class Terminology:
+    """Terms, to be looked for in lines."""
+
+    def __init__(self, terms: Iterable[Term]) -> None:
+        """
+        Raises:
+            DataError: a source term has two target terms, or no word.
+        """
+        self.terms = list(terms)
+        self._by_first: dict[str, list[tuple[list[str], Term]]] = {}
+        known: dict[tuple[str, ...], Term] = {}
+        for term in self.terms:
+            term_words = words(matching_form(term.source))
+            if not term_words:
+                raise DataError(f"{term.where}: the source term is empty: write its words.")
+            same = [case_forms(word)[0] for word in term_words] if term.any_case else term_words
+            other = known.setdefault((str(term.any_case), *same), term)
+            if other.target != term.target:
+                raise DataError(f"{term.where}: '{term.source}' is translated as '{term.target}' here and as "
+                                f"'{other.target}' in {other.where}: keep one of them.")
+            if other is term:
+                self._by_first.setdefault(_index_form(term_words[0]), []).append((term_words, term))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Terminology:
+        """Return the terms of a file.
+
+        Raises:
+            DataError: the file is missing or not UTF-8, or a line is not understood; with file and line.
+        """
+        lines = enumerate(read_lines(path), start=1)
+        return cls(_parse(line, f"{path} line {number}") for number, line in lines
+                   if line.strip() and not line.startswith("#"))
+
+    def found(self, line: str) -> list[Term]:
+        """Return the terms that occur in a line as whole words, in the order of the line, each once.
+
+        Longer terms come first: a term within another match is no match. Of two terms of equal length, the one that
+        begins earlier counts, and a term with `exact` case before one with `any`. A term without Hebrew points or
+        Arabic vowel signs also matches words with them.
+        """
+        line_words = words(matching_form(line))
+        matches = sorted((-len(term_words), index, term.any_case, number, term)
+                         for index, word in enumerate(line_words)
+                         for number, (term_words, term) in enumerate(self._by_first.get(_index_form(word), ()))
+                         if _matches(term_words, line_words[index:index + len(term_words)], term.any_case))
+        taken: set[int] = set()
+        found: list[tuple[int, Term]] = []
+        for length, index, _, _, term in matches:
+            span = range(index, index - length)
+            if taken.isdisjoint(span):
+                taken.update(span)
+                found.append((index, term))
+        return list(dict.fromkeys(term for _, term in sorted(found)))
+
+
+def _index_form(word: str) -> str:
+    """Return a form that all words share that a term could match: without case, points and dots of Turkish letters."""
+    return case_forms(without_points(word))[1].replace("ı", "i")
+
+
+def _matches(term: Sequence[str], found: Sequence[str], any_case: bool) -> bool:
+    """Return whether words of a line are those of a term."""
+    if len(found) != len(term):
+        return False
+    bare = [word if one != without_points(one) else without_points(word) for one, word in zip(term, found, strict=True)]
+    if not any_case:
+        return bare == list(term)
+    of_line, of_term = (list(zip(*map(case_forms, some), strict=True)) for some in (bare, term))
+    return any(one == other for one, other in zip(of_line, of_term, strict=True))
+
+
+def _parse(line: str, where: str) -> Term:
+    fields = [clean(field) for field in line.split("\t")]
+    if len(fields) not in (2, 3) or not all(fields[:2]):
+        raise DataError(f"{where}: expected a source term, a tab and a target term (and, if wanted, a tab and "
+                        f"{' or '.join(CASES)}), not '{line[:60]}'.")
+    case = fields[2] if len(fields) == 3 and fields[2] else "exact"
+    if case not in CASES:
+        raise DataError(f"{where}: the rule for upper and lower case is {' or '.join(CASES)}, not '{case}'.")
+    return Term(fields[0], fields[1], case == "any", where)

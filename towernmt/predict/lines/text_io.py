@@ -1,0 +1,94 @@
+"""Text as lines of bytes: one line in, one line out, where only a line feed ends a line."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import bounded_lines, one_line, wide_encoding
+from towernmt.predict.lines.output_file import output_file
+
+log = logging.getLogger(__name__)
+
+
+def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]:
+    """Each line as text without control characters, one for one.
+
+    Bytes are read as UTF-8; what is not valid becomes U+FFFD, with one warning a line that tells its
+    number. A final "\\n" or "\\r\\n" and a byte order mark in the first line are dropped; every other run
+    of control characters or line separators becomes one space.
+
+    Args:
+        lines: a binary stream, or the lines themselves.
+        name: where the lines come from, for the warnings.
+        first: the number of the first line.
+    Raises:
+        DataError: a line of a stream is longer than `LONGEST_LINE`.
+    """
+    if isinstance(lines, io.IOBase):
+        lines = bounded_lines(cast(BinaryIO, lines), name, first)
+    for number, line in enumerate(lines, start=first):
+        text = _decode(line, f"{name} line {number}") if isinstance(line, bytes) else line
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        text = text.removesuffix("\n").removesuffix("\r")
+        yield one_line(text)
+
+
+def read_text(path: str | Path) -> list[str]:
+    """All lines of a UTF-8 file, cleaned as by `clean_lines`.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with open_input(path) as stream:
+        return list(clean_lines(stream, str(path)))
+
+
+def open_input(path: str | Path) -> BinaryIO:
+    """Open a file for reading as bytes.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot read ({error.strerror}).") from error
+
+
+def check_readable(path: str | Path) -> None:
+    """Refuse a file that cannot be read, before a model is loaded for it; a pipe is left as it is.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+        open_input(path).close()
+
+
+def write_lines(path: str | Path, lines: Sequence[str]) -> None:
+    """Write lines as UTF-8, "\\n" behind each; an existing file is replaced when all are written.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    with output_file(path) as stream:
+        stream.writelines(line.encode("utf-8") + b"\n" for line in lines)
+
+
+def _decode(line: bytes, where: str) -> str:
+    if (encoding := wide_encoding(line, beginning=False)) is not None:
+        log.warning("%s: it looks like %s, but UTF-8 is expected: convert the text with iconv.", where,
+                    encoding.removesuffix("LE"))
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        log.warning("%s: not valid UTF-8 from byte %d on; the broken characters became U+FFFD.",
+                    where, error.start + 1)
+        return line.decode("utf-8", errors="replace")

@@ -1,0 +1,123 @@
+"""Replace unknown tokens by the source word that the model attended to, or by its translation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from towernmt.dataflow.vocabulary.base import EOS, UNK, Vocabulary
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.words_of_lines import NO_WORD, word_weights
+from towernmt.predict.search.lexical_table import table_lines
+
+_SPACE = "\u2581"  # SentencePiece's mark of a space
+_MARKS = re.compile(f"^{_SPACE}|@@$")
+_EDGES = re.compile(r"^\W+|\W+$")
+
+
+class UnknownWords:
+    """Replaces unknown tokens of translations.
+
+    The source token that an unknown one looks at most says what stands for it: the part of the source word that is
+    unknown, too; else the whole word, without the punctuation at its ends. A whole word is translated if the table has
+    it, as it is or in small letters. Unknown tokens that follow each other and look at the same token are one.
+    """
+
+    def __init__(self, source: Vocabulary, target: Vocabulary, table: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            source, target: the vocabularies of the model.
+            table: source word to target word.
+        """
+        self._source, self._target, self._table = source, target, table or {}
+        self._unknown = target.decode([UNK]).strip()
+
+    def replace(self, translation: Translation) -> Translation:
+        """The same translation with words in place of unknown tokens; its hypotheses must have attention."""
+        translation[:] = [self._replaced(hypothesis) for hypothesis in translation]
+        return translation
+
+    def _replaced(self, hypothesis: Hypothesis) -> Hypothesis:
+        details, alignment = hypothesis.details, hypothesis.alignment
+        if details is None or alignment is None or UNK not in details.ids:
+            return hypothesis
+        attention, of_source, of_target = details.attention, details.source_words, details.words
+        if attention is None or of_source is None or of_target is None:
+            return hypothesis
+        looks = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
+        words = list(alignment.target)
+        glued = set()   # words that are a part of the one before them
+        for place in np.flatnonzero(np.array(details.ids) == UNK).tolist():
+            word = of_target[place]
+            again = place > 0 and details.ids[place - 1] == UNK and looks[place] == looks[place - 1]
+            text = "" if again else self._word_for(int(looks[place]), details, of_source, alignment)
+            words[word] = words[word].replace(self._unknown, text, 1)
+            glued |= {word} if again else self._glued(place, looks, details, of_source)
+        return self._joined(hypothesis, details, alignment, words, glued)
+
+    def _word_for(self, place: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
+        """What stands for an unknown token that looks at the source token `place`."""
+        word = alignment.source[of_source[place]]
+        bare = _EDGES.sub("", word) or word
+        if details.source_ids[place] == UNK:
+            tokens = [i for i, other in enumerate(of_source) if other == of_source[place]]
+            pattern = "".join(self._pattern(details.source_ids[i], i == place) for i in tokens)
+            match = re.fullmatch(pattern, word)
+            if match and match[1] != word:
+                return self._table.get(match[1]) or match[1]
+        return self._table.get(bare) or self._table.get(bare.lower()) or bare
+
+    def _pattern(self, id: int, asked: bool) -> str:
+        if id == UNK:
+            return "(.+?)" if asked else ".+?"
+        return re.escape(_MARKS.sub("", self._source.id_to_piece(id)))
+
+    def _glued(self, place: int, looks: np.ndarray, details: TokenDetails, of_source: list[int]) -> set[int]:
+        """Which words, at an unknown token and behind it, go on with the word before them, though written apart."""
+        ids, of_target = details.ids, details.words or []
+        glued = set()
+        for left, right in ((place - 1, place), (place, place + 1)):
+            if left < 0 or right == len(ids) or EOS in (ids[left], ids[right]) or of_target[left] == of_target[right]:
+                continue
+            if self._target.kind == "sentencepiece":    # a mark tells where a word begins
+                other = self._target.id_to_piece(ids[left if right == place else right])
+                together = other != _SPACE if right == place else not other.startswith(_SPACE)
+            else:                                       # as in the source, if it is a part of one word there
+                together = looks[right] == looks[left] + 1 and of_source[looks[left]] == of_source[looks[right]]
+            if together:
+                glued.add(of_target[right])
+        return glued
+
+    def _joined(self, hypothesis: Hypothesis, details: TokenDetails, alignment: WordAlignment, words: list[str],
+                glued: set[int]) -> Hypothesis:
+        """The hypothesis of new words, with an alignment of them."""
+        texts: list[str] = []
+        numbers = {NO_WORD: NO_WORD}
+        for word, text in enumerate(words):
+            if texts and word in glued:
+                texts[-1] += text
+            else:
+                texts.append(text)
+            numbers[word] = len(texts) - 1
+        of_target = [numbers[word] for word in details.words or ()]
+        weights = word_weights(np.asarray(details.attention), details.source_words or (), of_target,
+                               (len(alignment.source), len(texts)))
+        return Hypothesis(" ".join(texts), hypothesis.score, details._replace(
+            words=of_target, alignment=WordAlignment(alignment.source, texts, weights)), hypothesis.fault,
+                          hypothesis.tokens)
+
+
+def read_translations(path: str | Path) -> dict[str, str]:
+    """The likeliest translation of each word of a table, `source target probability` a line.
+
+    Raises:
+        DataError: the file is missing, or a line is not understood.
+    """
+    best: dict[str, tuple[float, str]] = {}
+    for source, target, probability in table_lines(path):
+        if source not in best or probability > best[source][0]:
+            best[source] = probability, target
+    return {source: target for source, (_, target) in best.items()}

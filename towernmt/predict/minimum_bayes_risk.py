@@ -1,0 +1,303 @@
+"""Minimum Bayes risk decoding: choose the candidate that is most similar to all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+
+from towernmt.core.errors import SettingsError
+from towernmt.models.model_location import find_place, load
+from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.reranking import Reranker, rescored
+
+_ELEMENTS = 1 << 23
+"""Of a matrix of features, at most."""
+
+
+class Grams(NamedTuple):
+    """All n-grams of one order in some sequences, one entry for each time that one comes.
+
+    Attributes:
+        owner: int64 `[entries]`, the number of the sequence.
+        gram: int64 `[entries]`, which n-gram: equal ones have equal numbers from 0.
+    """
+
+    owner: np.ndarray
+    gram: np.ndarray
+
+    def totals(self, sequences: int) -> np.ndarray:
+        """How many each sequence has, int64 `[sequences]`."""
+        return np.bincount(self.owner, minlength=sequences)
+
+
+def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Grams]:
+    """The n-grams of order 1, 2, ... `orders`.
+
+    Args:
+        sequences: integers `[length]` each, of characters or words.
+    """
+    lengths = np.array([len(sequence) for sequence in sequences], np.int64)
+    if not lengths.sum():
+        empty = np.zeros(0, np.int64)
+        yield from (Grams(empty, empty) for _ in range(orders))
+        return
+    symbols, code = np.unique(np.concatenate([np.asarray(s, np.int64) for s in sequences]), return_inverse=True)
+    owner = np.repeat(np.arange(len(sequences)), lengths)
+    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(code))     # symbols from here to the sequence's end
+    start, gram = np.arange(len(code)), code
+    for order in range(1, orders + 1):
+        if order > 1:
+            longer = left[start] >= order
+            start = start[longer]
+            key = gram[longer] * len(symbols) + code[start + order - 1]
+            gram = np.unique(key, return_inverse=True)[1]
+        yield Grams(owner[start], gram)
+
+
+def matches_of_pairs(grams: Grams, sequences: int) -> np.ndarray:
+    """How many n-grams each two sequences share, int64 `[sequences, sequences]`; of one with itself, all it has."""
+    owner, feature = _unary(grams, sequences)
+    # What one sequence alone has is counted on the diagonal.
+    shared = np.bincount(feature)[feature] > 1 if len(feature) else np.zeros(0, bool)
+    feature, owner = np.unique(feature[shared], return_inverse=True)[1], owner[shared]
+    by_feature = np.argsort(feature, kind="stable")
+    feature, owner = feature[by_feature], owner[by_feature]
+    found = np.zeros([sequences, sequences], np.int64)
+    block = max(1, _ELEMENTS // max(sequences, 1))
+    for first in range(0, int(feature[-1]) + 1 if len(feature) else 0, block):
+        part = slice(*np.searchsorted(feature, [first, first + block]))
+        present = np.zeros([sequences, block if first + block <= feature[-1] else int(feature[-1]) + 1 - first],
+                           np.float32)
+        present[owner[part], feature[part] - first] = 1.0
+        found += np.rint(present @ present.T).astype(np.int64)     # float32 has whole numbers to 16 million
+    np.fill_diagonal(found, grams.totals(sequences))
+    return found
+
+
+def matches_with_mean(grams: Grams, weights: np.ndarray) -> np.ndarray:
+    """What each sequence shares with the weighted mean of all sequences' counts, float64 `[sequences]`.
+
+    Args:
+        weights: float64 `[sequences]`, together 1.
+    """
+    mean = np.bincount(grams.gram, weights[grams.owner])
+    key, count = np.unique(grams.owner * len(mean) + grams.gram, return_counts=True)
+    owner, gram = np.divmod(key, max(len(mean), 1))
+    return np.bincount(owner, np.minimum(count, mean[gram]), minlength=len(weights))
+
+
+def _unary(grams: Grams, sequences: int) -> tuple[np.ndarray, np.ndarray]:
+    """Owner and feature of each entry; a feature is an n-gram and how many times its owner had it before."""
+    key = grams.gram * sequences + grams.owner
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    place = np.arange(len(key))
+    begins = np.ones(len(key), bool)
+    begins[1:] = key[1:] != key[:-1]
+    times = place - np.maximum.accumulate(np.where(begins, place, 0)) if len(key) else place
+    gram, owner = np.divmod(key, max(sequences, 1))
+    return owner, np.unique(gram * (times.max(initial=0) + 1) + times, return_inverse=True)[1]
+
+
+UTILITIES = ("chrf", "bleu")
+
+
+class Utility(ABC):
+    """A measure of a candidate against a reference."""
+
+    @abstractmethod
+    def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        """The utility of each candidate against each reference, float64 `[candidates, references]`."""
+
+    def of_mean(self, candidates: Sequence[str], references: Sequence[str], weights: np.ndarray) -> np.ndarray:
+        """The utility of each candidate against the mean of all references, float64 `[candidates]`.
+
+        It takes time for each candidate, not for each pair (DeNero et al. 2009; Vamvas and Sennrich 2024).
+
+        Args:
+            weights: float64 `[references]`, together 1.
+        Raises:
+            SettingsError: the utility knows no mean reference.
+        """
+        raise SettingsError(f"{type(self).__name__} knows no mean of references, as chrf does: leave aggregation out.")
+
+
+class ChrfUtility(Utility):
+    """Sentence chrF2 exactly as sacreBLEU has it (Popović 2015; six orders of characters, beta 2), 0 to 100."""
+
+    def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        texts, candidate, reference = _distinct(candidates, references)
+        counts = []
+        for grams in grams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
+            totals = grams.totals(len(texts))
+            counts.append((matches_of_pairs(grams, len(texts)), totals[:, None], totals[None]))
+        return _f_score(counts)[np.ix_(candidate, reference)]
+
+    def of_mean(self, candidates: Sequence[str], references: Sequence[str], weights: np.ndarray) -> np.ndarray:
+        texts, candidate, reference = _distinct(candidates, references)
+        share = np.bincount(reference, weights, minlength=len(texts))
+        counts = []
+        for grams in grams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
+            totals = grams.totals(len(texts))
+            counts.append((matches_with_mean(grams, share), totals, np.full(len(texts), share @ totals)))
+        return _f_score(counts)[candidate]
+
+
+class BleuUtility(Utility):
+    """Sentence BLEU exactly as sacreBLEU has it (13a tokens, exponential smoothing, effective order), 0 to 100."""
+
+    def __init__(self) -> None:
+        self._metric = BLEU(effective_order=True)
+
+    def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        texts, candidate, reference = _distinct(candidates, references)
+        numbers: dict[str, int] = {}
+        words = [np.array([numbers.setdefault(word, len(numbers)) for word in self._metric.tokenizer(
+            text.rstrip()).split()], np.int64) for text in texts]
+        matches, totals = [], []
+        for grams in grams_by_order(words, self._metric.max_ngram_order):
+            matches.append(matches_of_pairs(grams, len(texts)))
+            totals.append(grams.totals(len(texts)))
+        return _bleu(np.stack(matches), np.stack(totals))[np.ix_(candidate, reference)]
+
+
+class OwnUtility(Utility):
+    """A function of one's own: from candidates and references to a number for each pair of them."""
+
+    def __init__(self, function: Callable[[list[str], list[str]], Any], name: str | None = None) -> None:
+        """
+        Args:
+            function: gives `[candidates, references]`, as an array or as lists; the higher the better.
+            name: of the function, for errors.
+        """
+        self._function, self._name = function, name or getattr(function, "__name__", repr(function))
+
+    def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        found = np.asarray(self._function(list(candidates), list(references)), np.float64)
+        if found.shape != (len(candidates), len(references)) or not np.isfinite(found).all():
+            raise SettingsError(f"The utility {self._name} gave an array {list(found.shape)} for {len(candidates)} "
+                                f"candidates and {len(references)} references: it must give a finite number for each "
+                                "pair, [candidates, references].")
+        return found
+
+
+def named_utility(name: str) -> Utility:
+    """The utility of that name.
+
+    Args:
+        name: "chrf", "bleu", or a function of one's own: FILE.py:FUNCTION or MODULE:FUNCTION.
+    Raises:
+        SettingsError: there is none of that name.
+    """
+    if name == "chrf":
+        return ChrfUtility()
+    if name == "bleu":
+        return BleuUtility()
+    if ":" not in name:
+        raise SettingsError(f"mbr={name}: choose {', '.join(UTILITIES)} or a function of your own, as "
+                            "my_utility.py:score.")
+    return OwnUtility(load(find_place(name)), name)
+
+
+def _distinct(candidates: Sequence[str], references: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The different texts, and the number of each candidate's and each reference's among them."""
+    numbers: dict[str, int] = {}
+    places = [numbers.setdefault(text, len(numbers)) for text in (*candidates, *references)]
+    return list(numbers), np.array(places[:len(candidates)], np.int64), np.array(places[len(candidates):], np.int64)
+
+
+def _characters(text: str) -> np.ndarray:
+    """The code points of a text without its white space, uint32."""
+    return np.frombuffer("".join(text.split()).encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+
+
+def _f_score(counts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """chrF from the matches and the n-grams of candidate and reference, of each order; arrays that broadcast.
+
+    The mean precision and the mean recall are over the orders of which both have an n-gram.
+    """
+    precision, recall, orders = (np.zeros(counts[0][0].shape) for _ in range(3))
+    for matches, candidate, reference in counts:
+        both = (candidate > 0) & (reference > 0)
+        precision += np.where(both, matches / np.maximum(candidate, 1), 0.0)
+        recall += np.where(both, matches / np.where(reference > 0, reference, 1), 0.0)
+        orders += both
+    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    factor = CHRF.BETA ** 2
+    below = factor * precision + recall
+    return 100.0 * (1 + factor) * precision * recall / np.where(below > 0, below, 1.0)
+
+
+def _bleu(matches: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Sentence BLEU of all pairs, float64 `[texts, texts]`.
+
+    Args:
+        matches: int64 `[orders, texts, texts]`.
+        totals: int64 `[orders, texts]`.
+    """
+    length = totals[0].astype(np.float64)
+    ratio = length[None] / np.maximum(length, 1)[:, None]       # reference / candidate
+    brevity = np.where(length[:, None] < length[None], np.exp(1 - ratio), 1.0) * (length > 0)[:, None]
+    log_sum, smooth = np.zeros(matches.shape[1:]), np.ones(matches.shape[1:])
+    for found, total in zip(matches, totals[:, :, None], strict=True):
+        smooth *= np.where((found == 0) & (total > 0), 2.0, 1.0)
+        precision = np.where(found == 0, 1 / smooth, found) / np.maximum(total, 1)
+        log_sum += np.where(total > 0, np.log(100.0 * precision), 0.0)
+    orders = np.maximum((totals > 0).sum(axis=0), 1)[:, None]
+    return np.where(matches.any(axis=0), brevity * np.exp(log_sum / orders), 0.0)
+
+
+class MinimumBayesRisk(Reranker):
+    """Orders the hypotheses of a line by their mean utility against all of them.
+
+    Each hypothesis counts as often as it is there, so samples stand for the model's probabilities. Of equal texts one
+    is kept. The new score is the mean utility.
+    """
+
+    def __init__(self, utility: str | Utility | Callable[[list[str], list[str]], Any] = "chrf",
+                 aggregate: bool = False) -> None:
+        """
+        Args:
+            utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `OwnUtility`.
+            aggregate: compare with the mean of the references at once, in place of each one: faster, and a little
+                different. Only for chrF.
+        Raises:
+            SettingsError: there is no such utility, or it knows no mean of references.
+        """
+        if isinstance(utility, str):
+            utility = named_utility(utility)
+        self._utility = utility if isinstance(utility, Utility) else OwnUtility(utility)
+        self._aggregate = aggregate
+        if aggregate and type(self._utility).of_mean is Utility.of_mean:
+            raise SettingsError("Only the utility chrf knows the mean of references: leave aggregation out, or choose "
+                                "chrf.")
+
+    def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
+        return [self.ordered(hypotheses) for hypotheses in lists]
+
+    def ordered(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """The different hypotheses of one line, best first; of equally good ones the former first."""
+        times = Counter(hypothesis.text for hypothesis in hypotheses)
+        first = {hypothesis.text: hypothesis for hypothesis in reversed(hypotheses)}
+        texts = list(times)
+        worth = self.expected_utilities(texts, texts, [times[text] for text in texts])
+        order = np.argsort(-worth, kind="stable")
+        return [rescored(first[texts[place]], worth[place]) for place in order]
+
+    def expected_utilities(self, candidates: Sequence[str], references: Sequence[str],
+                           weights: Sequence[float] | None = None) -> np.ndarray:
+        """The mean utility of each candidate against references, float64 `[candidates]`.
+
+        Args:
+            weights: of the references; None for equal ones.
+        """
+        share = np.ones(len(references)) if weights is None else np.asarray(weights, np.float64)
+        share = share / share.sum()
+        if self._aggregate:
+            return self._utility.of_mean(candidates, references, share)
+        return self._utility.of_pairs(candidates, references) @ share

@@ -1,1 +1,0 @@
-"""Very many lines, translated in parts by several processes."""

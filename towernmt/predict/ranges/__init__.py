@@ -1,0 +1,1 @@
+"""Very many lines, translated in ranges by several workers."""

@@ -1,0 +1,109 @@
+"""Reranking: put the hypotheses of some lines in another order; and n-best files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from itertools import groupby, islice
+
+from towernmt.core.errors import DataError
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+
+WINDOW = 500
+"""Lines that are reranked together."""
+
+
+class Reranker(ABC):
+    """A judge of hypotheses that are there already."""
+
+    @abstractmethod
+    def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
+        """The hypotheses of each line, best first, with the scores that put them so.
+
+        Args:
+            sources: a line each.
+            lists: the hypotheses of each line.
+        """
+
+
+def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
+    """The hypothesis with another score."""
+    return Hypothesis(hypothesis.text, float(score), hypothesis.details, hypothesis.fault,
+                      hypothesis.tokens)
+
+
+def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
+             window: int = WINDOW, name: str = "the source") -> Iterator[Translation]:
+    """The hypotheses of each line of a stream, reranked. Those before one that cannot be read come before the error.
+
+    Args:
+        lists: the hypotheses of each line.
+        sources: the lines; None where the reranker does not read them.
+        window: lines that are reranked together, at most.
+        name: of the source, for errors.
+    Raises:
+        DataError: there are not as many lines as lists.
+    """
+    rest, lines, number = iter(lists), iter(sources if sources is not None else ()), 0
+    error: DataError | None = None
+    while error is None:
+        together, error = _read(rest, window)
+        if not together:
+            break
+        read = [""] * len(together) if sources is None else list(islice(lines, len(together)))
+        if len(read) < len(together):
+            raise DataError(f"{name} has {number + len(read)} lines, but there are n-best lists of more: pass the text "
+                            "that was translated.")
+        yield from map(_in_order, together, reranker(read, together))
+        number += len(together)
+    if error is not None:
+        raise error
+    if next(lines, None) is not None:
+        raise DataError(f"There are n-best lists of {number} lines, but {name} has more: pass the text that was "
+                        "translated.")
+
+
+def _in_order(before: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
+    """The hypotheses, with what was known of the line."""
+    after = copy(before) if isinstance(before, Translation) else Translation()
+    after[:] = hypotheses
+    return after
+
+
+def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypothesis]], DataError | None]:
+    """The next lists, and the error that ended them."""
+    found: list[list[Hypothesis]] = []
+    try:
+        for hypotheses in islice(lists, count):
+            found.append(hypotheses)        # noqa: PERF402 -- what came before an error is kept
+    except DataError as error:
+        return found, error
+    return found, None
+
+
+def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
+    """The hypotheses of each line of the source, which are numbered from 0.
+
+    Of a line with features, `number ||| text ||| features ||| score`, the score is taken.
+
+    Args:
+        name: of the file, for errors.
+    Raises:
+        DataError: a line is not of this form, or a number is left out.
+    """
+    entries = (_entry(line, name, place) for place, line in enumerate(lines, start=1))
+    for expected, (number, group) in enumerate(groupby(entries, key=lambda entry: entry[0])):
+        if number != expected:
+            raise DataError(f"{name}: the hypotheses of line {number} follow those of line {expected - 1}: every line "
+                            "of the source must have some, in order and numbered from 0.")
+        yield [hypothesis for _, hypothesis in group]
+
+
+def _entry(line: str, name: str, place: int) -> tuple[int, Hypothesis]:
+    fields = [field.strip() for field in line.split("|||")]
+    try:
+        return int(fields[0]), Hypothesis(fields[1], float(fields[2] if len(fields) == 3 else fields[3]))
+    except (ValueError, IndexError):
+        raise DataError(f"{name} line {place} is not `number ||| text ||| score`, as `towernmt translate --n-best` "
+                        "writes it.") from None

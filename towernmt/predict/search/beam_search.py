@@ -1,0 +1,247 @@
+"""Beam search and greedy search as strategies: which candidates are kept at each step, and when a search ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.predict.search.decoding_interfaces import (
+    NEVER,
+    Candidates,
+    Choice,
+    Decoded,
+    History,
+    StepContext,
+    Strategy,
+)
+from towernmt.predict.search.scores import Scoring
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """A rule for the end of a beam's search.
+
+    Attributes:
+        exact: end when no unfinished hypothesis can come under the n best any more; the result is that of a search up
+            to the limit.
+        enough: end when so many hypotheses have finished; 0 for any number. Beam size is the rule of most systems, a
+            multiple of it is a patience (Kasai et al. 2022, "A Call for Clarity in Beam Search").
+    """
+
+    exact: bool = True
+    enough: int = 0
+
+    def start(self, batch: Tensor) -> Tensor:
+        """Return the number of finished hypotheses before the first step, int32 `[batch]`; `()` if it is not needed."""
+        return tf.zeros([batch], tf.int32) if self.enough else ()
+
+    def counted(self, ended: Tensor, final: Tensor) -> Tensor:
+        """How many have finished after a step.
+
+        Args:
+            ended: before it.
+            final: bool `[batch, n]`, which hypotheses the step has finished.
+        """
+        return ended + tf.math.count_nonzero(final, axis=1, dtype=tf.int32) if self.enough else ()
+
+    def is_decided(self, ended: Tensor, last_score: Tensor, best_live: Tensor, limit: Tensor,
+                   scoring: Scoring) -> Tensor:
+        """Return whether the finished hypotheses are final, bool `[batch]`.
+
+        Args:
+            ended: number of finished hypotheses, from `count`.
+            last_score: float32 `[batch]`, score of the last of the n best hypotheses.
+            best_live: float32 `[batch]`, highest log-probability of an unfinished hypothesis.
+            limit: int32 `[batch]`, maximum number of tokens of a hypothesis.
+            scoring: the scoring.
+        """
+        decided = tf.zeros_like(limit, tf.bool)
+        if self.exact:
+            decided = last_score >= scoring.bound(best_live, limit)
+        return decided | (ended >= self.enough) if self.enough else decided
+
+
+EXACT = Stopping()
+
+
+class Finished(NamedTuple):
+    """The best finished hypotheses of each sentence.
+
+    Attributes:
+        history: `[batch, n, length]`; PAD and 0 in a place that is empty.
+        score: float32 `[batch, n]`, descending; `NEVER` for an empty place.
+    """
+
+    history: History
+    score: Tensor
+
+    @classmethod
+    def none(cls, empty: History) -> Finished:
+        """Before the first step: `empty` are n hypotheses of no token."""
+        return cls(empty, tf.fill(tf.shape(empty.tokens)[:2], NEVER))
+
+    def merged(self, new: History, score: Tensor) -> Finished:
+        """The best n of these and of new ones.
+
+        Args:
+            new: `[batch, m, length + 1]`.
+            score: float32 `[batch, m]`; `NEVER` for one that has not ended.
+        """
+        count = self.score.shape[1]
+        best, place = tf.math.top_k(tf.concat([self.score, score], axis=1), count)
+
+        def merged(before: Tensor, added: Tensor) -> Tensor:
+            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (before.shape.rank - 3)
+            both = tf.concat([tf.pad(before, padding, constant_values=PAD), added], axis=1)
+            both = tf.gather(both, place, batch_dims=1)
+            # A place that no hypothesis has taken yet holds PAD only.
+            taken = tf.reshape(best > NEVER, [-1, count] + [1] * (before.shape.rank - 2))
+            return tf.where(taken, both, tf.zeros_like(both))
+
+        return Finished(tf.nest.map_structure(merged, self.history, new), best)
+
+
+class GreedyState(NamedTuple):
+    """State of greedy search between two steps.
+
+    Attributes:
+        log_prob: float32 `[batch, 1]`, log-probability of the hypothesis.
+        score: float32 `[batch, 1]`; `NEVER` while the hypothesis is unfinished.
+        done: bool `[batch, 1]`, whether the hypothesis is finished.
+    """
+
+    log_prob: Tensor
+    score: Tensor
+    done: Tensor
+
+
+class GreedySearch(Strategy):
+    """One hypothesis per sentence, extended by the most probable token; of equal tokens, by the smaller id.
+
+    Args:
+        scoring: scoring of translations.
+    """
+
+    width, reorders = 1, False
+
+    def __init__(self, scoring: Scoring) -> None:
+        """
+        Args:
+            scoring: what the score of the translation is.
+        """
+        self._scoring, self.reads_attention = scoring, scoring.reads_attention
+
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> GreedyState:
+        one = tf.shape(empty.tokens)[:2]  # [batch, 1]
+        return GreedyState(tf.zeros(one), tf.fill(one, NEVER), tf.zeros(one, tf.bool))
+
+    def choose(self, candidates: Candidates, context: StepContext, state: GreedyState) -> Choice:
+        length = context.step + 1
+        log_prob, token = candidates.best(1)
+        gain, place = tf.math.top_k(log_prob, 1)  # the first one may be forbidden
+        token = tf.where(state.done, PAD, tf.gather(token, place, batch_dims=1))
+        log_prob = state.log_prob + gain
+        done = state.done | tf.equal(token, EOS) | (length >= context.limit)[:, None]
+        score = self._scoring(log_prob, length, context.grown(None, token), context.inputs)
+        return Choice(None, token, GreedyState(log_prob, tf.where(done & ~state.done, score, state.score), done))
+
+    def is_done(self, state: GreedyState) -> Tensor:
+        return state.done[:, 0]
+
+    def result(self, state: GreedyState, live: History) -> Decoded:
+        # Where every token was forbidden, there is no translation.
+        found = live._replace(tokens=tf.where((state.score > NEVER)[:, :, None], live.tokens, PAD))
+        found = found.without_attention_of_padding()
+        return Decoded(found.tokens, state.score, found.attention, found.log_probs)
+
+
+class BeamState(NamedTuple):
+    """State of beam search between two steps.
+
+    Attributes:
+        live_log_prob: float32 `[batch, beam]`, log-probabilities of the live hypotheses, descending.
+        finished: the best `beam` finished hypotheses.
+        ended: number of finished hypotheses; see `Stopping.count`.
+        done: bool `[batch]`, whether the finished hypotheses are final.
+    """
+
+    live_log_prob: Tensor
+    finished: Finished
+    ended: Tensor
+    done: Tensor
+
+
+class BeamSearch(Strategy):
+    """Beam search. With equal scores, the earlier hypothesis and the smaller token id win.
+
+    Args:
+        beam_size: number of live, and maximum number of finished hypotheses.
+        n_best: number of returned hypotheses.
+        scoring: scoring of finished hypotheses.
+        stopping: rule for an end before the length limit.
+    """
+
+    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
+        """
+        Args:
+            beam_size: how many live, and how many finished ones are kept.
+            n_best: how many are given.
+            scoring: what finished hypotheses are compared by.
+            stopping: when they are final before the length limit is reached.
+        """
+        self.width, self.reads_attention = beam_size, scoring.reads_attention
+        self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
+
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> BeamState:
+        batch = tf.shape(empty.tokens)[0]
+        # One live hypothesis, the empty one; the others of the beam have probability 0.
+        log_prob = tf.constant([[0.0] + [NEVER] * (self.width - 1)])
+        return BeamState(
+            live_log_prob=tf.tile(log_prob, [batch, 1]), finished=Finished.none(empty),
+            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
+
+    def choose(self, candidates: Candidates, context: StepContext, state: BeamState) -> Choice:
+        beam, length = self.width, context.step + 1
+        log_prob, parent, token = self._best_extensions(candidates, state)  # each [batch, 2 * beam]
+        is_eos = tf.equal(token, EOS)
+
+        # A hypothesis is finished if it ends among the best `beam`, or is cut at the sentence's limit.
+        at_limit = length >= context.limit  # [batch]
+        final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
+        ended = context.grown(parent[:, :beam], token[:, :beam])
+        score = self._scoring(log_prob[:, :beam], length, ended, context.inputs)
+        finished = state.finished.merged(ended, tf.where(final, score, NEVER))
+
+        # At most `beam` of the 2 * beam candidates end, so at least `beam` live on.
+        live_log_prob, place = tf.math.top_k(tf.where(is_eos, NEVER, log_prob), beam)
+        count = self._stopping.counted(state.ended, final)
+        decided = self._stopping.is_decided(
+            count, finished.score[:, self._n_best - 1], live_log_prob[:, 0], context.limit, self._scoring)
+        return Choice(
+            parent=tf.gather(parent, place, batch_dims=1), token=tf.gather(token, place, batch_dims=1),
+            state=BeamState(live_log_prob, finished, count, state.done | at_limit | decided))
+
+    def is_done(self, state: BeamState) -> Tensor:
+        return state.done
+
+    def result(self, state: BeamState, live: History) -> Decoded:
+        history, score = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
+        return Decoded(history.tokens, score, history.attention, history.log_probs)
+
+    def _best_extensions(self, candidates: Candidates, state: BeamState) -> tuple[Tensor, Tensor, Tensor]:
+        """The best 2 * beam one-token extensions of a sentence's live hypotheses, best first.
+
+        Returns:
+            log-probability float32, parent (place in the beam) int32, token int32, each `[batch, 2 * beam]`.
+        """
+        beam = self.width
+        log_prob, token = candidates.best(2 * beam)  # [batch * beam, count]
+        count = token.shape[1]
+        log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.live_log_prob[:, :, None]
+        log_prob, place = tf.math.top_k(tf.reshape(log_prob, [-1, beam * count]), 2 * beam)
+        token = tf.gather(tf.reshape(token, [-1, beam * count]), place, batch_dims=1)
+        return log_prob, place // count, token

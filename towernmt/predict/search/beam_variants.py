@@ -1,0 +1,441 @@
+"""Variants of beam search as strategies: diverse groups, and translations that contain given phrases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.predict.search.beam_search import EXACT, Finished, Stopping
+from towernmt.predict.search.decoding_interfaces import (
+    NEVER,
+    Candidates,
+    Choice,
+    Decoded,
+    History,
+    StepContext,
+    Strategy,
+)
+from towernmt.predict.search.scores import Scoring
+
+
+class Group(NamedTuple):
+    """Hypotheses of a group.
+
+    Attributes:
+        log_prob: float32 `[batch, size]`, log-probabilities of the live hypotheses.
+        value: float32 `[batch, size]`, descending: `log_prob` minus the penalties of their tokens.
+        finished: the best `size` finished hypotheses.
+        ended: number of finished hypotheses; see `Stopping.count`.
+        decided: bool `[batch]`, whether the finished hypotheses of this group are final.
+    """
+
+    log_prob: Tensor
+    value: Tensor
+    finished: Finished
+    ended: Tensor
+    decided: Tensor
+
+
+class DiverseBeamState(NamedTuple):
+    """State between two steps: the groups, and whether a sentence is done, bool `[batch]`."""
+
+    groups: tuple[Group, ...]
+    done: Tensor
+
+
+class _Extensions(NamedTuple):
+    """Extensions of live hypotheses by one token, each `[batch, n]`; parents are indices in the complete beam."""
+
+    value: Tensor
+    log_prob: Tensor
+    parent: Tensor
+    token: Tensor
+
+    def at(self, place: Tensor) -> _Extensions:
+        return _Extensions(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
+
+
+class DiverseBeamSearch(Strategy):
+    """Each group keeps its most probable hypotheses, and its own finished ones."""
+
+    def __init__(self, beam_size: int, groups: int, diversity: float, n_best: int, scoring: Scoring,
+                 stopping: Stopping = EXACT) -> None:
+        """
+        Args:
+            beam_size: how many live in all groups together.
+            groups: a divisor of the beam size.
+            diversity: what a token loses for each hypothesis of an earlier group that has taken it, in nats.
+            n_best: how many are given, of all groups together.
+            scoring: what finished hypotheses are compared by.
+            stopping: when those of a group are final before the length limit is reached.
+        """
+        self.width, self.reads_attention = beam_size, scoring.reads_attention
+        self._groups, self._size, self._diversity = groups, beam_size // groups, diversity
+        self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
+
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> DiverseBeamState:
+        batch = tf.shape(empty.tokens)[0]
+        # One live hypothesis in each group, the empty one; the others have probability 0.
+        log_prob = tf.tile(tf.constant([[0.0] + [NEVER] * (self._size - 1)]), [batch, 1])
+        none = Finished.none(tf.nest.map_structure(lambda tensor: tensor[:, :self._size], empty))
+        undecided = tf.zeros([batch], tf.bool)
+        group = Group(log_prob, log_prob, none, self._stopping.start(batch), undecided)
+        return DiverseBeamState((group,) * self._groups, undecided)
+
+    def choose(self, candidates: Candidates, context: StepContext, state: DiverseBeamState) -> Choice:
+        # An earlier group can take one of these tokens from a group for each of its hypotheses.
+        log_prob, token = candidates.best(2 * self._size + self.width - self._size)
+        log_prob, token = (tf.reshape(tensor, [-1, self.width, token.shape[1]]) for tensor in (log_prob, token))
+        taken, parents = tf.zeros([tf.shape(state.done)[0], 0], tf.int32), []
+        groups = []
+        for number, group in enumerate(state.groups):
+            rows = slice(number * self._size, (number + 1) * self._size)
+            extensions = self._best(group, log_prob[:, rows], token[:, rows], taken, number * self._size)
+            group, live = self._grown(group, extensions, context, state.done)
+            groups.append(group)
+            taken = tf.concat([taken, live.token], axis=1)
+            parents.append(live.parent)
+        decided = tf.reduce_all(tf.stack([group.decided for group in groups]), axis=0)
+        return Choice(tf.concat(parents, axis=1), taken, DiverseBeamState(
+            tuple(groups), state.done | decided | (context.step + 1 >= context.limit)))
+
+    def is_done(self, state: DiverseBeamState) -> Tensor:
+        return state.done
+
+    def result(self, state: DiverseBeamState, live: History) -> Decoded:
+        every = tf.nest.map_structure(lambda *groups: tf.concat(groups, axis=1),
+                                      *(group.finished for group in state.groups))
+        score, place = tf.math.top_k(every.score, self._n_best)
+        best = every.history.selected(place)
+        return Decoded(best.tokens, score, best.attention, best.log_probs)
+
+    def _best(self, group: Group, log_prob: Tensor, token: Tensor, taken: Tensor, first: int) -> _Extensions:
+        """The best 2 * size extensions of a group's live hypotheses, best first.
+
+        Args:
+            log_prob, token: of the next tokens of each, `[batch, size, count]`.
+            taken: int32 `[batch, n]`, the tokens that the live hypotheses of earlier groups have taken.
+            first: the place of the group's first hypothesis in the beam.
+        """
+        times = tf.math.count_nonzero(tf.equal(token[..., None], taken[:, None, None]), axis=3, dtype=tf.float32)
+        count = token.shape[2]
+        value, place = tf.math.top_k(_flat(log_prob - self._diversity * times + group.value[:, :, None]),
+                                     2 * self._size)
+        log_prob, token = (tf.gather(_flat(tensor), place, batch_dims=1)
+                           for tensor in (log_prob + group.log_prob[:, :, None], token))
+        return _Extensions(value, log_prob, first + place // count, token)
+
+    def _grown(self, group: Group, extensions: _Extensions, context: StepContext,
+               done: Tensor) -> tuple[Group, _Extensions]:
+        """A group after the step, and the extensions that live on in it, `[batch, size]`."""
+        size = self._size
+        at_limit = context.step + 1 >= context.limit
+        is_eos = tf.equal(extensions.token, EOS)
+        final = tf.logical_or(is_eos[:, :size], at_limit[:, None]) & ~done[:, None]
+        ended = context.grown(extensions.parent[:, :size], extensions.token[:, :size])
+        score = self._scoring(extensions.log_prob[:, :size], context.step + 1, ended, context.inputs)
+        finished = group.finished.merged(ended, tf.where(final, score, NEVER))
+
+        value, place = tf.math.top_k(tf.where(is_eos, NEVER, extensions.value), size)
+        live = extensions.at(place)
+        log_prob = tf.where(value > NEVER, live.log_prob, NEVER)
+        count = self._stopping.counted(group.ended, final)
+        decided = self._stopping.is_decided(
+            count, finished.score[:, min(self._n_best, size) - 1], tf.reduce_max(log_prob, axis=1), context.limit,
+            self._scoring)
+        return Group(log_prob, value, finished, count, group.decided | decided), live
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """`[batch, size, count]` as `[batch, size * count]`."""
+    return tf.reshape(tensor, [-1, tensor.shape[1] * tensor.shape[2]])
+
+
+def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
+    """The first `count` candidates of each sentence in the order in which they get places.
+
+    Candidates of one bank are compared with each other only. The best of each bank come first, that of the highest bank
+    before the others, then the second best of each, and so on: so the banks share the places evenly, and what a bank
+    does not fill goes to the others (dynamic beam allocation: Post & Vilar 2018; dealt out in turn: Hu et al. 2019). Of
+    one bank this is the order by log-probability; of equal ones, the earlier is first.
+
+    Args:
+        log_prob: float32 `[batch, m]`; what has `NEVER` comes last.
+        bank: int32 `[batch, m]`, from 0.
+        count: at most m.
+    Returns:
+        int32 `[batch, count]`, from 0 to m - 1.
+    """
+    number = tf.shape(log_prob)[1]
+    log_prob, by_score = tf.math.top_k(log_prob, number)
+    bank = tf.gather(bank, by_score, batch_dims=1)
+    banks = tf.reduce_max(bank, axis=1, keepdims=True) + 1
+    member = tf.one_hot(bank, tf.reduce_max(banks), dtype=tf.int32)                 # [batch, m, banks]
+    rank = tf.reduce_sum(tf.cumsum(member, axis=1, exclusive=True) * member, axis=2)
+    turn = rank * banks + banks - 1 - bank
+    turn = tf.where(log_prob > NEVER, turn, number * banks)
+    _, place = tf.math.top_k(-turn, count)
+    return tf.gather(by_score, place, batch_dims=1)
+
+
+class Progress(NamedTuple):
+    """What hypotheses have of their sentence's phrases.
+
+    Attributes:
+        begun: bool `[batch, n, phrases, longest + 1]`: at k, whether the last k tokens are its first k; at
+            0, whether an occurrence may begin with the next token.
+        met: bool `[batch, n, phrases]`, whether the phrase has occurred.
+    """
+
+    begun: Tensor
+    met: Tensor
+
+    def selected(self, place: Tensor) -> Progress:
+        """Of the hypotheses at `place`, int32 `[batch, m]`."""
+        return Progress(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
+
+
+class Phrases(NamedTuple):
+    """The phrases of the sentences of a batch. One of no tokens stands for none: it is met from the beginning.
+
+    Attributes:
+        tokens: int32 `[batch, phrases, longest]`, padded with PAD.
+        length: int32 `[batch, phrases]`.
+        repeats: bool `[batch, phrases, phrases]`, whether a phrase is the same as an earlier one.
+        ending: bool `[batch, phrases]`, whether a phrase has EOS as its last token, and ends the translation.
+    """
+
+    tokens: Tensor
+    length: Tensor
+    repeats: Tensor
+    ending: Tensor
+
+    @classmethod
+    def of(cls, constraints: Tensor) -> Phrases:
+        """From int32 `[batch, constraints, length]`, padded with PAD; there may be none."""
+        tokens = tf.pad(constraints, [[0, 0], [0, 1], [0, 1]])     # one empty phrase and one column at least
+        length = tf.math.count_nonzero(tokens, axis=2, dtype=tf.int32)
+        same = tf.reduce_all(tf.equal(tokens[:, :, None], tokens[:, None]), axis=3)
+        place = tf.range(tf.shape(tokens)[1])
+        earlier = place[None, :] < place[:, None]
+        ending = tf.reduce_any(tf.equal(tokens, EOS), axis=2)
+        return cls(tokens, length, same & earlier & (length > 0)[:, :, None], ending)
+
+    def start(self, hypotheses: int) -> Progress:
+        """Of hypotheses without tokens."""
+        batch, phrases, longest = tf.unstack(tf.shape(self.tokens))
+        met = tf.tile(tf.equal(self.length, 0)[:, None], [1, hypotheses, 1])
+        none = tf.zeros([batch, hypotheses, phrases, longest], tf.bool)
+        return Progress(tf.concat([self._may_begin(met)[..., None], none], axis=3), met)
+
+    def after(self, progress: Progress, token: Tensor) -> Progress:
+        """Of hypotheses that grow by `token`, int32 `[batch, n]`."""
+        longer = progress.begun[..., :-1] & tf.equal(self.tokens[:, None], token[:, :, None, None])
+        is_last = tf.equal(tf.range(1, tf.shape(self.tokens)[2] + 1), self.length[:, :, None])
+        met = progress.met | tf.reduce_any(longer & is_last[:, None], axis=3)
+        return Progress(tf.concat([self._may_begin(met)[..., None], longer], axis=3), met)
+
+    def next_tokens(self, progress: Progress) -> tuple[Tensor, Tensor]:
+        """What brings each phrase on.
+
+        Returns:
+            tokens int32 `[batch, n, phrases]`, and bool of the same shape: whether the phrase still needs one.
+        """
+        place = tf.transpose(self._furthest(progress), [0, 2, 1])
+        token = tf.transpose(tf.gather(self.tokens, place, batch_dims=2), [0, 2, 1])
+        return token, progress.begun[..., 0] & ~progress.met & ~self._waiting(progress)
+
+    def tokens_met(self, progress: Progress) -> Tensor:
+        """The tokens of the phrases that have occurred, and of the one that has come furthest, int32 `[batch, n]`.
+
+        Some next token always makes it more, so a search that keeps the highest meets all phrases in as many steps as
+        they have tokens.
+        """
+        whole = tf.reduce_sum(tf.where(progress.met, self.length[:, None], 0), axis=2)
+        return whole + tf.reduce_max(self._furthest(progress), axis=2)
+
+    def missing(self, progress: Progress) -> Tensor:
+        """How many phrases have not occurred, int32 `[batch, n]`."""
+        return tf.math.count_nonzero(~progress.met, axis=2, dtype=tf.int32)
+
+    def _furthest(self, progress: Progress) -> Tensor:
+        """How many tokens of each phrase that has not occurred are there, int32 `[batch, n, phrases]`."""
+        count = tf.range(tf.shape(self.tokens)[2] + 1)
+        begun = tf.reduce_max(tf.where(progress.begun, count, 0), axis=3)
+        return tf.where(progress.met | self._waiting(progress), 0, begun)
+
+    def _waiting(self, progress: Progress) -> Tensor:
+        """Return bool `[batch, n, phrases]`: whether a phrase ends the translation while others have not occurred."""
+        ending = self.ending[:, None]
+        return ending & tf.reduce_any(~progress.met & ~ending, axis=2, keepdims=True)
+
+    def _may_begin(self, met: Tensor) -> Tensor:
+        """Return bool `[batch, n, phrases]`: whether a phrase may begin. Equal phrases must not overlap."""
+        return ~tf.reduce_any(self.repeats[:, None] & ~met[:, :, None], axis=3)
+
+
+class FinishedWithPhrases(NamedTuple):
+    """Finished hypotheses, sorted by the number of missing phrases and then by their score, best first.
+
+    Attributes:
+        history: `[batch, beam, length]`.
+        score: float32 `[batch, beam]`; `NEVER` in empty entries.
+        missing: int32 `[batch, beam]`, number of missing phrases.
+    """
+
+    history: History
+    score: Tensor
+    missing: Tensor
+
+
+class ConstrainedBeamState(NamedTuple):
+    """What a step hands to the next.
+
+    Attributes:
+        log_prob: float32 `[batch, beam]`, of the live hypotheses.
+        progress: of the live hypotheses.
+        phrases: of the sentences; the same at every step.
+        finished: the best finished hypotheses.
+        ended: how many hypotheses have finished, as `Stopping` counts them.
+        done: bool `[batch]`, whether these are final.
+    """
+
+    log_prob: Tensor
+    progress: Progress
+    phrases: Phrases
+    finished: FinishedWithPhrases
+    ended: Tensor
+    done: Tensor
+
+
+class ConstrainedBeamSearch(Strategy):
+    """Keeps the most probable hypotheses of each state of the phrases. It reads the input `constraints`.
+
+    A hypothesis ends with EOS only when all phrases of its sentence have occurred. If the length limit comes before
+    that, the hypotheses that lack the fewest phrases are given.
+    """
+
+    def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
+        """
+        Args:
+            beam_size: how many live, and how many finished ones are kept. Twice as many as there are tokens in the
+                phrases leave room for choice.
+            n_best: how many are given.
+            scoring: what finished hypotheses are compared by.
+            stopping: when they are final before the length limit is reached.
+        """
+        self.width, self.reads_attention = beam_size, scoring.reads_attention
+        self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return `constraints`: the phrases of each sentence, `[batch, phrases, tokens]`, padded with PAD (0)."""
+        return [tf.TensorSpec([None, None, None], tf.int32, "constraints")]
+
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> ConstrainedBeamState:
+        batch = tf.shape(empty.tokens)[0]
+        phrases = Phrases.of(inputs["constraints"])
+        none = tf.fill([batch, self.width], NEVER)
+        return ConstrainedBeamState(
+            # One live hypothesis, the empty one; the others of the beam have probability 0.
+            log_prob=tf.tile(tf.constant([[0.0] + [NEVER] * (self.width - 1)]), [batch, 1]),
+            progress=phrases.start(self.width), phrases=phrases,
+            finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, tf.int32)),
+            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
+
+    def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> Choice:
+        beam, phrases = self.width, state.phrases
+        log_prob, parent, token = self._extensions(candidates, state)           # each [batch, m]
+        progress = phrases.after(state.progress.selected(parent), token)
+        log_prob = tf.where(tf.equal(token, EOS) & (phrases.missing(progress) > 0), NEVER, log_prob)
+
+        place = allocated(log_prob, phrases.tokens_met(progress), 2 * beam)
+        log_prob, parent, token = (tf.gather(x, place, batch_dims=1) for x in (log_prob, parent, token))
+        progress = progress.selected(place)
+        is_eos = tf.equal(token, EOS)
+
+        # As in plain beam search: what ends among the first `beam` is finished, or is cut at the sentence's limit.
+        at_limit = context.step + 1 >= context.limit                            # [batch]
+        final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
+        ended = context.grown(parent[:, :beam], token[:, :beam])
+        score = self._scoring(log_prob[:, :beam], context.step + 1, ended, context.inputs)
+        finished = self._merged(state.finished, FinishedWithPhrases(
+            ended, tf.where(final, score, NEVER), phrases.missing(progress)[:, :beam]))
+
+        # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam live on.
+        _, first = tf.math.top_k(-tf.range(2 * beam) - tf.where(is_eos, 2 * beam, 0), beam)
+        live = tf.gather(tf.where(is_eos, NEVER, log_prob), first, batch_dims=1)
+        count = self._stopping.counted(state.ended, final)
+        done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
+        return Choice(
+            parent=tf.gather(parent, first, batch_dims=1), token=tf.gather(token, first, batch_dims=1),
+            state=ConstrainedBeamState(live, progress.selected(first), phrases, finished, count, done))
+
+    def is_done(self, state: ConstrainedBeamState) -> Tensor:
+        return state.done
+
+    def result(self, state: ConstrainedBeamState, live: History) -> Decoded:
+        """Of the n best, those that lack no more phrases than the best."""
+        history, score, missing = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
+        score = tf.where(tf.equal(missing, missing[:, :1]), score, NEVER)
+        history = _where(score > NEVER, history)
+        return Decoded(history.tokens, score, history.attention, history.log_probs)
+
+    def _extensions(self, candidates: Candidates, state: ConstrainedBeamState) -> tuple[Tensor, Tensor, Tensor]:
+        """The likeliest next tokens of each live hypothesis, and those that bring its phrases on, each once.
+
+        Returns:
+            log-probability float32, parent (place in the beam) int32, token int32, each `[batch, m]`.
+        """
+        beam = self.width
+        log_prob, token = candidates.best(2 * beam)                             # [batch * beam, count]
+        wanted, needed = (tf.reshape(x, [tf.shape(token)[0], -1]) for x in state.phrases.next_tokens(state.progress))
+        number = tf.range(tf.shape(wanted)[1])
+        repeated = tf.reduce_any(tf.equal(wanted[:, :, None], wanted[:, None]) & needed[:, None]
+                                 & (number[None, :] < number[:, None]), axis=2)
+        there = tf.reduce_any(tf.equal(wanted[:, :, None], token[:, None]), axis=2)
+        wanted_log_prob = tf.where(needed & ~repeated & ~there, candidates.log_probs(wanted), NEVER)
+
+        log_prob = tf.concat([log_prob, wanted_log_prob], axis=1)
+        count = tf.shape(log_prob)[1]
+        log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.log_prob[:, :, None]
+        batch = tf.shape(log_prob)[0]
+        parent = tf.tile(tf.repeat(tf.range(beam), count)[None], [batch, 1])
+        return (tf.reshape(log_prob, [batch, beam * count]), parent,
+                tf.reshape(tf.concat([token, wanted], axis=1), [batch, beam * count]))
+
+    def _merged(self, before: FinishedWithPhrases, new: FinishedWithPhrases) -> FinishedWithPhrases:
+        """The best `beam` of the finished hypotheses so far and of `new` ones, which are longer by a token."""
+        score = tf.concat([before.score, new.score], axis=1)
+        missing = tf.concat([before.missing, new.missing], axis=1)
+        _, by_score = tf.math.top_k(score, 2 * self.width)
+        lack = tf.where(score > NEVER, missing, tf.int32.max)
+        _, place = tf.math.top_k(-tf.gather(lack, by_score, batch_dims=1), self.width)
+        place = tf.gather(by_score, place, batch_dims=1)
+
+        def merged(one: Tensor, other: Tensor) -> Tensor:
+            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (one.shape.rank - 3)
+            both = tf.concat([tf.pad(one, padding, constant_values=PAD), other], axis=1)
+            return tf.gather(both, place, batch_dims=1)
+
+        score = tf.gather(score, place, batch_dims=1)
+        history = _where(score > NEVER, tf.nest.map_structure(merged, before.history, new.history))
+        return FinishedWithPhrases(history, score, tf.gather(missing, place, batch_dims=1))
+
+    def _is_decided(self, ended: Tensor, log_prob: Tensor, finished: FinishedWithPhrases, limit: Tensor) -> Tensor:
+        """Return whether the finished hypotheses are final, bool `[batch]`."""
+        if self.width == 1:         # greedy: the first end is the end
+            return finished.score[:, 0] > NEVER
+        last = self._n_best - 1
+        score = tf.where(tf.equal(finished.missing[:, last], 0), finished.score[:, last], NEVER)
+        return self._stopping.is_decided(ended, score, tf.reduce_max(log_prob, axis=1), limit, self._scoring)
+
+
+def _where(taken: Tensor, history: History) -> History:
+    """PAD and 0 where a place is not taken, bool `[batch, n]`."""
+    def cleared(tensor: Tensor) -> Tensor:
+        shape = tf.concat([tf.shape(taken), tf.ones([tensor.shape.rank - 2], tf.int32)], axis=0)
+        return tf.where(tf.reshape(taken, shape), tensor, tf.zeros_like(tensor))
+    return tf.nest.map_structure(cleared, history)

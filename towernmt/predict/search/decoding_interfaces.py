@@ -1,0 +1,413 @@
+"""The interfaces of search: the state of a step, the candidates of a step, processors of logits, and strategies."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.base import PAD
+
+
+class Distribution:
+    """Probabilities of all tokens of the vocabulary, with a row for each hypothesis, computed on demand.
+
+    Args:
+        logits: `[rows, vocabulary]`, logits of the model.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        """
+        Args:
+            logits: `[rows, vocabulary]`, as the model gave them.
+        """
+        self._logits = tf.cast(logits, tf.float32)
+        self._log_sums: Tensor | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits of the complete vocabulary, float32 `[rows, vocabulary]`."""
+        return self._logits
+
+    @property
+    def log_sums(self) -> Tensor:
+        """log(sum(exp(logits))) of each row, float32 `[rows]`."""
+        if self._log_sums is None:
+            self._log_sums = self.log_sum(tf.reduce_max(self._logits, axis=1, keepdims=True))[:, 0]
+        return self._log_sums
+
+    def best(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the highest logits of each row, float32 `[rows, count]`, and their tokens, int32; highest first."""
+        return top_of_rows(self._logits, count)
+
+    def log_prob(self, token: Tensor, row: Tensor | None = None) -> Tensor:
+        """Return log-probabilities of tokens, float32 in the shape of `token`.
+
+        Args:
+            token: int32 `[rows]`, a token of each row; with `row`, a tensor of any shape.
+            row: int32 in the shape of `token`, row of each token.
+        """
+        if row is None:
+            return tf.gather(self._logits, token, batch_dims=1) - self.log_sums
+        return tf.gather_nd(self._logits, tf.stack([row, token], axis=-1)) - tf.gather(self.log_sums, row)
+
+    def log_sum(self, highest: Tensor) -> Tensor:
+        """Return log(sum(exp(logits))), float32 `[rows, 1]`; `highest` is the highest logit of each row."""
+        return highest + tf.math.log(tf.reduce_sum(tf.exp(self._logits - highest), axis=1, keepdims=True))
+
+
+def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest values of each row, the largest first; of equal ones the first.
+
+    TensorFlow's `top_k` takes some 7 ns a value on a CPU, longer than the product that makes a logit. So the largest
+    value of each group comes first, and `top_k` sees the groups of the largest ones alone: what is looked for is in as
+    many groups at most.
+
+    Args:
+        x: float32 `[rows, size]`.
+        count: at most `size`.
+    Returns:
+        values float32 and their places int32, each `[rows, count]`.
+    """
+    size = x.shape[1]
+    group = _group_size(size, count) if size else 0
+    if not group:
+        top, place = tf.math.top_k(x, count)
+        return top, place
+    if size % group:
+        x = tf.pad(x, [[0, 0], [0, -size % group]], constant_values=float("-inf"))
+    grouped = tf.reshape(x, [-1, -(-size // group), group])
+    _, best = tf.math.top_k(tf.reduce_max(grouped, axis=2), count)
+    best = -tf.math.top_k(-best, count)[0]                                      # [rows, count], ascending
+    values = tf.reshape(tf.gather(grouped, best, batch_dims=1), [-1, count * group])
+    top, place = tf.math.top_k(values, count)
+    return top, tf.gather(best, place // group, batch_dims=1) * group + place % group
+
+
+def _group_size(size: int, count: int) -> int:
+    """Return the size of groups with which `top_k` sees the fewest values; 0 for no groups."""
+    ideal = math.isqrt(size // count)
+    if ideal < 4:
+        return 0
+    return next((group for group in range(ideal, 2 * ideal) if size % group == 0), ideal)
+
+
+class History(NamedTuple):
+    """What is kept of every step of some hypotheses, `n` for each sentence.
+
+    Attributes:
+        tokens: int32 `[batch, n, length]`, without BOS.
+        attention: float32 `[batch, n, length, source length]`, which source positions the model looked at when it chose
+            each token; `()` where that is not collected.
+        log_probs: float32 `[batch, n, length]`, of each token by the model, 0 for PAD; `()` where that is not
+            collected.
+    """
+
+    tokens: Tensor
+    attention: Tensor = ()
+    log_probs: Tensor = ()
+
+    def selected(self, place: Tensor) -> History:
+        """The hypotheses at `place`, int32 `[batch, m]`: a number from 0 to n - 1 each."""
+        return _gathered(self, place)
+
+    def followed_by(self, step: History) -> History:
+        """These hypotheses, longer by what `step` has of them."""
+        return tf.nest.map_structure(lambda before, new: tf.concat([before, new], axis=2), self, step)
+
+    def without_attention_of_padding(self) -> History:
+        """With an attention of 0 where the token is PAD."""
+        written = tf.not_equal(self.tokens, PAD)[:, :, :, None]
+        return self._replace(attention=tf.nest.map_structure(
+            lambda tensor: tf.where(written, tensor, tf.zeros_like(tensor)), self.attention))
+
+
+class StepContext(NamedTuple):
+    """What processors and strategies may read at a step.
+
+    The model decodes rows: row `sentence * width + place` is the hypothesis at that place of the sentence.
+
+    Attributes:
+        step: int32 `[]`, how many tokens each hypothesis has.
+        limit: int32 `[batch]`, how many tokens a hypothesis of the sentence may have; at the limit it is cut.
+        history: the hypotheses that live, `[batch, width, step]`.
+        attention: float32 `[batch, width, source length]`, which source positions the model looks at for the next
+            token; `()` where that is not collected.
+        inputs: the tensors that the model, the strategy and the processors declared, by name; one that belongs to
+            sentences has `batch` rows (see `for_rows`).
+        vocabulary_size: of the target.
+        distribution: what the model says of the next token, where log-probabilities are collected.
+    """
+
+    step: Tensor
+    limit: Tensor
+    history: History
+    attention: Tensor
+    inputs: Mapping[str, Tensor]
+    vocabulary_size: int
+    distribution: Distribution | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of live hypotheses of a sentence."""
+        return int(self.history.tokens.shape[1])
+
+    @property
+    def tokens(self) -> Tensor:
+        """Tokens of each row, int32 `[batch * width, step]`."""
+        return tf.reshape(self.history.tokens, [-1, self.step])
+
+    def for_rows(self, tensor: Tensor) -> Tensor:
+        """Repeat a tensor of sentences, `[batch, ...]`, for their hypotheses: `[rows, ...]`."""
+        return tf.repeat(tensor, self.width, axis=0)
+
+    def grown(self, parent: Tensor | None, token: Tensor) -> History:
+        """Live hypotheses, with one more token each.
+
+        Args:
+            parent: int32 `[batch, n]`, the place of the hypothesis that grows; None for all live ones in their order.
+            token: int32 `[batch, n]`.
+        Returns:
+            `[batch, n, step + 1]`.
+        """
+        before, attention, log_prob = self.history, self.attention, self._log_prob(parent, token)
+        if parent is not None:
+            before, attention = before.selected(parent), _gathered(attention, parent)
+        step = tf.nest.map_structure(lambda tensor: tf.expand_dims(tensor, 2), History(token, attention, log_prob))
+        return before.followed_by(step)
+
+    def _log_prob(self, parent: Tensor | None, token: Tensor) -> Tensor:
+        """Of tokens that follow hypotheses, as for `grown`: float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
+        if self.distribution is None:
+            return ()
+        place = tf.range(self.width)[None] if parent is None else parent
+        row = tf.range(tf.shape(token)[0])[:, None] * self.width + place
+        return tf.where(tf.equal(token, PAD), 0.0, self.distribution.log_prob(token, row))
+
+
+def _gathered(nest: Any, place: Tensor) -> Any:
+    """Tensors `[batch, n, ...]` at `place`, int32 `[batch, m]`: `[batch, m, ...]`."""
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, place, batch_dims=1), nest)
+
+
+NEVER = float("-inf")
+"""The logit of a token that may not come, the log-probability of what cannot be, and the score of an empty place."""
+
+
+class LogitsProcessor(ABC):
+    """Change of the logits from which a strategy chooses.
+
+    Logits are not normalised again, so other tokens keep their probability, and a forbidden token keeps its share.
+    """
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return the tensors that it reads from `context.inputs`, as `tf.TensorSpec` with names. None by default."""
+        return ()
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        """Return the changed logits, in the same shape; `NEVER` for a forbidden token.
+
+        Args:
+            logits: float32 `[batch * width, vocabulary]`. Adding a number to a complete row has no effect.
+            context: the hypotheses and the inputs.
+        """
+
+
+class TokenFilter(LogitsProcessor):
+    """A processor that only forbids a few tokens.
+
+    A strategy that needs the best few tokens does not check the complete vocabulary: it takes `at_most` more of the
+    best tokens and checks these.
+
+    Attributes:
+        at_most: maximum number of tokens of a hypothesis that it forbids in one step.
+    """
+
+    at_most: int
+
+    @abstractmethod
+    def forbids(self, token: Tensor, context: StepContext) -> Tensor:
+        """Return whether tokens are forbidden: bool `[batch * width, n]`, or `[1, n]` if all rows are equal.
+
+        Args:
+            token: int32 `[batch * width, n]`, or `[1, n]` for the same tokens in each row.
+            context: the hypotheses and the inputs.
+        """
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        every = tf.range(context.vocabulary_size)[None]
+        return logits + tf.where(self.forbids(every, context), NEVER, 0.0)
+
+
+class Candidates:
+    """Tokens from which a strategy chooses at a step, computed on demand.
+
+    Args:
+        distribution: distribution of the model, `[batch * width, vocabulary]`.
+        processors: processors in the order in which they act.
+        context: the hypotheses and the inputs.
+    """
+
+    def __init__(self, distribution: Distribution, processors: Sequence[LogitsProcessor], context: StepContext) -> None:
+        """
+        Args:
+            distribution: the model's, `[batch * width, vocabulary]`.
+            processors: in the order in which they act.
+        """
+        self._distribution = distribution
+        self._processors, self._context = processors, context
+
+    def logits(self) -> Tensor:
+        """Return the logits after all processors, float32 `[batch * width, vocabulary]`."""
+        return self._processed(self._processors)
+
+    def best(self, count: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of each row, best first; of equal ones the smaller id is first.
+
+        The full log-softmax never exists: only these are normalised. Filters at the end of the chain do not see the
+        whole vocabulary either.
+
+        Args:
+            count: how many are wanted at least, if the vocabulary has so many.
+        Returns:
+            log-probability float32 and token int32, each `[batch * width, count or a few more]`. What a filter forbids
+            is among them, with log-probability `NEVER`.
+        """
+        before, filters = _split(self._processors)
+        wanted = min(count + sum(filter.at_most for filter in filters), self._context.vocabulary_size)
+        if before:
+            top, token = top_of_rows(self._processed(before), wanted)
+            log_prob = top - self._distribution.log_sums[:, None]
+        else:
+            top, token = self._distribution.best(wanted)
+            log_prob = top - self._distribution.log_sum(top[:, :1])
+        for filter in filters:
+            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+        return log_prob, token
+
+    def log_probs(self, token: Tensor) -> Tensor:
+        """The log-probability of some tokens of each row behind all processors, as `best` has it.
+
+        Args:
+            token: int32 `[batch * width, n]`.
+        Returns:
+            float32 `[batch * width, n]`; `NEVER` for what is forbidden.
+        """
+        before, filters = _split(self._processors)
+        log_prob = tf.gather(self._processed(before), token, batch_dims=1) - self._distribution.log_sums[:, None]
+        for filter in filters:
+            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+        return log_prob
+
+    def log_prob(self, token: Tensor) -> Tensor:
+        """Return the model's log-probability of a token of each row, without the processors.
+
+        Args:
+            token: int32 `[batch * width]`.
+
+        Returns:
+            float32 `[batch * width]`.
+        """
+        return self._distribution.log_prob(token)
+
+    def _processed(self, processors: Sequence[LogitsProcessor]) -> Tensor:
+        logits = self._distribution.logits
+        for processor in processors:
+            logits = processor(logits, self._context)
+        return logits
+
+
+def _split(processors: Sequence[LogitsProcessor]) -> tuple[Sequence[LogitsProcessor], list[TokenFilter]]:
+    """The chain up to the last processor that must see all logits, and the filters behind it."""
+    filters: list[TokenFilter] = []
+    for processor in reversed(processors):
+        if not isinstance(processor, TokenFilter):
+            break
+        filters.insert(0, processor)
+    return processors[:len(processors) - len(filters)], filters
+
+
+class Choice(NamedTuple):
+    """Live hypotheses after a step, as chosen by a strategy.
+
+    Attributes:
+        parent: int32 `[batch, width]`, index of the hypothesis that each one extends; None if each extends the one with
+            its own index.
+        token: int32 `[batch, width]`, the appended token; PAD for a hypothesis that has ended.
+        state: state of the strategy after the step.
+    """
+
+    parent: Tensor | None
+    token: Tensor
+    state: Any
+
+
+class Decoded(NamedTuple):
+    """Result of decoding, best first if the strategy has an order.
+
+    Attributes:
+        tokens: int32 `[batch, n, length]`: no BOS; EOS at the end, except in a hypothesis that was cut at the length
+            limit; then PAD.
+        scores: float32 `[batch, n]`, scores of the strategy.
+        attention: float32 `[batch, n, length, source length]`, 0 after the end; `()` if it is not collected.
+        log_probs: float32 `[batch, n, length]`, log-probability of each token, 0 after the end; `()` if it is not
+            collected.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    attention: Tensor = ()
+    log_probs: Tensor = ()
+
+
+class Strategy(ABC):
+    """Selection of hypotheses. The object contains only settings; a separate state changes from step to step.
+
+    A state is a nest of tensors whose first dimension is batch. Another dimension may grow by one at each step, as in
+    `History`. When a sentence is final, its row leaves the state. In the state for `result`, this row is padded with
+    zeros to the size of the others.
+
+    Attributes:
+        width: number of live hypotheses of a sentence.
+        reads_attention: whether it reads the attention of the history, so that decoding collects attention.
+        reorders: whether a hypothesis may extend one with another index. If this is False, `Choice.parent` is always
+            None, and decoding is faster.
+    """
+
+    width: int
+    reads_attention = False
+    reorders: bool = True
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return the tensors that it reads from `context.inputs`, as `tf.TensorSpec` with names. None by default."""
+        return ()
+
+    @abstractmethod
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> Any:
+        """Return the state before the first step.
+
+        Args:
+            empty: `width` hypotheses without tokens for each sentence: `[batch, width, 0]`.
+            inputs: inputs by name.
+        """
+
+    @abstractmethod
+    def choose(self, candidates: Candidates, context: StepContext, state: Any) -> Choice:
+        """Choose the live hypotheses after a step from the extensions of the current ones."""
+
+    @abstractmethod
+    def is_done(self, state: Any) -> Tensor:
+        """Return whether the hypotheses of a sentence are final, bool `[batch]`. Decoding ends when all are final."""
+
+    @abstractmethod
+    def result(self, state: Any, live: History) -> Decoded:
+        """Return the result of the search.
+
+        Args:
+            state: state after the last step.
+            live: live hypotheses after the last step, `[batch, width, length]`.
+        """

@@ -1,0 +1,352 @@
+"""The decoding loop: encode once, then step until the strategy has its result or the length limit is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import BOS
+from towernmt.models.interface import DecoderState, NMTModel
+from towernmt.models.kernels import made_once
+from towernmt.models.layers.attention import BLOCK, each_of
+from towernmt.predict.search.decoding_interfaces import (
+    Candidates,
+    Decoded,
+    Distribution,
+    History,
+    LogitsProcessor,
+    StepContext,
+    Strategy,
+    TokenFilter,
+)
+from towernmt.predict.search.shortlist import ListedDistribution, ListedWords, Shortlist
+
+
+class LengthLimit:
+    """Maximum number of tokens: source tokens * factor + constant, EOS included on both sides, and at least 1.
+
+    Args:
+        factor: 0 or more.
+        constant: 0 or more.
+        most: maximum for sources of any length; 0 for no such maximum.
+    """
+
+    def __init__(self, factor: float, constant: int, most: int = 0) -> None:
+        """
+        Args:
+            factor: 0 or more.
+            constant: 0 or more.
+            most: never more tokens than these, however long the source is; 0 is no such limit.
+        """
+        self._factor, self._constant, self._most = factor, constant, most
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the limit of each sentence, int32 `[batch]`."""
+        longest = tf.cast(inputs["source_length"], tf.float32) * self._factor
+        limit = tf.maximum(tf.cast(tf.floor(longest), tf.int32) + self._constant, 1)
+        return tf.minimum(limit, self._most) if self._most else limit
+
+
+class LimitBehindPrefix(LengthLimit):
+    """Another limit, but for a forced beginning, behind which there is always room for some tokens."""
+
+    def __init__(self, limit: LengthLimit, room: int) -> None:
+        """
+        Args:
+            limit: that of sentences without a prefix.
+            room: so many tokens at least may follow the prefix; one for EOS is among them.
+        """
+        self._limit, self._room = limit, max(room, 1)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        prefix = tf.math.count_nonzero(inputs["prefix"], axis=1, dtype=tf.int32)
+        return tf.where(prefix > 0, tf.maximum(self._limit(inputs), prefix + self._room), self._limit(inputs))
+
+
+class Sentences(NamedTuple):
+    """Data of the decoded sentences that are the same at every step.
+
+    Attributes:
+        memory: result of the encoder, a nest.
+        inputs: inputs by name; inputs of sentences have a row for each.
+        limit: int32 `[sentences]`, maximum number of tokens of a hypothesis.
+        listed: float32 `[sentences, n]`, `ListedWords.bias`; `()` without a shortlist.
+    """
+
+    memory: Any
+    inputs: Mapping[str, Tensor]
+    limit: Tensor
+    listed: Any = ()
+
+
+class StepState(NamedTuple):
+    """State of decoding between two steps.
+
+    Attributes:
+        step: int32 `[]`, number of tokens.
+        token: int32 `[rows]`, last token of each live hypothesis; rows are sentences * width.
+        history: the live hypotheses.
+        strategy: state of the strategy, a nest with the first dimension sentences.
+        cache: cache of the model, a nest with the first dimension rows.
+        blocks: `StepBlocks` of the model, or ().
+    """
+
+    step: Tensor
+    token: Tensor
+    history: History
+    strategy: Any
+    cache: Any
+    blocks: Any
+
+
+class Steps:
+    """Makes the steps of decoding some sentences.
+
+    Attributes:
+        sentences: which.
+        strategy: what is kept of the candidates.
+    """
+
+    def __init__(self, model: NMTModel, decoding: Decoding, words: ListedWords | None, sentences: Sentences) -> None:
+        """
+        Args:
+            words: those of a shortlist, whose logits alone the model gives; None for all.
+        """
+        self.sentences, self.strategy = sentences, decoding.strategy
+        self._model, self._decoding, self._words = model, decoding, words
+
+    def of(self, sentences: Sentences) -> Steps:
+        """The same for other sentences."""
+        return Steps(self._model, self._decoding, self._words, sentences)
+
+    def start(self) -> StepState:
+        """Before the first step."""
+        batch, width = tf.shape(self.sentences.limit)[0], self.strategy.width
+        state = self._model.start_state(self.sentences.memory, width)
+        empty = History(tf.zeros([batch, width, 0], tf.int32), self._no_attention(batch),
+                        tf.zeros([batch, width, 0]) if self._decoding.log_probs else ())
+        blocks = state.blocks
+        if not self.strategy.reorders:
+            blocks = each_of(lambda blocks: blocks.apart(), blocks)
+        return StepState(
+            step=tf.convert_to_tensor(state.step), token=tf.fill([batch * width], BOS), history=empty,
+            strategy=self.strategy.start(empty, self.sentences.inputs), cache=state.cache, blocks=blocks)
+
+    def take(self, state: StepState) -> StepState:
+        """Every live hypothesis grows by a token, or gives way to another."""
+        logits, decoder, attention = self._decode(
+            state.token, DecoderState(self.sentences.memory, state.cache, state.step, state.blocks))
+        distribution = Distribution(logits)
+        if self._words is not None:
+            distribution = ListedDistribution(logits, self._words._replace(bias=self.sentences.listed))
+        context = StepContext(step=state.step, limit=self.sentences.limit, history=state.history, attention=attention,
+                              inputs=self.sentences.inputs, vocabulary_size=self._model.target_vocab_size,
+                              distribution=distribution if self._decoding.log_probs else None)
+        candidates = Candidates(distribution, self._decoding.processors, context)
+        choice = self.strategy.choose(candidates, context, state.strategy)
+        cache, blocks = decoder.cache, decoder.blocks
+        if choice.parent is not None:
+            cache = self._reordered(cache, choice.parent)
+            blocks = each_of(lambda blocks: blocks.reordered(choice.parent), blocks)
+        return StepState(
+            step=state.step + 1, token=tf.reshape(choice.token, [-1]),
+            history=context.grown(choice.parent, choice.token), strategy=choice.state, cache=cache, blocks=blocks)
+
+    def _decode(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, Tensor]:
+        """Return logits, new state and attention (see `StepContext`)."""
+        if not self._decoding.collects_attention:
+            logits, state = self._model.decode_step(token, state)
+            return logits, state, ()
+        logits, state, attention = self._model.decode_step(token, state, attention=True)
+        length = tf.shape(self.sentences.inputs["source"])[1]
+        attention = tf.reshape(tf.cast(attention, tf.float32), [-1, self.strategy.width, length])
+        return logits, state, attention
+
+    def _no_attention(self, batch: Tensor) -> Tensor:
+        """Return the attention of hypotheses without tokens."""
+        if not self._decoding.collects_attention:
+            return ()
+        return tf.zeros([batch, self.strategy.width, 0, tf.shape(self.sentences.inputs["source"])[1]])
+
+    def _reordered(self, cache: Any, parent: Tensor) -> Any:
+        """Gather the rows of the cache for the parents of the live hypotheses; `parent` is `[sentences, width]`."""
+        first = tf.range(tf.shape(parent)[0])[:, None] * self.strategy.width
+        rows = tf.reshape(first + parent, [-1])     # [rows]
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
+
+
+TOGETHER = 8
+"""The number of sentences falls by so many at a time: kernels that are made for a shape meet few shapes."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Components of the search for translations.
+
+    Attributes:
+        strategy: selection of hypotheses.
+        processors: processors of logits, in the order in which they act.
+        limit: maximum length of hypotheses.
+        attention: whether to return the attention of every step, which requires a model that returns it.
+        log_probs: whether to return the log-probability of every token.
+        shortlist: tokens that are allowed in the translation of a sentence; None for all.
+    """
+
+    strategy: Strategy
+    processors: Sequence[LogitsProcessor]
+    limit: LengthLimit
+    attention: bool = False
+    log_probs: bool = False
+    shortlist: Shortlist | None = None
+
+    @property
+    def most_candidates(self) -> int:
+        """Maximum number of tokens of a hypothesis that a search needs if no processor needs all tokens."""
+        filtered = (processor.at_most for processor in self.processors if isinstance(processor, TokenFilter))
+        return 2 * self.strategy.width + sum(filtered)
+
+    @property
+    def collects_attention(self) -> bool:
+        """Whether the history contains attention, because it is returned or the strategy reads it."""
+        return self.attention or self.strategy.reads_attention
+
+
+def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) -> Decoded:
+    """Translate a batch of sentences.
+
+    Of the model, only `encoder_inputs`, `encode`, `start_state`, `decode_step` and `target_vocab_size` are used.
+
+    Args:
+        model: its variables are created here or, under reuse, found.
+        inputs: the tensors of `decoding_signature(model, decoding)` by name.
+    Raises:
+        SettingsError: attention is to be collected of a model that gives none, or a shortlist is for other
+            vocabularies.
+    """
+    if decoding.collects_attention and not model.gives_step_attention:
+        raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
+                            "decode_with_attention and decode_step(..., attention), or decode without attention and "
+                            "without a coverage_penalty.")
+    inputs = _as_declared(inputs, [*model.encoder_inputs(), *decoding.strategy.inputs(),
+                                   *(spec for processor in decoding.processors for spec in processor.inputs())])
+    memory, words = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
+    if decoding.shortlist is not None:
+        model, words = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
+    sentences = Sentences(memory, inputs, decoding.limit(inputs), words.bias if words else ())
+    steps = Steps(model, decoding, words, sentences)
+    start = steps.start()
+    with made_once():
+        # The first step stands outside the loop: variables cannot be created inside it.
+        first = steps.take(start)
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+            found = _run(steps, start, first)
+    return decoding.strategy.result(found.strategy, found.history)
+
+
+class _Found(NamedTuple):
+    """What is put aside of each sentence of the whole batch."""
+
+    strategy: Any
+    history: History
+
+
+class _Round(NamedTuple):
+    """What a round hands to the next.
+
+    Attributes:
+        state: of the sentences that are decoded.
+        sentences: what belongs to them.
+        number: int32 `[n]`, which of the whole batch they are.
+        found: of the whole batch.
+    """
+
+    state: StepState
+    sentences: Sentences
+    number: Tensor
+    found: _Found
+
+
+def _run(steps: Steps, start: StepState, first: StepState) -> _Found:
+    """Step until all sentences are final, from the states before and after the first step."""
+    begin = _Round(first, steps.sentences, tf.range(tf.shape(steps.sentences.limit)[0]),
+                   _Found(first.strategy, first.history))
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, begin)
+    shapes = shapes._replace(state=_common_shapes(start, first), found=_common_shapes(
+        _Found(start.strategy, start.history), begin.found))
+
+    def one(*fields: Any) -> _Round:
+        now = _without_final(steps, _Round(*fields))
+        there = steps.of(now.sentences)
+        end = (now.state.step // BLOCK + 1) * BLOCK
+        state = now.state
+        state = state._replace(blocks=each_of(lambda blocks: blocks.with_room(end), state.blocks))
+        state = StepState(*tf1.while_loop(
+            lambda *state: (state[0] < end) & _goes_on(steps, StepState(*state)),
+            lambda *state: there.take(StepState(*state)), state, shapes.state, back_prop=False))
+        found = tf.nest.map_structure(
+            lambda aside, new, shape: _put_aside(aside, new, now.number, shape),
+            now.found, _Found(state.strategy, state.history), shapes.found)
+        return now._replace(state=state, found=found)
+
+    return _Round(*tf1.while_loop(
+        lambda *fields: _goes_on(steps, fields[0]), one, begin, shapes, back_prop=False)).found
+
+
+def _goes_on(steps: Steps, state: StepState) -> Tensor:
+    return tf.logical_not(tf.reduce_all(steps.strategy.is_done(state.strategy)))
+
+
+def _without_final(steps: Steps, now: _Round) -> _Round:
+    """The round of the sentences that go on, and of as many final ones as fill them up to `TOGETHER`."""
+    state, width = now.state, steps.strategy.width
+    done = tf.cast(steps.strategy.is_done(state.strategy), tf.int32)            # [n]
+    live = tf.reduce_sum(1 - done)
+    kept = tf.argsort(done, stable=True)[:-(-live // TOGETHER) * TOGETHER]
+    rows = tf.reshape(kept[:, None] * width + tf.range(width), [-1])
+    token, cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), (state.token, state.cache))
+    blocks = each_of(lambda blocks: blocks.of_sentences(kept if steps.strategy.reorders else rows), state.blocks)
+    history, strategy, sentences = tf.nest.map_structure(
+        lambda tensor: tf.gather(tensor, kept) if _of_sentences(tensor) else tensor,
+        (state.history, state.strategy, now.sentences))
+    return _Round(StepState(state.step, token, history, strategy, cache, blocks), sentences,
+                  tf.gather(now.number, kept), now.found)
+
+
+def _put_aside(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor:
+    """`aside` with the rows `number` as they are now; its other dimensions grow with zeros."""
+    if not _of_sentences(new):
+        return new
+    if None in shape.as_list()[1:]:
+        longer = tf.shape(new)[1:] - tf.shape(aside)[1:]
+        aside = tf.pad(aside, tf.pad(longer[:, None], [[1, 0], [1, 0]]))
+    aside = tf.tensor_scatter_nd_update(aside, number[:, None], new)
+    aside.set_shape(shape)
+    return aside
+
+
+def _of_sentences(tensor: Tensor) -> bool:
+    """Whether a tensor has a row a sentence: their number alone is not known as the graph is built."""
+    return bool(tensor.shape.rank) and tensor.shape[0] is None
+
+
+def _as_declared(inputs: Mapping[str, Tensor], declared: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    """Return the inputs with their declared static shapes, in which the number of sentences is unknown."""
+    shapes = {spec.name: spec.shape for spec in declared}
+    return {name: tensor if name not in shapes or tf.convert_to_tensor(tensor).shape == shapes[name]
+            else tf1.placeholder_with_default(tensor, shapes[name]) for name, tensor in inputs.items()}
+
+
+def _common_shapes(start: Any, first: Any) -> Any:
+    """Static shapes in the loop: what differed between the start and the first step may grow."""
+    def common(before: Tensor, after: Tensor) -> Any:
+        dimensions = zip(before.shape.as_list(), after.shape.as_list(), strict=True)
+        return tf.TensorShape([size if size == grown else None for size, grown in dimensions])
+
+    shapes = tf.nest.map_structure(common, start, first)
+    if isinstance(first, StepState):
+        shapes = shapes._replace(blocks=each_of(lambda blocks: blocks.shapes(), first.blocks))
+    return shapes

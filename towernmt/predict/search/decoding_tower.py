@@ -1,0 +1,410 @@
+"""Decoding as a tower, for tensorpack's predictors and training sessions, assembled from settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from tensorpack.tfutils.tower import PredictTowerContext
+
+from towernmt.check.tower_check import TowerWatch
+from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import BOS, PAD
+from towernmt.models.interface import NMTModel
+from towernmt.optim.optimizer import averaged_weights
+from towernmt.predict.search.beam_search import BeamSearch, GreedySearch, Stopping
+from towernmt.predict.search.beam_variants import ConstrainedBeamSearch, DiverseBeamSearch
+from towernmt.predict.search.decoding_interfaces import Decoded, LogitsProcessor, Strategy
+from towernmt.predict.search.decoding_loop import Decoding, LengthLimit, decode
+from towernmt.predict.search.processors import (
+    ForbiddenTokens,
+    MinimumLength,
+    NoRepeatedNgrams,
+    RepetitionPenalty,
+    Temperature,
+)
+from towernmt.predict.search.sampling_search import AncestralSampling, Truncation
+from towernmt.predict.search.scores import Average, CoveragePenalty, LengthPenalty, Scoring, WordReward
+from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.shortlist import Shortlist
+
+
+def decoding_signature(model: NMTModel, decoding: Decoding) -> list[TensorSpec]:
+    """All inputs that a decoding tower has, in their order: those of the encoder first.
+
+    Raises:
+        SettingsError: two declare an input of one name in different ways, or one without a name.
+    """
+    return _merged([model.encoder_inputs(), decoding.strategy.inputs(),
+                    *(processor.inputs() for processor in decoding.processors)])
+
+
+def by_name(names: Sequence[str], in_order: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """The values of `names`, the first of them given in order and the others by name.
+
+    Raises:
+        SettingsError: one is missing, given twice, or not known.
+    """
+    values = dict(zip(names, in_order, strict=False))
+    twice, unknown = values.keys() & named.keys(), [name for name in named if name not in names]
+    missing = [name for name in names if name not in values and name not in named]
+    if missing or twice or unknown or len(in_order) > len(names):
+        given = [*(f"value {place}" for place in range(1, len(in_order) + 1)), *named]
+        raise SettingsError(f"Decoding has the inputs {', '.join(names)}, each to be given once; given are "
+                            f"{', '.join(given) or 'none'}.")
+    return [{**values, **named}[name] for name in names]
+
+
+def _merged(declared: Iterable[Sequence[TensorSpec]]) -> list[TensorSpec]:
+    found: dict[str, TensorSpec] = {}
+    for spec in (spec for specs in declared for spec in specs):
+        if not spec.name:
+            raise SettingsError(f"The input {spec} of decoding has no name: give its TensorSpec one.")
+        if found.setdefault(spec.name, spec) != spec:
+            raise SettingsError(f"The input '{spec.name}' of decoding is declared twice and differently, as "
+                                f"{found[spec.name]} and {spec}: give one of them another name.")
+    return list(found.values())
+
+
+def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor] = (), *,
+                 attention: bool = False, log_probs: bool = False) -> Decoding:
+    """The search that settings ask for.
+
+    Args:
+        processors: those of one's own; they act behind those of the settings.
+        attention, log_probs: what else is given of each hypothesis; see `Decoded`.
+    Raises:
+        DataError: the file of a shortlist is missing or damaged.
+    """
+    shortlist = None
+    if settings.shortlist:
+        shortlist = Shortlist.from_file(settings.shortlist, settings.shortlist_size, settings.shortlist_frequent)
+    return Decoding(_strategy(settings), [*_processors(settings), *processors], _limit(settings), attention, log_probs,
+                    shortlist)
+
+
+def _strategy(settings: SearchSettings) -> Strategy:
+    if settings.selection == "sampling":
+        truncation = Truncation(settings.top_k, settings.top_p, settings.epsilon)
+        return AncestralSampling(settings.n_best, truncation, settings.seed)
+    scoring = _scoring(settings)
+    if settings.beam_size == 1:
+        return GreedySearch(scoring)
+    stopping = _stopping(settings, settings.beam_size // settings.beam_groups)
+    if settings.beam_groups == 1:
+        return BeamSearch(settings.beam_size, settings.n_best, scoring, stopping)
+    return DiverseBeamSearch(settings.beam_size, settings.beam_groups, settings.diversity, settings.n_best, scoring,
+                             stopping)
+
+
+def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
+    """Return the search strategy for translations that must contain phrases.
+
+    Raises:
+        SettingsError: the settings describe a search without lexical constraints.
+    """
+    if settings.selection != "beam" or settings.beam_groups > 1:
+        raise SettingsError("Phrases that a translation must hold need a plain beam search: leave out "
+                            "selection=sampling and beam_groups, or the phrases and the terminology.")
+    return ConstrainedBeamSearch(settings.beam_size, settings.n_best, _scoring(settings),
+                                 _stopping(settings, settings.beam_size))
+
+
+def _stopping(settings: SearchSettings, beam_size: int) -> Stopping:
+    enough = math.ceil(settings.patience * beam_size) if settings.stopping == "first" else 0
+    return Stopping(exact=settings.stopping != "none", enough=enough)
+
+
+def _scoring(settings: SearchSettings) -> Scoring:
+    normalised = {"gnmt": LengthPenalty, "average": Average}[settings.length_normalization](settings.length_penalty)
+    scoring: Scoring = WordReward(settings.word_reward, normalised) if settings.word_reward else normalised
+    return CoveragePenalty(settings.coverage_penalty, scoring) if settings.coverage_penalty else scoring
+
+
+def _processors(settings: SearchSettings) -> list[LogitsProcessor]:
+    """Return the processors that change logits, in the order in which they act, then those that forbid tokens."""
+    chain: list[LogitsProcessor] = []
+    if settings.temperature != 1.0:
+        chain.append(Temperature(settings.temperature))
+    if settings.repetition_penalty != 1.0:
+        chain.append(RepetitionPenalty(settings.repetition_penalty))
+    if settings.no_repeat_ngram:
+        chain.append(NoRepeatedNgrams(settings.no_repeat_ngram))
+    chain.append(ForbiddenTokens([PAD, BOS]))
+    if settings.min_length or settings.min_length_factor:
+        chain.append(MinimumLength(settings.min_length, settings.min_length_factor))
+    return chain
+
+
+def _limit(settings: SearchSettings) -> LengthLimit:
+    return LengthLimit(settings.max_length_factor, settings.max_length_constant, settings.max_tokens)
+
+
+__all__ = ["OUTPUT_NAMES", "SearchPredictor", "SearchResult", "SearchSettings", "beam_search", "build_predictor",
+           "build_search_predictor", "search_signature", "search_tower"]
+
+OUTPUT_NAMES = ["tokens", "scores"]
+"""Tensors that every search tower has, by name."""
+
+
+class SearchResult(NamedTuple):
+    """Translations of a batch, best first.
+
+    Attributes:
+        tokens: int32 `[batch, n_best, length]`: no BOS; EOS at the end, except in a hypothesis that was cut at the
+            length limit; then PAD.
+        scores: float32 `[batch, n_best]`, the `Scoring` of the settings, or the log-probability of samples; -inf (and
+            only PAD) if fewer than n_best hypotheses exist.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+
+
+def beam_search(model: NMTModel, source: Tensor, source_length: Tensor, settings: SearchSettings,
+                processors: Sequence[LogitsProcessor] = (),
+                inputs: Mapping[str, Tensor] | None = None) -> SearchResult:
+    """Search the most probable translations.
+
+    By default the score of a hypothesis Y is log p(Y | source) / ((5 + |Y|) / 6) ** alpha (Wu et al. 2016), where |Y|
+    counts EOS. PAD and BOS are never generated, yet keep their share of the probability, so that a score agrees with
+    teacher forcing. At equal scores the earlier hypothesis and the smaller token id win.
+
+    Args:
+        model: its variables are created here or, under reuse, found.
+        source: int32 `[batch, source length]`, ending with EOS, padded with PAD.
+        source_length: int32 `[batch]`, EOS counted.
+        processors: of one's own; they act behind those of the settings.
+        inputs: further inputs by name, which the model or the processors declare.
+    """
+    everything = {"source": source, "source_length": source_length, **(inputs or {})}
+    found = decode(model, everything, decoding_for(settings, processors))
+    return SearchResult(found.tokens, found.scores)
+
+
+def search_signature(model: NMTModel, settings: SearchSettings | None = None,
+                     processors: Sequence[LogitsProcessor] = ()) -> list[TensorSpec]:
+    """Return the inputs of `search_tower(model, settings, processors=processors)`.
+
+    They are `source`, `source_length`, and further inputs that the model and the processors declare.
+    """
+    return decoding_signature(model, decoding_for(settings or SearchSettings(), processors))
+
+
+def search_tower(model: NMTModel, settings: SearchSettings, device: str | None = None,
+                 processors: Sequence[LogitsProcessor] = ()) -> Callable[..., SearchResult]:
+    """A tower function over `search_signature(model, settings, processors)`.
+
+    For `PredictConfig(tower_func=search_tower(...), input_signature=search_signature(...))`; do not wrap
+    it in a `TowerFunc` there, which tensorpack 0.11 then calls without end.
+
+    Its outputs are named `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32
+    `[batch, n_best]`) in the tower; see `SearchResult`. `decoding_tower` gives more of each hypothesis.
+
+    Args:
+        device: TensorFlow's name, such as "/cpu:0"; None leaves the placement to TensorFlow.
+        processors: of one's own; they act behind those of the settings.
+    """
+    tower = decoding_tower(model, decoding_for(settings, processors), device)
+
+    def search(*tensors: Tensor) -> SearchResult:
+        found = tower(*tensors)
+        return SearchResult(found.tokens, found.scores)
+    return search
+
+
+def output_names(decoding: Decoding) -> list[str]:
+    """The names of the tensors that a decoding tower has: fields of `Decoded`."""
+    asked = {"log_probs": decoding.log_probs, "attention": decoding.attention}
+    return [*OUTPUT_NAMES, *(name for name, given in asked.items() if given)]
+
+
+class SearchPredictor:
+    """Function of arrays that decodes in an existing session, such as that of a trainer.
+
+    `build_search_predictor` makes it while the graph is built (in `_setup_graph` of a callback). It gets its session
+    later (in `_before_train`).
+
+    Args:
+        inputs: placeholders by name, in their order.
+        outputs: tensors by name, in the order of the results.
+    """
+
+    def __init__(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """
+        Args:
+            inputs: placeholders by name, in their order.
+            outputs: tensors by name, in the order in which they are given.
+        """
+        self._names, self._inputs, self._outputs = list(inputs), list(inputs.values()), dict(outputs)
+        self._call: Callable[..., Any] | None = None
+
+    def set_session(self, session: Any) -> None:
+        """Set the session of all further calls, such as `trainer.session(Run.SAMPLING)`.
+
+        Of a `MonitoredSession`, the raw session is used, so that no training hook runs (a hook would take a batch from
+        the input queue).
+        """
+        if hasattr(session, "_tf_sess"):
+            session = session._tf_sess()
+        self._call = session.make_callable(list(self._outputs.values()), feed_list=self._inputs)
+
+    def __call__(self, *arrays: np.ndarray, **named: np.ndarray | int) -> tuple[np.ndarray, ...]:
+        """Translate a batch: `predictor(source, source_length)`.
+
+        Args:
+            arrays: inputs in their order: source int32 `[batch, source length]`, ending with EOS, padded with PAD;
+                source_length int32 `[batch]`; and the inputs that the model, the strategy and the processors declare.
+            named: inputs by name.
+
+        Returns:
+            Tokens int32 `[batch, n, length]`, scores float32 `[batch, n]`, and further outputs of the decoding.
+
+        Raises:
+            SettingsError: an input is missing, passed twice, or unknown.
+        """
+        if self._call is None:
+            raise RuntimeError("SearchPredictor: call set_session(session) before the first batch.")
+        return tuple(self._call(*by_name(self._names, arrays, named)))
+
+
+def build_search_predictor(model: NMTModel, settings: SearchSettings, device: str | None = None,
+                           processors: Sequence[LogitsProcessor] = ()) -> SearchPredictor:
+    """Build a search tower in the current graph on the variables of an existing training tower.
+
+    It reads the moving averages of the variables if `settings.averaged` is set and the graph contains averages.
+
+    Args:
+        model: the model that is being trained.
+        settings: search settings.
+        device: TensorFlow's name of a device, such as "/gpu:0"; None leaves the placement to TensorFlow.
+        processors: custom processors, which act after those of the settings.
+
+    Raises:
+        TowerRuleError: the graph has no training tower yet, or the search uses a variable that no training tower has.
+    """
+    with averaged_weights() if settings.averaged else nullcontext():
+        return build_predictor(model, decoding_for(settings, processors), device)
+
+
+def build_predictor(model: NMTModel, decoding: Decoding, device: str | None = None) -> SearchPredictor:
+    """Build a decoding tower in the current graph on the trained variables; see `build_search_predictor`.
+
+    Raises:
+        TowerRuleError: the search uses a variable that no training tower has.
+    """
+    name = tf1.get_default_graph().unique_name("tower-search", mark_as_used=False)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True), PredictTowerContext(name):
+        inputs = {spec.name: tf1.placeholder(spec.dtype, spec.shape, spec.name)
+                  for spec in decoding_signature(model, decoding)}
+        result = TowerWatch().around(decoding_tower(model, decoding, device))(*inputs.values())
+    return SearchPredictor(inputs, {name: getattr(result, name) for name in output_names(decoding)})
+
+
+def decoding_tower(model: NMTModel, decoding: Decoding, device: str | None = None) -> Callable[..., Decoded]:
+    """A tower function over `decoding_signature(model, decoding)`, with outputs `output_names(decoding)`."""
+    names = [spec.name for spec in decoding_signature(model, decoding)]
+
+    def tower(*tensors: Tensor) -> Decoded:
+        with tf1.device(device) if device else nullcontext():
+            found = decode(model, dict(zip(names, tensors, strict=True)), decoding)
+            return Decoded(**{name: tf.identity(getattr(found, name), name=name) for name in output_names(decoding)})
+    return tower
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """Settings of sampled translations.
+
+    Attributes:
+        samples: number of samples of each sentence.
+        temperature: divisor of the logits; 1 samples from the model's distribution, lower values prefer probable
+            tokens.
+        top_k, top_p, epsilon: tokens that are never sampled; see `Truncation`.
+        max_length_factor, max_length_constant: a sample has at most source tokens * factor + constant tokens (EOS
+            included on both sides); a longer sample is cut and has no EOS.
+
+    Raises:
+        SettingsError: a value is not valid.
+    """
+
+    samples: int = 1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    epsilon: float = 0.0
+    max_length_factor: float = 2.0
+    max_length_constant: int = 10
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise SettingsError(f"samples={self.samples}: draw 1 or more.")
+        if not 0.0 < self.temperature < float("inf"):
+            raise SettingsError(f"temperature={self.temperature}: choose a number above 0; 1 is the model's own.")
+        if self.top_k < 0:
+            raise SettingsError(f"top_k={self.top_k}: choose 0 (all tokens) or more.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise SettingsError(f"top_p={self.top_p}: choose a number above 0 and at most 1 (all tokens).")
+        if not 0.0 <= self.epsilon < 1.0:
+            raise SettingsError(f"epsilon={self.epsilon}: choose a number from 0 (all tokens) to below 1.")
+        if self.max_length_factor < 0 or self.max_length_constant < 0:
+            raise SettingsError("max_length_factor and max_length_constant are 0 or more.")
+
+
+class SampleResult(NamedTuple):
+    """Sampled translations of a batch.
+
+    Attributes:
+        tokens: int32 `[batch, samples, length]`: no BOS; EOS at the end, except in a sample that was cut at the length
+            limit; then PAD.
+        log_prob: float32 `[batch, samples]`: log p(sample | source) of the model, as in teacher forcing, independent of
+            the temperature.
+    """
+
+    tokens: Tensor
+    log_prob: Tensor
+
+
+def sample(model: NMTModel, source: Tensor, source_length: Tensor, draw: Tensor,
+           settings: SamplingSettings) -> SampleResult:
+    """Sample translations token by token. PAD and BOS are never sampled.
+
+    Args:
+        model: the model, which creates its variables or, under reuse, finds them.
+        source: int32 `[batch, source length]`, ending with EOS, padded with PAD.
+        source_length: int32 `[batch]`, in tokens, EOS included.
+        draw: int64 `[]`: a different number gives different samples; the seed is that of the graph (`set_seed`).
+        settings: sampling settings.
+    """
+    inputs = {"source": source, "source_length": source_length, "draw": draw}
+    drawn = decode(model, inputs, sampling_for(settings))
+    return SampleResult(drawn.tokens, drawn.scores)
+
+
+def sampling_for(settings: SamplingSettings) -> Decoding:
+    """Return the sampling that settings describe."""
+    chain: list[LogitsProcessor] = [ForbiddenTokens([PAD, BOS])]
+    if settings.temperature != 1.0:
+        chain.insert(0, Temperature(settings.temperature))
+    truncation = Truncation(settings.top_k, settings.top_p, settings.epsilon)
+    return Decoding(AncestralSampling(settings.samples, truncation), chain,
+                    LengthLimit(settings.max_length_factor, settings.max_length_constant))
+
+
+def build_sampler(model: NMTModel, settings: SamplingSettings) -> SearchPredictor:
+    """Build a sampling tower in the current graph and variable scope, on the variables of a training tower.
+
+    The result is a function of (source, source_length, draw) that returns the tokens, int32 `[batch, samples, length]`,
+    and the log-probabilities, float32 `[batch, samples]`. A different `draw` gives different samples; a trainer passes
+    its global step.
+
+    Raises:
+        TowerRuleError: the graph has no training tower yet.
+    """
+    return build_predictor(model, sampling_for(settings))

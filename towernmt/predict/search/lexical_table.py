@@ -1,0 +1,418 @@
+"""Lexical tables: likely translations of each word, learned from prepared data, text or alignments (IBM model 1)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import replacing
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
+from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
+from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
+
+_FIELDS = ("starts", "targets", "probabilities", "frequency", "vocabularies")
+
+
+class Entries(NamedTuple):
+    """Probabilities of distinct pairs of pieces, in any order.
+
+    Attributes:
+        source, target: ids `[entries]`.
+        probability: `[entries]`, p(target | source).
+        frequency: `[target vocabulary]`, frequency of each target piece, in any unit.
+    """
+
+    source: NDArray[np.integer]
+    target: NDArray[np.integer]
+    probability: NDArray[np.floating]
+    frequency: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Sparse table of p(target piece | source piece).
+
+    Attributes:
+        starts: int64 `[source vocabulary + 1]`; the translations of piece s are entries `starts[s]` to `starts[s + 1]`.
+        targets: int32 `[entries]`, ids of the translations of each piece, most probable first.
+        probabilities: float32 `[entries]`.
+        frequency: float64 `[target vocabulary]`, frequency of each target piece, in any unit.
+        vocabularies: fingerprint of both vocabularies.
+    """
+
+    starts: NDArray[np.int64]
+    targets: NDArray[np.int32]
+    probabilities: NDArray[np.float32]
+    frequency: NDArray[np.float64]
+    vocabularies: str
+
+    @classmethod
+    def of(cls, entries: Entries, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, keep: int = 200,
+           threshold: float = 1e-4) -> Lexicon:
+        """The table of some entries; special pieces have no translations and are none.
+
+        A piece that is written the same in both languages, as names and numbers are, may always become itself.
+
+        Args:
+            keep: translations of a piece, at most.
+            threshold: what is less probable is left out.
+        """
+        source, target, probability, frequency = _with_copies(entries, source_vocabulary, target_vocabulary, threshold)
+        likely = (probability >= threshold) & (source >= len(SPECIAL_PIECES)) & (target >= len(SPECIAL_PIECES))
+        source, target, probability = source[likely], target[likely], probability[likely]
+        order = np.lexsort((target, -probability, source))
+        source, target, probability = source[order], target[order], probability[order]
+        size = source_vocabulary.size
+        first = np.searchsorted(source, np.arange(size))
+        kept = np.arange(len(source)) - first[source] < keep
+        starts = np.zeros(size + 1, np.int64)
+        np.cumsum(np.bincount(source[kept], minlength=size), out=starts[1:])
+        return cls(starts, target[kept].astype(np.int32), probability[kept].astype(np.float32),
+                   np.asarray(frequency, np.float64), fingerprint_of(source_vocabulary, target_vocabulary))
+
+    @property
+    def source_size(self) -> int:
+        """Number of pieces of the source vocabulary."""
+        return len(self.starts) - 1
+
+    @property
+    def target_size(self) -> int:
+        """Number of pieces of the target vocabulary."""
+        return len(self.frequency)
+
+    def best(self, count: int) -> NDArray[np.int32]:
+        """The likeliest translations of every source piece: int32 `[source vocabulary, count or less]`, PAD behind."""
+        number = np.diff(self.starts)
+        width = int(min(count, number.max(initial=0)))
+        place = np.arange(width)
+        there = place < number[:, None]
+        table = np.full([self.source_size, width], PAD, np.int32)
+        table[there] = self.targets[(self.starts[:-1, None] + place)[there]]
+        return table
+
+    def frequent(self, count: int) -> NDArray[np.int32]:
+        """Return the most frequent target pieces without special pieces, int32 `[up to count]`."""
+        order = np.argsort(-self.frequency[len(SPECIAL_PIECES):], kind="stable") + len(SPECIAL_PIECES)
+        return order[:count][self.frequency[order[:count]] > 0].astype(np.int32)
+
+    def translations(self, source: int) -> list[tuple[int, float]]:
+        """Return the translations of a source piece with their probabilities, most probable first."""
+        row = slice(self.starts[source], self.starts[source + 1])
+        return list(zip(self.targets[row].tolist(), self.probabilities[row].tolist(), strict=True))
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to a file, which is replaced if it exists."""
+        with replacing(Path(path)) as file:
+            np.savez_compressed(file, allow_pickle=False, **{name: np.asarray(getattr(self, name)) for name in _FIELDS})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Lexicon:
+        """Read a file.
+
+        Raises:
+            DataError: there is no such file, or it is none of `towernmt lexicon`.
+        """
+        try:
+            stat = Path(path).stat()
+            return _load(str(path), stat.st_mtime_ns, stat.st_size)
+        except FileNotFoundError:
+            raise DataError(f"{path}: there is no such file: make one with `towernmt lexicon`.") from None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
+
+    def check_vocabularies(self, source: Vocabulary, target: Vocabulary, name: str) -> None:
+        """Refuse a table of other vocabularies.
+
+        Raises:
+            SettingsError: it is one; `name` is what the message calls the file.
+        """
+        if self.vocabularies != fingerprint_of(source, target):
+            raise SettingsError(f"{name} was made with other vocabularies than the model has: make it again, with "
+                                "`towernmt lexicon --model RUN`.")
+
+
+def _with_copies(entries: Entries, source: Vocabulary, target: Vocabulary, probability: float) -> Entries:
+    """Return the entries, with each piece of both vocabularies as a translation of itself."""
+    ids = np.arange(len(SPECIAL_PIECES), source.size)
+    same = np.array([target.piece_to_id(source.id_to_piece(id)) for id in ids.tolist()], np.int64)
+    ids, same = ids[same != target.unk_id], same[same != target.unk_id]
+    known = entries.source.astype(np.int64) * target.size + entries.target
+    new = ~np.isin(ids * target.size + same, known)
+    return entries._replace(source=np.concatenate([entries.source, ids[new]]),
+                            target=np.concatenate([entries.target, same[new]]),
+                            probability=np.concatenate([entries.probability, np.full(new.sum(), probability)]))
+
+
+@lru_cache(maxsize=4)
+def _load(path: str, modified: int, size: int) -> Lexicon:
+    """The file as it was at that time."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            starts, targets, probabilities, frequency, vocabularies = (arrays[name] for name in _FIELDS)
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: this is no lexical table, or it is damaged: make one with `towernmt lexicon`."
+                        ) from error
+    return Lexicon(starts, targets, probabilities, frequency, str(vocabularies))
+
+
+def fingerprint_of(source: Vocabulary, target: Vocabulary) -> str:
+    """32 hexadecimal digits that say which vocabularies these are."""
+    digest = hashlib.sha256()
+    for vocabulary in (source, target):
+        for suffix, content in sorted(vocabulary.files().items()):
+            digest.update(suffix.encode() + hashlib.sha256(content).digest())
+    return digest.hexdigest()[:32]
+
+
+NULL = PAD
+"""The source piece of target pieces that translate nothing. No text has this id."""
+
+
+class _Cells(NamedTuple):
+    """Pairs of pieces in a block: each target piece with all source pieces of its sentence, including NULL.
+
+    Attributes:
+        entry: int32 `[cells]`, entry of the table for each pair.
+        starts: int64 `[target pieces]`, first cell of each target piece.
+        lengths: int32 `[target pieces]`, number of cells of each target piece.
+    """
+
+    entry: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int32]
+
+
+def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int = 5,
+                  report: Callable[[int, float], None] = lambda iteration, perplexity: None) -> Entries:
+    """Learn p(target | source). Four bytes are needed for each pair of words that stand in one sentence pair.
+
+    Args:
+        blocks: the sentence pairs.
+        target_size: pieces of the target vocabulary.
+        iterations: of expectation maximisation, which begins with equal probabilities.
+        report: gets the number of each iteration, from 1, and the perplexity of the target before it. That never rises.
+    Returns:
+        All word pairs that stand in one sentence pair; source is `NULL` for none.
+    Raises:
+        DataError: there is no pair with words on both sides.
+    """
+    frequency, found, blocks_of_cells = np.zeros(target_size, np.int64), [], []
+    for block in blocks:
+        frequency += np.bincount(block.target_ids, minlength=target_size)
+        keys, starts, lengths = _word_pairs(block, target_size)
+        if len(keys):
+            unique, entry = np.unique(keys, return_inverse=True)
+            found.append(unique)
+            blocks_of_cells.append(_Cells(entry.astype(np.int32), starts, lengths))
+    if not found:
+        raise DataError("there is no sentence pair to learn from: every one is empty on a side.")
+    table = np.unique(np.concatenate(found))
+    cells = [_Cells(np.searchsorted(table, unique).astype(np.int32)[block.entry], block.starts, block.lengths)
+             for unique, block in zip(found, blocks_of_cells, strict=True)]
+    source = table // target_size
+    probability = np.full(len(table), 1.0 / target_size)
+    for iteration in range(1, iterations + 1):
+        expected, likelihood = np.zeros(len(table)), 0.0
+        for part in cells:
+            given = probability[part.entry]
+            total = np.add.reduceat(given, part.starts)
+            likelihood += float(np.log(total / part.lengths).sum())
+            given /= np.repeat(total, part.lengths)
+            expected += np.bincount(part.entry, weights=given, minlength=len(table))
+        probability = expected / np.bincount(source, weights=expected)[source]
+        report(iteration, float(np.exp(-likelihood / frequency.sum())))
+    return Entries(source, table % target_size, probability, frequency)
+
+
+def _word_pairs(block: PairBlock, target_size: int
+                ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+    """Return `source * target_size + target` of each cell of a block, and start and length of each target piece."""
+    with_null = np.insert(block.source_ids.astype(np.int64), block.source_offsets[:-1], NULL)
+    sentence = np.repeat(np.arange(len(block)), block.target_lengths)
+    lengths = (block.source_lengths + 1)[sentence]
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(starts, lengths)
+    first = (block.source_offsets[:-1] + np.arange(len(block)))[sentence]      # each sentence before has a NULL
+    source = with_null[np.repeat(first, lengths) + within]
+    keys = source * target_size + np.repeat(block.target_ids.astype(np.int64), lengths)
+    return keys, starts, lengths.astype(np.int32)
+
+
+_PAIRS_PER_BLOCK = 8192
+_NO_WORD = ("<eps>", "NULL")
+"""What aligners write for the word that translates nothing."""
+
+
+def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
+    """The first pairs of prepared data, which are in random order there."""
+    for index in range(data.num_blocks):
+        block = data.read_block(index)
+        for first in range(0, len(block), _PAIRS_PER_BLOCK):
+            part = _part(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
+            pairs -= len(part)
+            yield part
+            if pairs <= 0:
+                return
+
+
+def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
+                   pairs: int) -> Iterator[PairBlock]:
+    """The first pairs of two text files, one sentence a line.
+
+    Raises:
+        DataError: a file is missing or not UTF-8, or they have not the same number of lines.
+    """
+    for source_chunk, target_chunk in _parallel([source, target]):
+        sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
+                 target_vocabulary.encode_batch(target_chunk.decode()[:pairs])]
+        (source_ids, source_offsets), (target_ids, target_offsets) = map(_flat, sides)
+        yield PairBlock(source_ids, source_offsets, target_ids, target_offsets)
+        pairs -= len(sides[0])
+        if pairs <= 0:
+            return
+
+
+def entries_of_alignments(source: str, target: str, alignments: str, source_vocabulary: Vocabulary,
+                          target_vocabulary: Vocabulary) -> Entries:
+    """Relative frequencies of aligned pieces: all pieces of a word are aligned to all of the other.
+
+    Args:
+        source, target: text files, one sentence a line.
+        alignments: links `i-j` between the words of each line, as fast_align and eflomal write them.
+    Raises:
+        DataError: a file is missing, they have not the same number of lines, or a link is not understood.
+    """
+    size, frequency = target_vocabulary.size, np.zeros(target_vocabulary.size, np.int64)
+    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.float64)
+    for source_chunk, target_chunk, links_chunk in _parallel([source, target, alignments]):
+        source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
+        target_ids, target_words = target_vocabulary.encode_with_words(target_chunk.decode())
+        links = parse_links(links_chunk, *([len(line.split()) for line in chunk.decode()]
+                                           for chunk in (source_chunk, target_chunk)))
+        found = [keys]
+        for line, line_links in enumerate(links):
+            places = link_tokens(line_links, source_words[line], target_words[line])
+            found.append(_first_stream(source_ids[line])[places[0]] * size
+                         + np.asarray(target_ids[line], np.int64)[places[1]])
+        frequency += np.bincount(_flat(target_ids)[0], minlength=size)
+        weights = np.concatenate([counts, np.ones(sum(map(len, found[1:])))])
+        keys, place = np.unique(np.concatenate(found), return_inverse=True)
+        counts = np.bincount(place, weights).astype(np.float64)
+    return _normalised(keys // size, keys % size, counts, frequency)
+
+
+def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
+                     pieces: bool = False) -> Entries:
+    """Return the entries of a table of another program, with lines of `source target probability`.
+
+    If any number is negative, all are logarithms, as in tables of fast_align. The table does not contain the frequency
+    of target pieces, so their sum of probabilities is used instead.
+
+    Args:
+        path: the file.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
+        pieces: whether source and target are pieces of the vocabularies. Otherwise they are words, and all pieces of a
+            word translate all pieces of the other word.
+
+    Raises:
+        DataError: the file is missing, or a line is not valid.
+    """
+    weight: defaultdict[tuple[int, int], float] = defaultdict(float)
+    rows = list(table_lines(path))
+    logarithms = any(number < 0 for _, _, number in rows)
+    for source, target, number in rows:
+        value = math.exp(number) if logarithms else number
+        for one in _ids(source, source_vocabulary, pieces):
+            for other in _ids(target, target_vocabulary, pieces):
+                weight[one, other] += value
+    if not weight:
+        raise DataError(f"{path}: no line has words that both vocabularies know: is it the table of another language "
+                        "pair, or, with --pieces, of words?")
+    pairs = np.array(list(weight), np.int64)
+    values = np.array(list(weight.values()))
+    frequency = np.bincount(pairs[:, 1], weights=values, minlength=target_vocabulary.size)
+    return _normalised(pairs[:, 0], pairs[:, 1], values, frequency)
+
+
+def table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
+    """Yield source word, target word and number of each line of a table, without unaligned words.
+
+    Raises:
+        DataError: the file is missing, or a line is not valid.
+    """
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        try:
+            source, target, value = fields[0], fields[1], float(fields[2])
+        except (IndexError, ValueError):
+            value = math.nan
+        if len(fields) != 3 or not math.isfinite(value) or value > 1:
+            raise DataError(f"{path} line {number}: expected a source word, a target word and a probability (or its "
+                            f"logarithm), not '{line[:60]}'.")
+        if source not in _NO_WORD and target not in _NO_WORD:
+            yield source, target, value
+
+
+def _ids(word: str, vocabulary: Vocabulary, pieces: bool) -> list[int]:
+    if not pieces:
+        return [id for id in _first_stream(vocabulary.encode(word)).tolist() if id != UNK]
+    id = vocabulary.piece_to_id(word)
+    return [] if id == UNK else [id]
+
+
+def _normalised(source: NDArray[np.int64], target: NDArray[np.int64], weight: NDArray[np.floating],
+                frequency: NDArray[np.number]) -> Entries:
+    total = np.bincount(source, weights=weight)[source]
+    return Entries(source, target, weight / np.where(total > 0, total, 1.0), frequency)
+
+
+def _parallel(paths: list[str]) -> Iterator[tuple[Chunk, ...]]:
+    """Chunks of several files, each time the same lines of all."""
+    chunks: Iterable[tuple[Chunk | None, ...]] = zip_longest(*(read_chunks(path, _PAIRS_PER_BLOCK) for path in paths))
+    for row in chunks:
+        lines = [0 if chunk is None else chunk.first_line + chunk.lines - 1 for chunk in row]
+        whole = [chunk for chunk in row if chunk is not None]
+        if len(set(lines)) > 1 or len(whole) < len(row):
+            ended = paths[int(np.argmin(lines))]
+            raise DataError(f"{' and '.join(paths)} have not the same number of lines: {ended} ends first. Give files "
+                            "whose lines belong together.")
+        yield tuple(whole)
+
+
+def _first_stream(ids: list[int]) -> NDArray[np.int64]:
+    """Return the pieces of a sentence without factors."""
+    array = np.asarray(ids, np.int64)
+    return array if array.ndim == 1 else array[:, 0]
+
+
+def _flat(sentences: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All ids one after another, and where each sentence begins, with the end of the last."""
+    offsets = np.zeros(len(sentences) + 1, np.int64)
+    np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
+    parts = [_first_stream(sentence) for sentence in sentences if sentence]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64), offsets
+
+
+def _part(block: PairBlock, first: int, last: int) -> PairBlock:
+    """Pairs `first` to `last` of a block."""
+    source, target = block.source_offsets[first:last + 1], block.target_offsets[first:last + 1]
+    return PairBlock(block.source_ids[source[0]:source[-1]], source - source[0],
+                     block.target_ids[target[0]:target[-1]], target - target[0])

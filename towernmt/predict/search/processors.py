@@ -1,0 +1,303 @@
+"""Processors of logits: which tokens may come next, and how probable they are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
+from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext, TokenFilter
+
+
+def listed(ids: Tensor, vocabulary_size: int) -> Tensor:
+    """Return whether each token is among the ids of its row, bool `[rows, vocabulary_size]`.
+
+    Args:
+        ids: int32 `[rows, n]`, below `vocabulary_size`, padded with PAD.
+        vocabulary_size: size of the target vocabulary.
+    """
+    rows, count = tf.unstack(tf.shape(ids))
+    row = tf.broadcast_to(tf.range(rows)[:, None], [rows, count])
+    column = tf.where(tf.equal(ids, PAD), vocabulary_size, ids)     # one column too many, for what stands for none
+    hits = tf.scatter_nd(tf.stack([row, column], axis=2), tf.ones([rows, count], tf.int32),
+                         [rows, vocabulary_size + 1])
+    return hits[:, :vocabulary_size] > 0
+
+
+class Forcing(LogitsProcessor):
+    """A processor that allows only one or a few next tokens in some rows."""
+
+    @abstractmethod
+    def forces(self, context: StepContext) -> Tensor:
+        """Return whether it restricts the next token of a row, bool `[rows]`."""
+
+
+class GivesWay(LogitsProcessor):
+    """Another processor, which does not act on rows in which a token is forced.
+
+    So a rule that forbids what the user demands (a repeated n-gram, an avoided word, a minimum length) does not leave a
+    hypothesis without any token.
+    """
+
+    def __init__(self, processor: LogitsProcessor, forcing: Forcing) -> None:
+        """
+        Args:
+            processor: the one that gives way.
+            forcing: the one to which it does.
+        """
+        self._processor, self._forcing = processor, forcing
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        return self._processor.inputs()
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        return tf.where(self._forcing.forces(context)[:, None], logits, self._processor(logits, context))
+
+
+class ForbiddenTokens(TokenFilter):
+    """Filter that always forbids some tokens.
+
+    Args:
+        tokens: ids of the tokens.
+    """
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        """
+        Args:
+            tokens: their ids.
+        """
+        self._tokens = list(tokens)
+        self.at_most = len(self._tokens)
+
+    def forbids(self, token: Tensor, context: StepContext) -> Tensor:
+        return tf.reduce_any(tf.equal(token[:, :, None], tf.constant(self._tokens, tf.int32)), axis=2)
+
+
+class MinimumLength(TokenFilter):
+    """Filter that forbids EOS before a hypothesis has a minimum number of tokens.
+
+    Args:
+        tokens: minimum number of tokens, without EOS.
+        factor: minimum number of tokens per source token (without EOS on both sides); the product is rounded down.
+    """
+
+    at_most = 1
+
+    def __init__(self, tokens: int, factor: float = 0.0) -> None:
+        """
+        Args:
+            tokens: how many, EOS not counted.
+            factor: source tokens * factor, rounded down; EOS is counted on neither side.
+        """
+        self._tokens, self._factor = tokens, factor
+
+    def forbids(self, token: Tensor, context: StepContext) -> Tensor:
+        return tf.equal(token, EOS) & self._is_short(context)
+
+    def _is_short(self, context: StepContext) -> Tensor:
+        """Return whether hypotheses are too short: bool `[]`, or `[rows, 1]` if it depends on the source."""
+        if not self._factor:
+            return context.step < self._tokens
+        words = tf.cast(context.for_rows(context.inputs["source_length"]) - 1, tf.float32)
+        least = tf.cast(tf.floor(words * self._factor), tf.int32)
+        return (context.step < tf.maximum(least, self._tokens))[:, None]
+
+
+class NoRepeatedNgrams(LogitsProcessor):
+    """Processor that forbids tokens which would complete a repeated n-gram (Paulus et al. 2018).
+
+    Args:
+        size: n, 1 or more.
+    """
+
+    def __init__(self, size: int) -> None:
+        """
+        Args:
+            size: n, 1 or more.
+        """
+        self._size = size
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        tokens, n = context.tokens, self._size                      # [rows, step]
+        count = tf.maximum(context.step - n + 1, 0)                 # n-grams so far
+        # The n-gram at place i would come again if its first n - 1 tokens are the last n - 1 of the hypothesis.
+        same = tf.ones([tf.shape(tokens)[0], count], tf.bool)
+        for k in range(n - 1):
+            last = context.step - n + 1 + k
+            same &= tf.equal(tokens[:, k:k + count], tokens[:, last:last + 1])
+        ends = tokens[:, n - 1:n - 1 + count]                       # [rows, count], the last token of each
+        row = tf.broadcast_to(tf.range(tf.shape(ends)[0])[:, None], tf.shape(ends))
+        comes_again = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, tf.int32), tf.shape(logits)) > 0
+        return tf.where(comes_again, NEVER, logits)
+
+
+class RepetitionPenalty(LogitsProcessor):
+    """Processor that multiplies the log-probability of tokens that the hypothesis already contains.
+
+    Keskar et al. (2019, "CTRL") divide positive logits and multiply negative ones. Their result depends on the zero of
+    the logits, which is arbitrary; log-probabilities have no such choice. Other tokens are not normalised again.
+
+    Args:
+        factor: the factor, 1 or more.
+    """
+
+    def __init__(self, factor: float) -> None:
+        """
+        Args:
+            factor: 1 or more.
+        """
+        self._factor = factor
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+        tokens = context.tokens                                     # [rows, step]
+        row = tf.broadcast_to(tf.range(tf.shape(tokens)[0])[:, None], tf.shape(tokens))
+        # Added up and not updated in place, which not every engine does alike for a token that comes twice.
+        came = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens), tf.shape(logits)) > 0
+        return tf.where(came, log_sum + (logits - log_sum) * self._factor, logits)
+
+
+class Temperature(LogitsProcessor):
+    """Processor that divides the logits: a temperature below 1 favours probable tokens, above 1 the others.
+
+    The result is normalised over the complete vocabulary, so the scores of a beam are log-probabilities of the new
+    distribution. Processors that forbid tokens come after it, so forbidden tokens keep their share of the probability.
+
+    Args:
+        temperature: the divisor, above 0.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        """
+        Args:
+            temperature: above 0.
+        """
+        self._temperature = temperature
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        divided = logits / self._temperature
+        # Who comes behind subtracts the log-sum of the model's logits from these.
+        return divided + (tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+                          - tf.reduce_logsumexp(divided, axis=1, keepdims=True))
+
+
+WORD_BREAK = -1
+"""In a phrase, in place of its first token: any token behind which a word may begin, or the beginning."""
+_NOTHING = -2
+
+
+class AvoidedPhrases(LogitsProcessor):
+    """The last token of a phrase is forbidden where the others stand before it (Sockeye's "avoid")."""
+
+    def __init__(self, breaks: np.ndarray) -> None:
+        """
+        Args:
+            breaks: bool `[vocabulary]`, whether a token counts as `WORD_BREAK`; the beginning is BOS.
+        """
+        self._breaks = breaks
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return `avoid`: the phrases of each sentence, int32 `[batch, phrases, length]`, padded with PAD at the end.
+
+        A phrase may begin with BOS, which matches only the beginning, or with `WORD_BREAK`. It may end with EOS.
+        """
+        return [tf.TensorSpec([None, None, None], tf.int32, "avoid")]
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        backwards = _backwards(context.inputs["avoid"])         # [batch, phrases, length], the last token first
+        stands = self._stand(backwards[:, None, :, 1:], context)
+        ends = tf.where(stands, backwards[:, None, :, 0], PAD)  # [batch, width, phrases]
+        ends = tf.reshape(ends, [-1, tf.shape(ends)[2]])
+        return tf.where(listed(ends, context.vocabulary_size), NEVER, logits)
+
+    def _stand(self, phrases: Tensor, context: StepContext) -> Tensor:
+        """Whether all tokens of a phrase but its last are the last ones of a hypothesis.
+
+        Args:
+            phrases: int32 `[batch, 1, phrases, n]`, backwards.
+        Returns:
+            bool `[batch, width, phrases]`.
+        """
+        count = tf.shape(phrases)[3]
+        tokens = tf.pad(context.history.tokens, [[0, 0], [0, 0], [1, 0]], constant_values=BOS)
+        tokens = tf.pad(tokens, [[0, 0], [0, 0], [count, 0]], constant_values=_NOTHING)
+        recent = tf.reverse(tokens[:, :, -count:], [2])         # [batch, width, n]
+        breaks = (recent >= 0) & tf.gather(tf.constant(self._breaks), tf.maximum(recent, 0))
+        recent, breaks = recent[:, :, None], breaks[:, :, None]
+        return tf.reduce_all(tf.equal(phrases, PAD) | tf.equal(phrases, recent)
+                             | (tf.equal(phrases, WORD_BREAK) & breaks), axis=3)
+
+
+def _backwards(phrases: Tensor) -> Tensor:
+    """Return the reversed phrases, padded with PAD, with an additional column."""
+    phrases = tf.pad(phrases, [[0, 0], [0, 0], [0, 1]])
+    rows = tf.reshape(phrases, [-1, tf.shape(phrases)[2]])
+    lengths = tf.math.count_nonzero(rows, axis=1, dtype=tf.int32)
+    return tf.reshape(tf.reverse_sequence(rows, lengths, seq_axis=1), tf.shape(phrases))
+
+
+class TargetPrefix(Forcing):
+    """The first tokens are those of the input `prefix`. They score as the model gives them."""
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return `prefix`: the ids of each sentence, int32 `[batch, length]`, padded with PAD."""
+        return [tf.TensorSpec([None, None], tf.int32, "prefix")]
+
+    def forces(self, context: StepContext) -> Tensor:
+        return tf.not_equal(self._wanted(context), PAD)
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        wanted = self._wanted(context)[:, None]
+        every = tf.range(context.vocabulary_size)[None]
+        return tf.where(tf.equal(wanted, PAD) | tf.equal(wanted, every), logits, NEVER)
+
+    def _wanted(self, context: StepContext) -> Tensor:
+        """The token that each row must take, int32 `[rows]`; PAD where it may choose."""
+        prefix = tf.pad(context.inputs["prefix"], [[0, 0], [0, 1]])
+        return context.for_rows(prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)])
+
+
+class WordBeginning(Forcing):
+    """Behind the prefix comes text that begins with given letters, in whatever tokens the model writes them.
+
+    The input `continuation` says for each number of letters (bytes) written which tokens go on with the text: those
+    that write no more than what is left of it, and those that write all of that and more.
+    """
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        """
+        Args:
+            lengths: int32 `[vocabulary]`, how many bytes each token writes.
+        """
+        self._lengths = lengths
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        """Return `continuation` and `prefix` (see `TargetPrefix`).
+
+        `continuation` is int32 `[batch, bytes, tokens]`, ids padded with PAD; only PAD if any token is allowed.
+        """
+        return [tf.TensorSpec([None, None, None], tf.int32, "continuation"),
+                tf.TensorSpec([None, None], tf.int32, "prefix")]
+
+    def forces(self, context: StepContext) -> Tensor:
+        return tf.reduce_any(tf.not_equal(self._open(context), PAD), axis=1)
+
+    def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
+        ids = self._open(context)
+        free = tf.reduce_all(tf.equal(ids, PAD), axis=1, keepdims=True)
+        return tf.where(free | listed(ids, context.vocabulary_size), logits, NEVER)
+
+    def _open(self, context: StepContext) -> Tensor:
+        """The tokens that may come, int32 `[rows, tokens]`; only PAD: any."""
+        prefix = tf.math.count_nonzero(context.for_rows(context.inputs["prefix"]), axis=1, dtype=tf.int32)  # [rows]
+        behind = tf.range(context.step)[None] >= prefix[:, None]
+        lengths = tf.gather(tf.constant(self._lengths, tf.int32), context.tokens)
+        written = tf.reduce_sum(tf.where(behind, lengths, 0), axis=1)
+        table = tf.pad(context.inputs["continuation"], [[0, 0], [0, 1], [0, 0]])
+        place = tf.where(context.step < prefix, tf.shape(table)[1] - 1, tf.minimum(written, tf.shape(table)[1] - 1))
+        sentence = tf.range(tf.shape(place)[0]) // context.width
+        return tf.gather_nd(table, tf.stack([sentence, place], axis=1))

@@ -1,0 +1,240 @@
+"""Ancestral sampling as a strategy.
+
+Each token is sampled from the model's distribution, by a seed for each hypothesis.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from towernmt.core.tensors import Tensor, TensorSpec
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.models.layers.randomness import graph_seed
+from towernmt.predict.search.decoding_interfaces import (
+    NEVER,
+    Candidates,
+    Choice,
+    Decoded,
+    History,
+    StepContext,
+    Strategy,
+)
+
+_GOLDEN = 0x9E3779B97F4A7C15    # 2**64 over the golden ratio, made odd
+_BITS = 52                      # of a number: a float64 times 1 - 2**-52 is less than itself
+
+
+def sample_keys(seed: Tensor, source: Tensor, source_length: Tensor, samples: int) -> Tensor:
+    """A key for each sample of each sentence, int64 `[batch, samples]`.
+
+    Args:
+        seed: int64 `[]`.
+        source: int32 `[batch, source length]`, or `[batch, source length, streams]`; padding counts for nothing.
+        source_length: int32 `[batch]`.
+        samples: how many of a sentence; the k-th key is the same whatever it is.
+    """
+    length = tf.shape(source)[1]
+    streams = tf.reshape(source, [tf.shape(source)[0], length, source.shape[2] if source.shape.rank == 3 else 1])
+    place = tf.reshape(tf.range(tf.size(streams[:1])), tf.shape(streams)[1:])       # [source length, streams]
+    there = tf.sequence_mask(source_length, length)[:, :, None]
+    token = _mixed(_unsigned(streams) + _GOLDEN * _unsigned(place + 1))
+    sentence = tf.reduce_sum(tf.where(there, tf.bitcast(token, tf.int64), tf.zeros([], tf.int64)), axis=[1, 2])
+    sentence = _joined(tf.bitcast(tf.cast(seed, tf.int64), tf.uint64), tf.bitcast(sentence, tf.uint64))
+    return tf.bitcast(_joined(sentence[:, None], _unsigned(tf.range(samples))[None]), tf.int64)
+
+
+def uniform(keys: Tensor, step: Tensor) -> Tensor:
+    """A number from 0 to below 1 for each key and this step, float64 in the shape of `keys`.
+
+    Args:
+        keys: int64.
+        step: int32 `[]`.
+    """
+    bits = tf.bitwise.right_shift(_joined(tf.bitcast(keys, tf.uint64), _unsigned(step)), _constant(64 - _BITS))
+    return tf.cast(tf.bitcast(bits, tf.int64), tf.float64) * 2.0 ** -_BITS
+
+
+def _joined(key: Tensor, value: Tensor) -> Tensor:
+    """A new key from a key and a value, uint64."""
+    return _mixed(key + _GOLDEN * (value + 1))
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """uint64 in which every bit depends on all bits of `bits`, uint64."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(shift))) * _constant(factor)
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(31)))
+
+
+def _unsigned(value: Tensor) -> Tensor:
+    return tf.cast(value, tf.uint64)
+
+
+def _constant(value: int) -> Tensor:
+    return tf.constant(value, tf.uint64)
+
+
+_USUAL_NUCLEUS = 256
+"""A nucleus is looked for among so many tokens of a row first, and among all only where these do not hold it."""
+
+
+class Truncation(NamedTuple):
+    """Tokens that are never sampled. Each field acts on the result of the previous one; the most probable token stays.
+
+    Attributes:
+        top_k: sample from this number of most probable tokens (Fan et al. 2018); 0 for all tokens.
+        top_p: sample from the smallest set of tokens with this share of the probability, the nucleus (Holtzman et al.
+            2020), including tokens that are as probable as its last one; 1 for all tokens.
+        epsilon: sample no token with a lower probability (Hewitt et al. 2022); 0 for all tokens.
+    """
+
+    top_k: int = 0
+    top_p: float = 1.0
+    epsilon: float = 0.0
+
+
+NO_TRUNCATION = Truncation()
+
+
+def draw(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Tensor:
+    """A token of each row, int32 `[rows]`; 0 where no token may come.
+
+    Args:
+        logits: float32 `[rows, vocabulary]`.
+        uniform: float64 `[rows]`, from 0 to below 1: the same number and the same logits give the same token.
+        truncation: which tokens are left out.
+    """
+    size, token = logits.shape[1], None
+    if 0 < truncation.top_k < size:
+        logits, token = tf.math.top_k(logits, truncation.top_k)
+    if truncation.top_p < 1.0:
+        logits = tf.where(logits >= _edge_of_nucleus(logits, truncation.top_p), logits, NEVER)
+    if truncation.epsilon:
+        edge = math.log(truncation.epsilon) + tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+        highest = tf.reduce_max(logits, axis=1, keepdims=True)
+        logits = tf.where(logits >= tf.minimum(edge, highest), logits, NEVER)
+    place = _place(logits, uniform)
+    return place if token is None else tf.gather(token, place, batch_dims=1)
+
+
+def _edge_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """The lowest logit of the nucleus, float32 `[rows, 1]`."""
+    log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+
+    def edge(best: Tensor, log_sum: Tensor) -> Tensor:
+        before = tf.cumsum(tf.exp(best - log_sum), axis=1, exclusive=True)
+        return tf.reduce_min(tf.where(before < top_p, best, math.inf), axis=1, keepdims=True)
+
+    size = int(logits.shape[1])
+    best, _ = tf.math.top_k(logits, min(size, _USUAL_NUCLEUS))
+    if size <= _USUAL_NUCLEUS:
+        return edge(best, log_sum)
+    # Rows that are flatter are sorted as a whole.
+    flat = tf.where(tf.reduce_sum(tf.exp(best - log_sum), axis=1) < top_p)
+    every, _ = tf.math.top_k(tf.gather(logits, flat[:, 0]), size)
+    return tf.tensor_scatter_nd_update(edge(best, log_sum), flat, edge(every, tf.gather(log_sum, flat[:, 0])))
+
+
+def _place(logits: Tensor, uniform: Tensor) -> Tensor:
+    """The place at which the distribution function exceeds `uniform`, int32 `[rows]`.
+
+    It is looked for among blocks of the vocabulary and then in the block, so that few sums are made, in float64.
+    """
+    size = int(logits.shape[1])
+    width = math.isqrt(size - 1) + 1
+    weight = tf.exp(logits - tf.reduce_max(logits, axis=1, keepdims=True))
+    weight = tf.reshape(tf.pad(weight, [[0, 0], [0, -size % width]]), [-1, -(-size // width), width])
+    block, rest = _found(tf.reduce_sum(weight, axis=2), uniform)
+    place, _ = _found(tf.gather(weight, block, batch_dims=1), rest)
+    return block * width + place
+
+
+def _found(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Which weight a number from 0 to below 1 falls into, and how far into it it does, from 0 to below 1.
+
+    Args:
+        weights: float32 `[rows, n]`.
+        uniform: float64 `[rows]`.
+    """
+    weights = tf.cast(weights, tf.float64)
+    ends = tf.cumsum(weights, axis=1)
+    wanted = uniform[:, None] * ends[:, -1:]
+    place = tf.reduce_sum(tf.cast(ends <= wanted, tf.int32), axis=1)
+    begin = tf.gather(ends - weights, place, batch_dims=1)
+    rest = (wanted[:, 0] - begin) / tf.gather(weights, place, batch_dims=1)
+    return place, tf.clip_by_value(rest, 0.0, 1.0 - 2.0 ** -52)
+
+
+class SamplingState(NamedTuple):
+    """State of sampling between two steps.
+
+    Attributes:
+        log_prob: float32 `[batch, samples]`, log-probability of each sample.
+        done: bool `[batch, samples]`, whether a sample has ended.
+        key: int64 `[batch, samples]`, keys of the random numbers; the same at every step.
+    """
+
+    log_prob: Tensor
+    done: Tensor
+    key: Tensor
+
+
+class AncestralSampling(Strategy):
+    """Sampling of translations; sample k does not depend on the number of samples.
+
+    Args:
+        samples: number of samples of each sentence.
+        truncation: tokens that are never sampled.
+        seed: a different seed gives different samples. None for a seed from the graph (`set_seed`), the variable scope
+            and the input `draw`.
+    """
+
+    reorders = False
+
+    def __init__(self, samples: int, truncation: Truncation = NO_TRUNCATION, seed: int | None = None) -> None:
+        """
+        Args:
+            samples: how many for each sentence.
+            truncation: which tokens are never drawn.
+            seed: another one, another draw. None for that of the graph (`set_seed`) and of the variable scope; the
+                input `draw` is the number of the draw then.
+        """
+        self.width, self._truncation, self._seed = samples, truncation, seed
+
+    def inputs(self) -> Sequence[TensorSpec]:
+        return [tf.TensorSpec([], tf.int64, "draw")] if self._seed is None else []
+
+    def start(self, empty: History, inputs: Mapping[str, Tensor]) -> SamplingState:
+        samples = tf.shape(empty.tokens)[:2]  # [batch, samples]
+        return SamplingState(tf.zeros(samples), tf.zeros(samples, tf.bool), sample_keys(
+            self._seed_of(inputs), inputs["source"], inputs["source_length"], self.width))
+
+    def choose(self, candidates: Candidates, context: StepContext, state: SamplingState) -> Choice:
+        logits = tf.ensure_shape(candidates.logits(), [None, context.vocabulary_size])
+        number = tf.reshape(uniform(state.key, context.step), [-1])
+        drawn = draw(logits, number, self._truncation)
+        token = tf.where(state.done, PAD, tf.reshape(drawn, tf.shape(state.done)))
+        gain = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
+        gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is drawn where every token is forbidden
+        at_limit = (context.step + 1 >= context.limit)[:, None]
+        return Choice(None, token, SamplingState(
+            log_prob=state.log_prob + tf.where(state.done, 0.0, gain),
+            done=state.done | tf.equal(token, EOS) | tf.equal(token, PAD) | at_limit, key=state.key))
+
+    def is_done(self, state: SamplingState) -> Tensor:
+        return tf.reduce_all(state.done, axis=1)
+
+    def result(self, state: SamplingState, live: History) -> Decoded:
+        live = live.without_attention_of_padding()
+        return Decoded(live.tokens, state.log_prob, live.attention, live.log_probs)
+
+    def _seed_of(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """int64 `[]`."""
+        if self._seed is not None:
+            return tf.constant(self._seed, tf.int64)
+        place = zlib.crc32(f"{tf1.get_variable_scope().name}/sample/{graph_seed()}".encode())
+        return tf.constant(place << 31, tf.int64) + tf.cast(inputs["draw"], tf.int64)

@@ -1,0 +1,154 @@
+"""Vocabulary shortlists: each sentence is translated with the target words that its own words suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.tensors import Tensor
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES
+from towernmt.models.interface import NMTModel, limited_to
+from towernmt.predict.search.decoding_interfaces import NEVER, Distribution
+from towernmt.predict.search.lexical_table import Lexicon
+
+_TARGET_INPUTS = ("constraints", "prefix", "continuation")
+"""Further inputs that hold target tokens which a translation must have: they are in the sentence's list."""
+
+
+class ListedWords(NamedTuple):
+    """The target tokens of a batch.
+
+    Attributes:
+        tokens: int32 `[n]`, ascending, and PAD once more behind if there would be too few.
+        bias: float32 `[batch, n]`: 0 for what is in a sentence's own list, `NEVER` for the others.
+        place: int32 `[vocabulary]`, where each token is in `tokens`; n for one that is not there.
+    """
+
+    tokens: Tensor
+    bias: Tensor
+    place: Tensor
+
+
+class Shortlist:
+    """Target tokens that are allowed in the translation of a sentence.
+
+    Args:
+        table: int32 `[source vocabulary, n]`, likely translations of each source token, padded with PAD.
+        frequent: int32, tokens that are allowed in every sentence, in addition to the special tokens.
+        target_size: size of the target vocabulary.
+        name: name of the shortlist in messages.
+    """
+
+    def __init__(self, table: np.ndarray, frequent: np.ndarray, target_size: int, name: str = "the shortlist") -> None:
+        """
+        Args:
+            table: int32 `[source vocabulary, n]`, the likely translations of each source token, padded with PAD.
+            frequent: int32, tokens that may come in every sentence. The special tokens always may.
+            target_size: of the target vocabulary.
+            name: what errors call it.
+        """
+        self._table, self._target_size, self._name = table, target_size, name
+        self._always = np.union1d(np.arange(len(SPECIAL_PIECES)), frequent).astype(np.int32)
+
+    @classmethod
+    def from_file(cls, path: str, size: int, frequent: int) -> Shortlist:
+        """Return the shortlist of a file of `towernmt lexicon`.
+
+        Args:
+            path: the file.
+            size: number of translations of each source token.
+            frequent: number of most frequent target tokens.
+
+        Raises:
+            DataError: the file is missing or damaged.
+        """
+        lexicon = Lexicon.load(path)
+        return cls(lexicon.best(size), lexicon.frequent(frequent), lexicon.target_size, path)
+
+    def limited(self, model: NMTModel, inputs: Mapping[str, Tensor], least: int) -> tuple[NMTModel, ListedWords]:
+        """Return a model that computes only the logits of the words of a batch, and these words.
+
+        Args:
+            model: the complete model.
+            inputs: inputs of decoding by name.
+            least: minimum number of words.
+
+        Raises:
+            SettingsError: the table does not match the vocabularies of the model.
+        """
+        self._check(model)
+        words = self.listed(inputs, least)
+        return limited_to(model, words.tokens), words
+
+    def listed(self, inputs: Mapping[str, Tensor], least: int) -> ListedWords:
+        """The words of a batch.
+
+        Args:
+            inputs: of decoding, by name.
+            least: so many tokens at least.
+        """
+        source = inputs["source"]
+        source = source if source.shape.rank == 2 else source[:, :, 0]
+        batch = tf.shape(source)[0]
+        own = [tf.reshape(tf.gather(tf.constant(self._table), source), [batch, -1]),
+               tf.tile(tf.constant(self._always)[None], [batch, 1])]
+        own += [tf.reshape(inputs[name], [batch, -1]) for name in _TARGET_INPUTS if name in inputs]
+        ids = tf.concat(own, axis=1)
+        row = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(ids))
+        shape = [batch, self._target_size]
+        allowed = tf.scatter_nd(tf.stack([row, ids], axis=2), tf.ones_like(ids), shape) > 0     # [batch, vocabulary]
+        anywhere = tf.reduce_any(allowed, axis=0)
+        tokens = tf.cast(tf.where(anywhere)[:, 0], tf.int32)
+        count = tf.shape(tokens)[0]
+        bias = tf.where(tf.gather(allowed, tokens, axis=1), 0.0, NEVER)
+        missing = tf.maximum(min(least, self._target_size) - count, 0)
+        tokens = tf.pad(tokens, [[0, missing]], constant_values=PAD)
+        bias = tf.pad(bias, [[0, 0], [0, missing]], constant_values=NEVER)
+        place = tf.where(anywhere, tf.cumsum(tf.cast(anywhere, tf.int32)) - 1, count + missing)
+        return ListedWords(tokens, bias, place)
+
+    def _check(self, model: NMTModel) -> None:
+        """Check that the sizes of the table are those of the model's vocabularies."""
+        sizes, expected = (len(self._table), self._target_size), (model.source_vocab_size, model.target_vocab_size)
+        if sizes != expected:
+            raise SettingsError(f"{self._name} is for vocabularies of {sizes[0]} and {sizes[1]} pieces, but the model "
+                                f"has {expected[0]} and {expected[1]}: make one with `towernmt lexicon --model RUN`.")
+
+
+class ListedDistribution(Distribution):
+    """Distribution over the listed tokens; all other tokens have the probability 0.
+
+    Args:
+        logits: `[rows, n]`, logits of `words.tokens`.
+        words: words of the batch; each sentence has the same number of rows.
+    """
+
+    def __init__(self, logits: Tensor, words: ListedWords) -> None:
+        """
+        Args:
+            logits: `[rows, n]`, of `words.tokens`.
+            words: of the batch; each sentence has the same number of rows.
+        """
+        few = tf.cast(logits, tf.float32)
+        by_sentence = tf.reshape(few, [tf.shape(words.bias)[0], -1, tf.shape(few)[1]])
+        super().__init__(tf.reshape(by_sentence + words.bias[:, None], tf.shape(few)))
+        self._words = words
+
+    @property
+    def logits(self) -> Tensor:
+        return tf.gather(tf.pad(self._logits, [[0, 0], [0, 1]], constant_values=NEVER), self._words.place, axis=1)
+
+    def best(self, count: int) -> tuple[Tensor, Tensor]:
+        logits, place = super().best(count)
+        return logits, tf.gather(self._words.tokens, place)
+
+    def log_prob(self, token: Tensor, row: Tensor | None = None) -> Tensor:
+        row = tf.range(tf.shape(token)[0]) if row is None else row
+        place = tf.gather(self._words.place, token)
+        last = tf.shape(self._logits)[1] - 1
+        found = super().log_prob(tf.minimum(place, last), row)
+        return tf.where(place > last, NEVER, found)

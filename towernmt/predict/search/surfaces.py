@@ -1,0 +1,154 @@
+"""The text that each token of a target vocabulary writes, so that text can be matched across segmentations."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from towernmt.dataflow.text.word_segmentation import may_end_word
+from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.bpe_codes import SEPARATOR
+
+MARK = b"\xff"
+"""A space, in what tokens write: no byte of UTF-8, so that bytes written one by one do not come to it."""
+_MARK_OF_PIECES = "\u2581"
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+class Surfaces:
+    """The text of tokens, as UTF-8.
+
+    Args:
+        vocabulary: of the target. Of kinds other than SentencePiece, BPE codes and words, no token writes anything:
+            text then has the one segmentation that the vocabulary gives it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._known = vocabulary.kind in ("sentencepiece", "bpe-codes", "word")
+
+    @property
+    def marks_before(self) -> bool:
+        """Whether the mark of a word precedes it."""
+        return self.vocabulary.kind == "sentencepiece"
+
+    @cached_property
+    def written(self) -> list[bytes]:
+        """Text of each id; empty for special ids."""
+        size = self.vocabulary.size if self._known else 0
+        return [b"" if id < len(SPECIAL_PIECES) else self._write(self.vocabulary.id_to_piece(id))
+                for id in range(size)]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of bytes of each id, int32 `[size]`."""
+        if not self._known:
+            return np.zeros(self.vocabulary.size, np.int32)
+        return np.array([len(written) for written in self.written], np.int32)
+
+    @property
+    def breaks(self) -> np.ndarray:
+        """Whether a word may begin after each id without a mark, bool `[size]`.
+
+        BOS is the beginning of a text. With SentencePiece, a word may begin after a sign such as a bracket, and after
+        each character of a script without spaces.
+        """
+        breaks = np.zeros(self.vocabulary.size, bool)
+        breaks[BOS] = True
+        for id, written in enumerate(self.written):
+            if self.marks_before:
+                text = written.replace(MARK, b" ").decode("utf-8", errors="ignore")     # a part of a letter is none
+                breaks[id] |= may_end_word(text)
+            else:
+                breaks[id] |= written.endswith(MARK)
+        return breaks
+
+    def going_on_with(self, text: str, first: bool) -> np.ndarray | None:
+        """The tokens that may write a text that begins with `text`, a part of a word.
+
+        Args:
+            text: without spaces; empty: a word begins.
+            first: whether the word is the first of all.
+        Returns:
+            int32 `[bytes, n]`, padded with 0: at place k, where k bytes are written (the mark before the word among
+            them), the tokens that go on with the text, and from which it can be finished. None: no tokens can write it,
+            or any may.
+        """
+        goal = self._goal(text, first) if self.marks_before else text.encode()
+        if not goal or not self._known:
+            return None
+        rows: list[list[int]] = []
+        finishes = [False] * len(goal) + [True]
+        for start in reversed(range(len(goal))):
+            fitting = [(id, start + length) for length in range(1, len(goal) - start)
+                       for id in self._ids.get(goal[start:start + length], ())]
+            ids = [id for id, end in fitting if finishes[end]] + self._beginning_with(goal[start:])
+            finishes[start] = bool(ids)
+            rows.insert(0, ids)
+        if not finishes[0]:
+            return None
+        table = np.zeros([len(goal), max(map(len, rows))], np.int32)
+        for row, ids in zip(table, rows, strict=True):
+            row[:len(ids)] = ids
+        return table
+
+    def segmentations(self, words: str, behind_mark: bool, most: int) -> list[list[int]]:
+        """The ways to write whole words, those of few tokens first.
+
+        Args:
+            words: cleaned.
+            behind_mark: SentencePiece: whether the mark stands before the first word.
+            most: how many at most.
+        """
+        if not self._known:
+            return [self.vocabulary.encode(words)]
+        marked = words.encode().replace(b" ", MARK)
+        goal = (MARK if behind_mark else b"") + marked if self.marks_before else marked + MARK
+        ways: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
+        for start in reversed(range(len(goal))):
+            found = [[id, *rest] for end in range(start + 1, len(goal) + 1) if ways[end]
+                     for id in self._ids.get(goal[start:end], ()) for rest in ways[end]]
+            ways[start] = sorted(found, key=len)[:most]
+        return ways[0]
+
+    def _goal(self, text: str, first: bool) -> bytes:
+        return (MARK if not first or self._marks_first_word else b"") + text.encode()
+
+    @cached_property
+    def _marks_first_word(self) -> bool:
+        pieces = [self.vocabulary.id_to_piece(id) for id in islice(self.vocabulary.encode("a"), 1)]
+        return any(piece.startswith(_MARK_OF_PIECES) for piece in pieces)
+
+    def _write(self, piece: str) -> bytes:
+        if self.marks_before:
+            byte = _BYTE.fullmatch(piece)
+            if byte is None:
+                return piece.encode().replace(_MARK_OF_PIECES.encode(), MARK)
+            return bytes([int(byte[1], 16)]).replace(MARK, b"")
+        if self.vocabulary.kind == "bpe-codes" and piece.endswith(SEPARATOR):
+            return piece.removesuffix(SEPARATOR).encode()
+        return piece.encode() + MARK
+
+    @cached_property
+    def _ids(self) -> dict[bytes, list[int]]:
+        """Ids by their text."""
+        ids: dict[bytes, list[int]] = defaultdict(list)
+        for id, written in enumerate(self.written):
+            if written:
+                ids[written].append(id)
+        return dict(ids)
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self._ids)
+
+    def _beginning_with(self, text: bytes) -> list[int]:
+        """Return the ids whose text begins with `text`."""
+        first = bisect_left(self._sorted, text)
+        last = bisect_right(self._sorted, text + MARK * 64)     # behind all others
+        return [id for written in self._sorted[first:last] for id in self._ids[written]]

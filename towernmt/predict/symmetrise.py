@@ -1,0 +1,164 @@
+"""Symmetrise the alignments of both directions (Koehn, Och & Marcu 2003), and the alignment error rate (Och & Ney
+2003).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.pharaoh_alignments import Link
+
+_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def symmetrised(forward: Iterable[Link], backward: Iterable[Link], method: str) -> list[Link]:
+    """One alignment from two.
+
+    Args:
+        forward: links by the model from source to target: sure of each target word.
+        backward: links by the model from target to source, as (source word, target word), too.
+        method: one of `METHODS`.
+    Returns:
+        sorted.
+    Raises:
+        SettingsError: an unknown method.
+    """
+    if method not in METHODS:
+        raise SettingsError(f"symmetrise={method}: choose one of {', '.join(METHODS)}.")
+    return sorted(METHODS[method](set(forward), set(backward)))
+
+
+def _grow_diag(forward: set[Link], backward: set[Link]) -> set[Link]:
+    union, links = sorted(forward | backward, key=_by_target), forward & backward
+    sources, targets = {source for source, _ in links}, {target for _, target in links}
+    before = -1
+    while before < len(links):
+        before = len(links)
+        for link in union:
+            if link not in links:
+                continue
+            for down, right in _NEIGHBOURS:
+                new = link[0] + down, link[1] + right
+                if new not in links and (new in forward or new in backward) and (
+                        new[0] not in sources or new[1] not in targets):
+                    links.add(new)
+                    sources.add(new[0])
+                    targets.add(new[1])
+    return links
+
+
+def _final(links: set[Link], directions: Sequence[set[Link]], rule: Callable[[Iterable[bool]], bool]) -> set[Link]:
+    """Links, and those of which `rule` (any, all) of the two words has no link yet."""
+    links = set(links)
+    sources, targets = {source for source, _ in links}, {target for _, target in links}
+    for direction in directions:
+        for source, target in sorted(direction, key=_by_target):
+            if rule((source not in sources, target not in targets)):
+                links.add((source, target))
+                sources.add(source)
+                targets.add(target)
+    return links
+
+
+def _by_target(link: Link) -> Link:
+    """In the order of the target words, as Moses goes through them."""
+    return link[1], link[0]
+
+
+METHODS: dict[str, Callable[[set[Link], set[Link]], set[Link]]] = {
+    "intersection": lambda forward, backward: forward & backward,
+    "union": lambda forward, backward: forward | backward,
+    "grow-diag": _grow_diag,
+    "grow-diag-final": lambda forward, backward: _final(_grow_diag(forward, backward), (forward, backward), any),
+    "grow-diag-final-and": lambda forward, backward: _final(_grow_diag(forward, backward), (forward, backward), all),
+}
+"""From links of both directions to links."""
+
+
+_GOLD = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
+
+
+class GoldLinks(NamedTuple):
+    """The links of a sentence pair by people.
+
+    Attributes:
+        sure: nobody doubts them.
+        possible: the sure ones, and those that may be.
+    """
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+@dataclass
+class ErrorRate:
+    """Counts over sentence pairs, and what follows from them.
+
+    Attributes:
+        links: |A|.
+        sure: |S|.
+        links_sure: |A & S|.
+        links_possible: |A & P|.
+        sentences: how many pairs were counted.
+    """
+
+    links: int = 0
+    sure: int = 0
+    links_sure: int = 0
+    links_possible: int = 0
+    sentences: int = 0
+
+    def add(self, links: Iterable[Link], gold: GoldLinks) -> None:
+        """Count a sentence pair."""
+        found = set(links)
+        self.links += len(found)
+        self.sure += len(gold.sure)
+        self.links_sure += len(found & gold.sure)
+        self.links_possible += len(found & gold.possible)
+        self.sentences += 1
+
+    @property
+    def precision(self) -> float:
+        """Share of links that are possible, 0 to 1; 1 without links."""
+        return self.links_possible / self.links if self.links else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of sure links that were found, 0 to 1; 1 without sure links."""
+        return self.links_sure / self.sure if self.sure else 1.0
+
+    @property
+    def error_rate(self) -> float:
+        """The alignment error rate, 0 to 1; 0 is best."""
+        total = self.links + self.sure
+        return 1.0 - (self.links_sure + self.links_possible) / total if total else 0.0
+
+    def __str__(self) -> str:
+        return (f"AER = {100 * self.error_rate:.2f}  precision = {100 * self.precision:.2f}  "
+                f"recall = {100 * self.recall:.2f}  ({self.sentences:,} pairs, {self.links:,} links)")
+
+
+def parse_gold(line: str, where: str, first: int = 0) -> GoldLinks:
+    """The links of a line of a gold standard: `1-2` is sure, `1?2` or `1p2` is possible.
+
+    Args:
+        where: file and line, for the error.
+        first: the number of the first word, 0 or 1.
+    Raises:
+        DataError: something else stands there.
+    """
+    sure, possible = set(), set()
+    for item in line.split():
+        match = _GOLD.fullmatch(item)
+        link = (int(match[1]) - first, int(match[3]) - first) if match else (-1, -1)
+        if match is None or min(link) < 0:
+            raise DataError(f"{where}: '{item[:40]}' is not a link: expected numbers of a source and a target word, "
+                            f"from {first}, as `3-4` (sure), `3?4` or `3p4` (possible).")
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return GoldLinks(frozenset(sure), frozenset(possible))

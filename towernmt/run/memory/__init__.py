@@ -1,1 +1,0 @@
-"""The batch that fits into a memory limit: looked for, and measured in processes of their own."""

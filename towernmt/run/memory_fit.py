@@ -1,0 +1,233 @@
+"""Find the largest batch whose step fits into a memory limit, by measuring real steps in separate processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tensorpack.utils import logger
+
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.machine import peak_memory
+from towernmt.dataflow.batches.batch import Batch
+from towernmt.dataflow.batches.training_data import TrainingData, make_batches
+from towernmt.models.architectures import architecture
+from towernmt.run.directory import RunDirectory
+from towernmt.run.run_settings import Settings
+
+LOOKED_AT = 300
+"""Batches among which the largest are looked for."""
+LARGEST = 1 << 20
+"""No larger data.batch_tokens is tried."""
+BATCHES, PEAK = "batches.npz", "peak.json"
+"""In the directory of a measurement, beside settings.yaml: what to train on, and the bytes it took."""
+OUT_OF_MEMORY = 3
+"""Exit status of a measurement whose step did not fit into the device's memory."""
+GIB = 1 << 30
+
+
+def wants_search(settings: Settings, run: RunDirectory) -> bool:
+    """Return whether `data.batch_tokens` must be searched: there is a memory limit, and no run with the same limit."""
+    if not settings.data.memory_gb:
+        return False
+    return not run.exists() or run.settings_like(settings).data.memory_gb != settings.data.memory_gb
+
+
+def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
+    """The settings with the batch that the run has found for its limit, whatever batch they ask for.
+
+    As when it began: another one would change the order of the pairs, and may take more memory.
+    """
+    if not settings.data.memory_gb or not run.exists():
+        return settings
+    found = run.settings_like(settings).data.batch_tokens
+    if found == settings.data.batch_tokens:
+        return settings
+    logger.info(f"data.batch_tokens={found}: the run has found it for data.memory_gb={settings.data.memory_gb:g}.")
+    return with_batch_tokens(settings, found)
+
+
+def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[int] | None,
+                       towers: int | None) -> Settings:
+    """The settings with the largest `data.batch_tokens` whose step takes no more than `data.memory_gb`.
+
+    Raises:
+        SettingsError: the limit is negative, the system tells no process's memory, or even the smallest batch takes
+            more.
+    """
+    limit = settings.data.memory_gb
+    if limit < 0:
+        raise SettingsError(f"data.memory_gb={limit:g} must be 0 (take data.batch_tokens) or a limit in GiB.")
+    if gpus is None and not peak_memory():
+        raise SettingsError(f"data.memory_gb={limit:g}: this system does not tell how much memory a process takes (it "
+                            "has no /proc/self/status): set data.memory_gb=0, and data.batch_tokens.")
+    logger.info(f"Looking for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
+    used: dict[int, int | None] = {}
+
+    def measured(tokens: int) -> int | None:
+        used[tokens] = peak_of_step(with_batch_tokens(settings, tokens), data, gpus, towers, int(limit * GIB))
+        logger.info(f"data.batch_tokens={tokens}: " + (
+            "does not fit." if used[tokens] is None else f"{(used[tokens] or 0) / GIB:.2f} GiB."))
+        return used[tokens]
+
+    first = 64 if settings.data.batch_type == "sentences" else 1024
+    found = largest_that_fits(measured, int(limit * GIB), first)
+    if found is None:
+        checkpointed = settings.train.gradient_checkpointing
+        can = architecture(settings.architecture).model.recomputes and not checkpointed
+        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it takes more "
+                            f"than {limit:g} GiB); give more, "
+                            f"{'set train.gradient_checkpointing=true, ' if can else ''}or choose a smaller model.")
+    logger.info(f"data.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
+    return with_batch_tokens(settings, found)
+
+
+def with_batch_tokens(settings: Settings, tokens: int) -> Settings:
+    """Return the settings with another `data.batch_tokens`."""
+    return dataclasses.replace(settings, data=dataclasses.replace(settings.data, batch_tokens=tokens))
+
+
+def grid(index: int) -> int:
+    """Return the candidate of an index; candidates are 3 to 6 % apart: 16, 17, ... 31, 32, 34, ... 62, 64, 68, ..."""
+    return (16 + index % 16) << index // 16
+
+
+def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: int = 1024) -> int | None:
+    """Return the largest size on the grid whose measure, which grows with the size, is at most `limit`.
+
+    Memory is nearly linear in the size, so two measurements predict the next candidate.
+
+    Args:
+        measure: returns the bytes at a size; None for too many.
+        limit: in bytes.
+        first: the first size.
+
+    Returns:
+        None if the smallest is too large.
+    """
+    end = next(i for i in itertools.count() if grid(i) > LARGEST)
+    fits, too_large = -1, end                               # indices on the grid
+    bytes_at: dict[int, int] = {}
+    count = 0
+    index = next(i for i in itertools.count() if grid(i) >= first)
+    while too_large - fits > 1:
+        used = measure(grid(index))
+        if used is not None:
+            bytes_at[grid(index)] = used
+        if used is not None and used <= limit:
+            fits = index
+        else:
+            too_large = index
+        count += 1
+        # Where lines have missed that often, memory is none: bisection ends in five more.
+        index = _next(fits, too_large, end, bytes_at, limit, straight=count <= 5)
+    return grid(fits) if fits >= 0 else None
+
+
+def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, straight: bool) -> int:
+    """Return an index strictly between both, at the expected limit; `straight`: by linear interpolation."""
+    guess = (fits + too_large) // 2
+    if too_large == end:
+        guess = fits + 32                                   # four times the size
+    elif fits < 0:
+        guess = too_large - 32
+    if straight and len(bytes_at) >= 2:
+        (low, low_bytes), (high, high_bytes) = sorted(bytes_at.items())[-2:]
+        if high_bytes > low_bytes:
+            expected = low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes)
+            line = next((i for i in range(end) if grid(i + 1) > expected), end)
+            guess = min(guess, line) if too_large == end else line
+    return min(max(guess, fits + 1), too_large - 1)
+
+
+def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None,
+                 limit: int) -> int | None:
+    """The most bytes that a process takes which trains on the largest batches of these settings.
+
+    On the CPU, of the whole process; on GPUs, of the one of them that takes the most.
+
+    Returns:
+        None: more than `limit`, or the device was out of memory.
+    Raises:
+        TowerNMTError: the process failed for another reason.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        RunDirectory(place).save_settings(settings)
+        save_batches(largest_batches(settings, data), Path(place) / BATCHES)
+        command = [sys.executable, "-m", "towernmt.run.measure_step", place]
+        command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
+        with open(Path(place) / "output", "w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            try:
+                stayed = _stayed_within(process, limit if gpus is None else None)
+            finally:
+                process.kill()
+                process.wait()
+            if not stayed or process.returncode in (OUT_OF_MEMORY, -signal.SIGKILL):    # by the system, for its memory
+                return None
+            output.seek(0)
+            last = (output.read().strip().splitlines() or ["it said nothing"])[-1]
+        if process.returncode:
+            raise TowerNMTError(f"Measuring data.batch_tokens={settings.data.batch_tokens} failed: {last}")
+        peak = int(json.loads((Path(place) / PEAK).read_text(encoding="utf-8")))
+        return peak if peak <= limit else None
+
+
+def _stayed_within(process: subprocess.Popen[bytes], limit: int | None) -> bool:
+    """Wait for a process to end; return False as soon as it uses more bytes than `limit`."""
+    while process.poll() is None:
+        if limit is not None and peak_memory(process.pid) > limit:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
+    """Of the first batches of the data, that with the most positions and that with the most pairs of positions.
+
+    Raises:
+        DataError: there is none.
+    """
+    weight = getattr(settings.model, "guided_alignment_weight", 0.0)
+    stream = make_batches(data, settings.data, 1, alignments=weight > 0, ahead=False).read()
+    batches = [batch for _, batch in itertools.islice(stream, LOOKED_AT)]
+    if isinstance(stream, Generator):
+        stream.close()
+    if not batches:
+        raise DataError(f"{data.directory}: there is no batch to train on; pass data with sentence pairs.")
+    return [max(batches, key=_positions), max(batches, key=_position_pairs)]
+
+
+def _positions(batch: Batch) -> int:
+    return len(batch) * (batch.source.shape[1] + batch.target.shape[1])
+
+
+def _position_pairs(batch: Batch) -> int:
+    source, target = batch.source.shape[1], batch.target.shape[1]
+    return len(batch) * (source * source + source * target + target * target)
+
+
+def save_batches(batches: list[Batch], file: Path) -> None:
+    """Write batches to a file for `load_batches`."""
+    arrays = {f"{i}.{name}": value for i, batch in enumerate(batches) for name, value in vars(batch).items()
+              if value is not None}
+    np.savez(file, **arrays)
+
+
+def load_batches(file: Path) -> list[Batch]:
+    """Return the batches that `save_batches` wrote."""
+    with np.load(file) as arrays:
+        fields: dict[int, dict[str, np.ndarray]] = {}
+        for key in arrays.files:
+            number, name = key.split(".")
+            fields.setdefault(int(number), {})[name] = arrays[key]
+    return [Batch(**fields[i]) for i in sorted(fields)]

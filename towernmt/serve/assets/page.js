@@ -1,0 +1,306 @@
+// The page of a server: text is translated while it is typed.
+
+import {showModel, watchCard} from "./about.js";
+import {closeChoices, openChoices} from "./choices.js";
+import {watchFiles} from "./files.js";
+import {beginEntry, remember, watchHistory} from "./history.js";
+import {Refused, served, translate, useKey} from "./server.js";
+import {lightSource, setSource, watchSource} from "./source-box.js";
+import {closeHint, shade, showHint, watchSwitches} from "./switches.js";
+import {lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
+import {located, wordsOf} from "./texts.js";
+
+const element = id => document.getElementById(id);
+const source = element("source"), from = element("from"), to = element("to"), html = element("html");
+const PAUSE = 300;          // milliseconds without a key after which is translated
+const LINES = 50;           // of a request; the server's limit of characters may make it fewer
+const REMEMBERED = 5000;    // lines that are not asked for again
+
+let server = null;          // what is served
+let known = new Map();      // lines with their sentences, in the direction that is chosen
+let running = null;         // the requests of the text as it is
+let timer = 0, retry = 0, detected = null;
+
+// Languages
+
+const auto = () => from.value === "auto";
+const languages = () => ({source: auto() ? "auto" : from.value, target: to.value});
+const modelOf = () => server.models.find(one => one.target === to.value && (auto() ? !detected || one.source === detected : one.source === from.value))
+  ?? server.models[0];
+
+const nameOf = code => server.names.get(code) ?? code;
+
+/** Offer languages. A single one is a plain name, because there is nothing to choose. */
+function options(select, codes, chosen) {
+  select.replaceChildren(...codes.map(code => new Option(code === "auto" ? "Auto-detect" : nameOf(code), code)));
+  if (codes.includes(chosen)) select.value = chosen;
+  const name = element(`${select.id}-name`);
+  select.hidden = codes.length < 2;
+  name.hidden = !select.hidden;
+  name.textContent = nameOf(codes[0]);
+}
+
+function chooseSource(chosen) {
+  const codes = [...new Set(server.models.map(one => one.source))];
+  options(from, codes.length > 1 ? ["auto", ...codes] : codes, chosen);
+}
+
+function chooseTarget(chosen) {
+  const codes = server.models.filter(one => auto() || one.source === from.value).map(one => one.target);
+  options(to, [...new Set(codes)], chosen);
+}
+
+function directionChanged() {
+  known = new Map();
+  detected = null;
+  closeChoices();
+  const model = modelOf();
+  for (const [box, code] of [[source, from.value], [element("target"), to.value]]) {
+    if (code === "auto") box.removeAttribute("lang"); else box.lang = code;
+  }
+  shade(model.alignments);
+  canSwap();
+  showModel(model, `${nameOf(model.source)} to ${nameOf(model.target)}`, server.limits.characters);
+  changed();
+}
+
+const sourceLanguage = () => auto() ? detected : from.value;
+
+function canSwap() {
+  const pairs = new Set(server.models.map(one => `${one.source} ${one.target}`));
+  const swap = element("swap");
+  swap.hidden = !server.models.some(one => pairs.has(`${one.target} ${one.source}`));
+  swap.disabled = !pairs.has(`${to.value} ${sourceLanguage()}`);
+  element("arrow").toggleAttribute("hidden", !swap.hidden);
+}
+
+function swap() {
+  const text = result(), [before, behind] = [sourceLanguage(), to.value];
+  beginEntry();
+  chooseSource(behind);
+  chooseTarget(before);
+  setSource(text);
+  directionChanged();
+}
+
+// Translating
+
+function changed() {
+  showCount();
+  element("clear").hidden = !source.value;
+  if (!source.value.trim()) { element("copy").hidden = true; closeHint(); }
+  running?.abort();
+  clearTimeout(timer);
+  clearTimeout(retry);
+  if (server) timer = setTimeout(translateNow, PAUSE);      // else `begin` comes here again
+}
+
+/** The characters of the text, and the server's limit of a request.
+ *
+ * A text that is longer than a request may be is sent in several, of whole lines. So the limit is left out unless a line
+ * is too long for a request. HTML is sent in one request.
+ */
+function showCount() {
+  const count = letters(source.value), limit = server?.limits.characters, shown = element("count");
+  const longest = html.checked ? count : source.value.split("\n").reduce((most, line) => Math.max(most, letters(line)), 0);
+  const counted = limit && longest > limit ? longest : count;
+  const most = limit && (longest > limit || count <= limit) ? ` of ${limit.toLocaleString("en")}` : "";
+  shown.classList.toggle("over", Boolean(limit) && longest > limit);
+  const unit = document.createElement("span");
+  unit.className = "text";
+  unit.textContent = ` ${counted === 1 && !most ? "character" : "characters"}${counted < count ? " in a line" : ""}`;
+  shown.replaceChildren(...(count ? [`${counted.toLocaleString("en")}${most}`, unit] : []));
+}
+
+/** The number of characters as the server counts them: a pair of surrogates is one. */
+const letters = text => { let count = 0; for (const _ of text) count += 1; return count; };
+
+function fail(message) {
+  element("error").textContent = message;
+  element("error").hidden = !message;
+}
+
+async function translateNow() {
+  if (!server) return;
+  clearTimeout(timer);
+  running?.abort();
+  const mine = running = new AbortController();
+  closeChoices();
+  element("status").textContent = source.value.trim() ? "Translating …" : "";
+  try {
+    await (html.checked ? translateHtml(mine.signal) : translateLines(mine.signal));
+    if (mine.signal.aborted) return;
+    fail("");
+    finish();
+  } catch (error) {
+    if (error.name === "AbortError" || mine.signal.aborted) return;
+    if (!(error instanceof Refused)) throw error;
+    refused(error);
+  }
+}
+
+const result = () => html.checked ? [...element("target").children].map(line => line.textContent).join("\n") : translation();
+
+function finish() {
+  const text = result();
+  canSwap();
+  element("copy").hidden = !text.trim();
+  if (!html.checked && text.trim()) showHint();
+  element("status").textContent = text.trim() ? told() : "";
+  remember({text: source.value, translation: text, source: from.value, target: to.value, time: Date.now()});
+}
+
+const told = () => !auto() || !detected ? "Translated." : detected === to.value ? `This is ${nameOf(detected)} already.`
+  : `Translated from ${nameOf(detected)}.`;
+
+async function translateLines(signal) {
+  const lines = source.value.split("\n");
+  showLines(lines, line => known.get(line) ?? null);
+  const missing = [...new Set(lines)].filter(line => line.trim() && !known.get(line)?.whole);
+  const wanted = {alignments: modelOf().alignments, confidence: modelOf().alignments, n_best: modelOf().alternatives};
+  for (const part of requests(missing)) {
+    const parts = part.map(() => []);
+    const last = await translate({...languages(), text: part, ...wanted}, signal, ({text, sentence, ...found}) => {
+      parts[text][sentence] = {...found, shown: found.translations[0]};
+      if (signal.aborted || !inOrder(parts[text])) return;
+      keep(part[text], parts[text], false);
+    });
+    if (signal.aborted) return;
+    detected = last.detected?.language ?? detected;
+    part.forEach((line, number) => keep(line, parts[number], true));
+  }
+}
+
+/** Lines as the requests that they are sent in, none of which is larger than the server takes. */
+function requests(lines) {
+  const {characters, texts} = server.limits, found = [], tooLong = [];
+  let room = 0;
+  for (const line of lines) {
+    const size = letters(line);
+    if (size > characters) { tooLong.push([line]); continue; }      // the server refuses it when the others are there
+    if (size > room || found.at(-1).length >= Math.min(LINES, texts)) {
+      found.push([]);
+      room = characters;
+    }
+    found.at(-1).push(line);
+    room -= size;
+  }
+  return [...found, ...tooLong];
+}
+
+const inOrder = sentences => !sentences.includes(undefined);
+
+function keep(line, sentences, whole) {
+  const found = located(line, sentences);
+  found.whole = whole;
+  if (known.size > REMEMBERED) known.clear();
+  known.set(line, found);
+  showLine(line, found);
+}
+
+async function translateHtml(signal) {
+  if (!source.value.trim()) { showText(""); return; }
+  const last = await translate({...languages(), text: source.value, format: "html"}, signal, () => {});
+  if (!signal.aborted) showText(last.translations[0]);
+}
+
+/** Say what the server refuses; wait and try again where that helps, ask for a key where one is missing. */
+function refused(error) {
+  element("status").textContent = "";
+  const needsKey = error.status === 401 || (error.status === 403 && server?.settings.keyRequired);
+  element("key-form").hidden = !needsKey;
+  if (needsKey) element("key").focus();
+  fail(error.message);
+  if (error.wait) countDown(error.message, Math.ceil(error.wait));
+}
+
+function countDown(message, seconds) {
+  if (!seconds) { if (server) translateNow(); else begin(); return; }
+  element("status").textContent = `Trying again in ${seconds} ${seconds === 1 ? "second" : "seconds"}.`;
+  retry = setTimeout(countDown, 1000, message, seconds - 1);
+}
+
+// Words that belong together
+
+function lightBoth(sentence, start, sourceWords, targetWords) {
+  lightTarget(sentence, targetWords);
+  lightSource(sourceWords.sort((a, b) => a - b).map(number => sentence.places[number]).filter(Boolean)
+    .map(one => ({start: start + one.start, end: start + one.end})));
+}
+
+function lookAtTarget(word) {
+  if (!word) { lightTarget(null, []); lightSource([]); return; }
+  const {sentence} = word.closest(".sentence");
+  const linked = (sentence.shown.links ?? []).filter(link => link[1] === word.number).map(link => link[0]);
+  lightBoth(sentence, sourceStart(word), [...new Set(linked)], [word.number]);
+}
+
+function lookAtSource(place) {
+  const found = place === null ? null : sentenceAt(place);
+  const number = found ? found.sentence.places.findIndex(one => one.start <= place - found.start && place - found.start < one.end) : -1;
+  if (number < 0) { lightTarget(null, []); lightSource([]); return; }
+  const linked = (found.sentence.shown.links ?? []).filter(link => link[0] === number).map(link => link[1]);
+  lightBoth(found.sentence, found.start, [number], linked);
+}
+
+function chooseAt(word) {
+  const {sentence} = word.closest(".sentence");
+  closeHint();
+  openChoices(word, sentence, modelOf(), languages(), (changedOne, number) => {
+    const fresh = redraw(changedOne, number);
+    fresh?.focus();
+    element("status").textContent = `Now: ${wordsOf(changedOne.shown).join(" ")}`;
+    remember({text: source.value, translation: translation(), source: from.value, target: to.value, time: Date.now()});
+  });
+}
+
+// The beginning
+
+async function begin() {
+  try {
+    server = await served();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    fail(error.message);
+    countDown(error.message, Math.ceil(error.wait || 5));
+    return;
+  }
+  fail("");
+  chooseSource(from.value);
+  chooseTarget(to.value);
+  watchFiles(server.settings.supportedFilesFormat, languages, nameOf);
+  element("key-form").hidden = true;
+  directionChanged();
+}
+
+watchSwitches();
+watchCard();
+watchSource(changed, lookAtSource);
+watchTarget(lookAtTarget, chooseAt);
+watchHistory(entry => {
+  if (server) { chooseSource(entry.source); chooseTarget(entry.target); }
+  setSource(entry.text);
+  if (server) directionChanged();
+});
+from.addEventListener("change", () => { chooseTarget(to.value); beginEntry(); directionChanged(); });
+to.addEventListener("change", () => { beginEntry(); directionChanged(); });
+html.addEventListener("change", changed);
+element("swap").addEventListener("click", swap);
+element("clear").addEventListener("click", () => { beginEntry(); setSource(""); source.focus(); });
+element("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(result());
+    element("status").textContent = "Copied.";
+  } catch { element("status").textContent = "The browser did not let the text be copied."; }
+});
+element("key-form").addEventListener("submit", event => {
+  event.preventDefault();
+  useKey(element("key").value, element("keep-key").checked);
+  element("key-form").hidden = true;
+  translateNow();
+});
+addEventListener("online", () => { if (server) translateNow(); });
+source.addEventListener("keydown", event => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translateNow(); }
+});
+begin();

@@ -1,0 +1,113 @@
+// Requests to the server: texts as streams of sentences, files, and what to do when it refuses.
+
+const KEY = "towernmt.key";
+let key = stored("sessionStorage") ?? stored("localStorage") ?? "";
+
+function stored(storage) {
+  try { return window[storage].getItem(KEY); } catch { return null; }     // the browser may forbid it
+}
+
+/** Use a key from now on; it is kept for this window, or on this device. */
+export function useKey(value, onDevice) {
+  key = value;
+  try { (onDevice ? localStorage : sessionStorage).setItem(KEY, value); } catch { /* it is asked for again */ }
+}
+
+/** A refusal of the server, or no answer at all. */
+export class Refused extends Error {
+  /** @param {number} status 0 where there was no answer. @param {number} wait seconds to wait before another try; 0: none helps. */
+  constructor(message, status, wait = 0) {
+    super(message);
+    this.status = status;
+    this.wait = wait;
+  }
+}
+
+/** An answer; throws `Refused`. */
+async function ask(address, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(address, {...options, cache: "no-store", credentials: "omit",
+                                   headers: {...options.headers, ...(key ? {Authorization: `Bearer ${key}`} : {})}});
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server does not answer.", 0, 3);
+  }
+  if (answer.ok) return answer;
+  const told = await answer.json().catch(() => ({}));
+  const wait = [429, 503].includes(answer.status) ? Number(answer.headers.get("Retry-After")) || 3 : 0;
+  throw new Refused(told.error ?? `The server answers with status ${answer.status}.`, answer.status, wait);
+}
+
+/** What is served: the names of languages, the models, the limits of a request, and settings. */
+export async function served() {
+  const [languages, models, settings] = await Promise.all(
+    ["languages", "api/v1/models", "frontend/settings"].map(async address => (await ask(address)).json()));
+  return {names: new Map(languages.map(one => [one.code, one.name])), ...models, settings};
+}
+
+const post = (body, signal) => ask("api/v1/translate", {
+  method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body), signal});
+
+/** The translations of texts.
+ *
+ * @param {object} body fields of the server's own interface
+ * @param {(sentence: object) => void} told each sentence as soon as it is translated
+ * @returns {Promise<object>} the last line of the answer
+ */
+export async function translate(body, signal, told) {
+  const answer = await post({...body, stream: true}, signal);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", last = null;
+  try {
+    for (;;) {
+      const {value, done} = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines.filter(Boolean)) {
+        const sentence = JSON.parse(line);
+        if (sentence.error) throw new Refused(sentence.error, sentence.status, sentence.status === 503 ? 3 : 0);
+        if (sentence.done) last = sentence; else told(sentence);
+      }
+    }
+  } catch (error) {
+    if (error instanceof Refused || error.name === "AbortError") throw error;
+    throw new Refused("The connection to the server was lost.", 0, 3);
+  }
+  if (!last) throw new Refused("The connection to the server was lost.", 0, 3);
+  return last;
+}
+
+/** The translations of one sentence. */
+export async function translateSentence(body, signal) {
+  const answer = await (await post(body, signal)).json();
+  return answer.translations[0].sentences[0]?.translations ?? [];
+}
+
+const documentAddress = ({id}, part = "") => `api/v1/documents/${encodeURIComponent(id)}${part}`;
+const documentKey = ({key: value}) => ({"X-Document-Key": value});
+
+/** Send a file. @returns {Promise<object>} its state: {id, key, status, sentences, translated ...} */
+export async function sendDocument(file, source, target, signal) {
+  const form = new FormData();
+  form.append("file", file);
+  form.append("source", source);
+  form.append("target", target);
+  return (await ask("api/v1/documents", {method: "POST", body: form, signal})).json();
+}
+
+/** The present state of a document. */
+export async function documentState(sent, signal) {
+  return (await ask(documentAddress(sent), {headers: documentKey(sent), signal})).json();
+}
+
+/** The translated file. @returns {Promise<Blob>} */
+export async function documentResult(sent, signal) {
+  return (await ask(documentAddress(sent, "/result"), {headers: documentKey(sent), signal})).blob();
+}
+
+/** Let the server stop translating a document, and forget it; also while the page is left. */
+export function forgetDocument(sent) {
+  return ask(documentAddress(sent), {method: "DELETE", headers: documentKey(sent), keepalive: true}).catch(() => {});
+}
