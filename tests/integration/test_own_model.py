@@ -216,4 +216,4 @@ def test_a_model_without_sizes_of_vocabularies_is_told_what_it_lacks(tmp_path, c
         "class Mine(NMTModel):\n    def __init__(self, settings: Sizes): pass\n")
     model = ["--model", f"{tmp_path}/mine.py:Mine"]
     assert main(["train", *model, "--data", "data", "--logdir", str(tmp_path / "run")]) == 1
-    assert "has no 'source_vocab_size': add `source_vocab_size: int = 0`" in capsys.readouterr().err
+    assert "lacks 'source_vocab_size': add `source_vocab_size: int = 0`" in capsys.readouterr().err
