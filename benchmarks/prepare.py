@@ -106,7 +106,7 @@ def kill_a_worker(process: int) -> bool:
     for one in list(family(process))[1:]:
         with suppress(OSError):
             name = Path(f"/proc/{one}/cmdline").read_bytes()
-            if name.startswith(b"ray::_do_on_node") or b"towernmt" in name:
+            if name.startswith(b"ray::WorkerActor") or b"towernmt" in name:
                 os.kill(one, signal.SIGKILL)
                 return True
     return False

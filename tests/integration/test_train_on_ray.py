@@ -113,7 +113,7 @@ def test_when_a_worker_is_killed_the_run_goes_on_and_equals_that_of_undisturbed_
     assert result.status == 0, result.text
     assert "Traceback" not in result.text and "towernmt:" not in result.text
     assert "Worker 1 (" in result.output and "was ended by SIGKILL" in result.output
-    assert "Attempt 2 goes on from step" in result.output
+    assert "Attempt 2 resumes from step" in result.output
     assert_same_bits(variables(tmp_path / "run/checkpoints/step-200"), variables(by_hand / "checkpoints/step-200"))
     assert (tmp_path / "run/log/worker-1.log").read_text().count("--- attempt") == 2
 
@@ -178,7 +178,7 @@ def test_workers_that_are_lost_too_often_end_the_training(train, tmp_path):
     os.kill(process_of(tmp_path / "run", 0), signal.SIGKILL)
     result = process.wait()
     assert result.status == 75
-    assert "An attempt was lost without a checkpoint since (--max-failures 0): the same command goes on from step" \
+    assert "An attempt was lost without a checkpoint since (--max-failures 0): the same command resumes from step" \
         in result.the_error()
 
 
@@ -201,7 +201,7 @@ def test_a_run_of_three_workers_of_which_one_is_killed_four_times_equals_that_of
         for _ in range(draw.randint(25, 60)):       # past a checkpoint: each failure is the first since
             process.wait_for(r"step \d+,")
         os.kill(process_of(tmp_path / "run", draw.randrange(3)), signal.SIGKILL)
-        process.wait_for(f"Attempt {attempt} goes on from step")
+        process.wait_for(f"Attempt {attempt} resumes from step")
     result = process.wait()
     assert result.status == 0, result.text
     assert "Traceback" not in result.text

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from towernmt.jobs.attempt import Failures
+from towernmt.jobs.elastic_training import FailureCount
 
 
 def test_so_many_failures_in_a_row_are_allowed() -> None:
-    failures = Failures(2, -1)
-    assert [failures.may_go_on(-1) for _ in range(3)] == [True, True, False]
+    failures = FailureCount(2, -1)
+    assert [failures.may_continue(-1) for _ in range(3)] == [True, True, False]
 
 
 def test_a_new_checkpoint_begins_the_count_again() -> None:
-    failures = Failures(1, 8)
-    assert [failures.may_go_on(step) for step in (8, 16, 24, 24)] == [True, True, True, False]
+    failures = FailureCount(1, 8)
+    assert [failures.may_continue(step) for step in (8, 16, 24, 24)] == [True, True, True, False]
 
 
 def test_none_may_be_allowed() -> None:
-    assert not Failures(0, 8).may_go_on(16)
+    assert not FailureCount(0, 8).may_continue(16)

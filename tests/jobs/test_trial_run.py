@@ -11,7 +11,7 @@ import pytest
 
 from towernmt.callbacks.validation_metrics import METRICS
 from towernmt.core.files import write_text
-from towernmt.jobs import trials
+from towernmt.jobs import training_process
 from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, Report, Row, TrialKilled, TrialRun, TrialTable
 from towernmt.jobs.tune_search import Limits, Trial, search
 
@@ -51,7 +51,8 @@ def test_a_killed_process_is_no_failure_of_the_training(tmp_path: Path, status: 
 def test_a_killed_process_is_started_again_within_its_trial(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = [*["import os; os.kill(os.getpid(), 9)"] * 3, "pass"]
-    monkeypatch.setattr(trials, "start_training", lambda *arguments, **others: subprocess.Popen(
+    real = subprocess.Popen
+    monkeypatch.setattr(training_process.subprocess, "Popen", lambda *arguments, **others: real(
         [sys.executable, "-S", "-c", programs.pop(0)], stdin=subprocess.PIPE))
     assert TrialRun(tmp_path, [], SCALAR).next() == Report(0, None, ended=True) and not programs
 

@@ -108,7 +108,7 @@ def train_with_workers(options: argparse.Namespace, settings: Settings, data: Tr
         SettingsError: options that cannot be asked for together, or settings that cannot work.
     """
     from towernmt.core.settings import check_ranges
-    from towernmt.dataflow.preparation.ray_cluster import check_ray
+    from towernmt.farm.ray_workers import check_ray
     from towernmt.jobs.elastic_training import WorkerTraining, train_by_workers
     from towernmt.run.directory import RunDirectory
     from towernmt.run.resume import check_vocabularies

@@ -54,6 +54,8 @@ from towernmt.core.machine import cleaned_up, processors, take_share, visible_gp
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.storage.stored_files import split_compression
 from towernmt.dataflow.text.text_lines import Chunk
+from towernmt.farm.farm import Farm, LocalWorkers, Workers
+from towernmt.farm.ray_workers import connect_workers
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
@@ -63,16 +65,17 @@ from towernmt.predict.lines.text_io import check_readable, clean_lines, open_inp
 from towernmt.predict.ranges.job import (
     NAME,
     PartJob,
+    PartResult,
+    PartWork,
     check_place,
-    first_task,
     is_of_each,
     is_remote,
     output_paths,
+    translation_farm,
     without_options,
 )
 from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
-from towernmt.predict.ranges.workers import LocalWorkers, PartResult, PartWork, Workers
 from towernmt.predict.search.search_settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -324,10 +327,10 @@ class CommandPartTranslator:
     """Translates parts as `towernmt translate` translates a text.
 
     Attributes:
-        task: the options that determine the translations.
+        description: the options that determine the translations.
     """
 
-    task: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     def __init__(self, args: argparse.Namespace, beside: Mapping[str, str]) -> None:
         without = {name.removeprefix("--"): None for name in beside}
@@ -336,8 +339,8 @@ class CommandPartTranslator:
         self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
                                            options=options_of_all_lines(args), retry=args.retry)
         # What stands in the files beside is in the plan.
-        self.task = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
-                     **{name: "a file" for name in beside}}
+        self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
+                            **{name: "a file" for name in beside}}
 
     def __call__(self, work: PartWork) -> PartResult:
         """Translate a part."""
@@ -382,26 +385,26 @@ def translate_parts(args: argparse.Namespace) -> int:
     begun = directory.task()
     args.window = args.window or StreamSettings.window
     args.shares = begun["--shares"] if begun else args.threads or processors()
-    workers = _workers(args, files)
+    farm = translation_farm(_workers(args, files), directory.path)
 
     def stop() -> None:
-        workers.stop()
+        farm.stop()
         if directory.is_there:
             print(f"{directory.path} keeps the parts that are done: the same command goes on with them.",
                   file=sys.stderr)
 
     try:
         with cleaned_up(stop):
-            workers.start(0)
+            farm.start(1)
             plan = _plan(args, directory, texts, beside, outputs)
-            task = first_task(workers)
+            task = farm.wait_for_first()
             directory.begin({**task, "--output": args.output}, plan)
-            _translate(directory, plan, texts, beside, outputs, workers, task)
+            _translate(directory, plan, texts, beside, outputs, farm, task)
     except KeyboardInterrupt:
         stop()
         raise
     finally:
-        workers.stop()
+        farm.stop()
     return 0
 
 
@@ -484,9 +487,8 @@ def _work_directory(output: str) -> Path:
 
 def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
     if args.ray is not None:
-        from towernmt.predict.ranges.workers import RayWorkers
-
-        return RayWorkers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu)
+        return connect_workers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu,
+                               logging.getLogger("towernmt").info)
     count = args.workers or 1
     gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
     return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), beside, gpus), count)
@@ -505,9 +507,9 @@ def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Te
 
 
 def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
-               workers: Workers, task: Mapping[str, Any]) -> None:
+               farm: Farm, task: Mapping[str, Any]) -> None:
     job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
-                  workers, sys.stderr)
+                  farm, sys.stderr)
     if job.lines_done:
         print(f"{directory.path}: going on; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
     job.run(task)

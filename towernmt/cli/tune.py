@@ -52,7 +52,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 def run_tune(options: argparse.Namespace) -> int:
     """Search as the command line says."""
     from towernmt.core.directories import DirectoryLock
-    from towernmt.dataflow.preparation.ray_cluster import connected
+    from towernmt.farm.ray_workers import connected
     from towernmt.jobs.trials import draw_points, read_space
     from towernmt.jobs.tune_search import check_tune, search
 

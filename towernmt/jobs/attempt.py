@@ -1,33 +1,36 @@
-"""One attempt at a training on Ray.
-
-Placement of its workers, their outcome, requests to stop, and the number of attempts.
-"""
+"""An attempt to train by several workers on Ray: its actors, their training processes, and requests to stop."""
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from towernmt.core.errors import SettingsError, WorkerLostError
-from towernmt.jobs.worker_actor import Place, Said, WorkerActor, WorkerOutput
+from towernmt.cluster.cluster_description import TF_CONFIG
+from towernmt.farm.farm import Event, Failed, Lost, Ready, Result
+from towernmt.farm.ray_workers import RayWorkers, Resources, enter_shared_directory
+from towernmt.jobs.training_process import ProcessOutput, TrainingProcess, WorkerOutput
 
 
-class EndRequestedError(Exception):
-    """The user asked for the end before anything was trained that could be saved."""
+class StopRequestedError(Exception):
+    """The user requested a stop before the training had begun."""
 
 
-class EndRequest:
-    """What the user asked for.
+class StopRequest:
+    """A request of the user to stop.
 
     Attributes:
-        number: the signal that came first, or None.
+        number: number of the first signal; None before it.
     """
 
     def __init__(self) -> None:
@@ -35,16 +38,16 @@ class EndRequest:
 
     def check(self) -> None:
         """Raises:
-            EndRequestedError: a signal has come.
+            StopRequestedError: a signal was received.
         """
         if self.number is not None:
-            raise EndRequestedError
+            raise StopRequestedError
 
     def receive(self, number: int, _: Any = None) -> None:
-        """The handler of the signals.
+        """Handle a signal.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came again.
+            KeyboardInterrupt: Ctrl-C was pressed again.
         """
         if self.number is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -52,161 +55,36 @@ class EndRequest:
 
 
 @contextmanager
-def end_requests() -> Iterator[EndRequest]:
-    """While the block runs, signals ask for the end; outside the main thread, where Python has no handlers, none do."""
-    request, former = EndRequest(), {}
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn signals into a request to stop while the block runs; outside the main thread, signals are not handled."""
+    request, old = StopRequest(), {}
     if threading.current_thread() is threading.main_thread():
         numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        former = {number: signal.signal(number, request.receive) for number in numbers
-                  if number != getattr(signal, "SIGHUP", None) or signal.getsignal(number) != signal.SIG_IGN}
+        old = {number: signal.signal(number, request.receive) for number in numbers
+               if number != getattr(signal, "SIGHUP", None) or signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield request
     finally:
-        for number, handler in former.items():
+        for number, handler in old.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-class Failures:
-    """Counts the failed attempts since the last one that made a checkpoint.
-
-    Args:
-        most: that many may fail one after the other, each without a checkpoint of its own; the next is the last.
-        step: of the run's last checkpoint; -1 if there is none.
-    Attributes:
-        count: failures so far.
-    """
-
-    def __init__(self, most: int, step: int) -> None:
-        self._most, self._step, self.count = most, step, 0
-
-    def may_go_on(self, step: int) -> bool:
-        """Count a failure, and say whether a new attempt may follow.
-
-        Args:
-            step: of the run's last checkpoint by now.
-        """
-        if step > self._step:
-            self._step, self.count = step, 0
-        self.count += 1
-        return self.count <= self._most
-
-
-_SHORT = 2      # seconds in which room that there is, is found
-
-
-class Machine(NamedTuple):
-    """What a machine of the cluster has.
+class WorkerEnd(NamedTuple):
+    """How a worker ended.
 
     Attributes:
-        processors: as Ray counts them.
-        gpus: the same.
-    """
-
-    processors: int
-    gpus: int
-
-
-class Share(NamedTuple):
-    """What each worker gets.
-
-    Attributes:
-        processors: at least 1.
-        gpus: 0 for towers on the CPU.
-    """
-
-    processors: int
-    gpus: int
-
-    def __str__(self) -> str:
-        gpus = f", {self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}" if self.gpus else ""
-        return f"{self.processors} {'processor' if self.processors == 1 else 'processors'}{gpus}"
-
-
-def largest_share(machines: Sequence[Machine], workers: int, gpus: int) -> Share:
-    """The most processors that each of so many workers can have; 1 if there is no room for them all.
-
-    Args:
-        gpus: that each worker needs.
-    """
-    def room(processors: int) -> int:
-        return sum(min(machine.processors // processors, machine.gpus // gpus if gpus else workers)
-                   for machine in machines)
-
-    most = max((machine.processors for machine in machines), default=1)
-    return Share(next((count for count in range(most, 1, -1) if room(count) >= workers), 1), gpus)
-
-
-def machines_of_cluster() -> list[Machine]:
-    """The machines of the cluster that this process is connected to."""
-    import ray
-
-    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Machine(int(has.get("CPU", 0)), int(has.get("GPU", 0))) for has in there]
-
-
-def find_room(most: int, least: int, share: Share, seconds: float, watch: Callable[[], None],
-              say: Callable[[str], None]) -> tuple[Any, int]:
-    """Room for as many workers as possible, side by side on as few machines as have it.
-
-    Args:
-        most: workers.
-        least: workers.
-        seconds: that the cluster has for the largest number, since machines may be about to come or to get free.
-        watch: is called again and again meanwhile; what it raises ends the search.
-        say: is called where that takes long.
-    Returns:
-        the placement group, and how many workers it has room for.
-    Raises:
-        SettingsError: there is not even room for the least number.
-    """
-    from ray.util import placement_group, remove_placement_group
-
-    bundle = {"CPU": share.processors, **({"GPU": share.gpus} if share.gpus else {})}
-    for count in range(most, least - 1, -1):
-        group = placement_group([bundle] * count, strategy="PACK")
-        try:
-            if _ready(group, min(_SHORT, seconds), watch):
-                return group, count
-            if count == most and seconds > _SHORT:
-                say(f"Waiting {seconds:g} s at most for room for {most} workers of {share} ...")
-                if _ready(group, seconds - _SHORT, watch):
-                    return group, count
-        except BaseException:
-            with suppress(Exception):   # the first is what matters
-                remove_placement_group(group)
-            raise
-        remove_placement_group(group)
-    there = ", ".join(str(Share(*machine)) for machine in machines_of_cluster()) or "none"
-    raise SettingsError(f"Within {seconds:g} s the Ray cluster had no room for {least} "
-                        f"{'worker' if least == 1 else 'workers'} of {share} (its machines: {there}): ask for fewer "
-                        "workers, or for less for each, or wait longer (--min-workers, --cpus, --wait).")
-
-
-def _ready(group: Any, seconds: float, watch: Callable[[], None]) -> bool:
-    end = time.monotonic() + seconds
-    while not group.wait(timeout_seconds=1):
-        watch()
-        if time.monotonic() > end:
-            return False
-    return True
-
-
-class Ending(NamedTuple):
-    """How the process of a worker ended.
-
-    Attributes:
-        worker: its number.
+        worker: number of the worker.
         address: its `host:port`; "" if it was lost before it had one.
-        status: as `subprocess` has it, negative for a signal; None: it was lost together with its machine.
-        words: its last sentence, "" if it said none; of one that was lost, what Ray says.
-        ended_by_us: it was killed since another had ended.
+        status: exit status of its process, negative for a signal; None if it was lost with its machine.
+        message: its final error message; of a lost worker, the reason that Ray reports.
+        killed: whether the attempt killed it after another worker had ended.
     """
 
     worker: int
     address: str
     status: int | None
-    words: str = ""
-    ended_by_us: bool = False
+    message: str = ""
+    killed: bool = False
 
     @property
     def name(self) -> str:
@@ -214,211 +92,246 @@ class Ending(NamedTuple):
         return f"Worker {self.worker} ({self.address})" if self.address else "A worker that had not begun"
 
 
-class Kind(Enum):
-    """What became of an attempt.
+PORTS = range(20_000, 32_768)
+"""Ports for workers: above those of Ray's own processes, below those that systems assign to connections."""
+
+
+class TrainingWorker:
+    """The function of a worker: starts a training process on its machine, and calls its methods as tasks.
 
     Attributes:
-        DONE: the training is at its end.
-        ASKED: it ended by the signal that the user sent.
-        LOST: a worker was lost: a new attempt goes on.
-        FAILED: a new attempt would fail, too.
-    """
-
-    DONE = auto()
-    ASKED = auto()
-    LOST = auto()
-    FAILED = auto()
-
-
-class Outcome(NamedTuple):
-    """What became of an attempt.
-
-    Attributes:
-        kind: in one word.
-        why: in a sentence, where a worker was lost or failed.
-    """
-
-    kind: Kind
-    why: str = ""
-
-
-def outcome_of(endings: Sequence[Ending], asked: int | None) -> Outcome:
-    """Judge an attempt by how its workers ended.
-
-    When one ends, the others miss it, and end as well (with the status of `WorkerLostError`). So the first that ended
-    by anything else tells what happened.
+        description: address of the machine.
 
     Args:
-        endings: of all workers, in the order in which they ended.
-        asked: the signal that was sent to worker 0.
+        host: address of the machine.
     """
-    missing = WorkerLostError.exit_status
-    if asked is not None and all(_as_asked(ending, asked) for ending in endings):
-        return Outcome(Kind.ASKED)
-    own = [ending for ending in endings if not ending.ended_by_us]
-    first = next((ending for ending in own if ending.status not in (0, missing)), None)
-    if first is None:
-        first = next((ending for ending in own if ending.status == missing), None)
-        return Outcome(Kind.DONE) if first is None else Outcome(Kind.LOST, _missed(first))
-    if first.status is None:
-        return Outcome(Kind.LOST, f"{first.name} was lost with its machine, or with its process of Ray"
-                                  f"{f' ({first.words})' if first.words else ''}.")
-    if first.status < 0 or first.status > 128:
-        return Outcome(Kind.LOST, f"{first.name} was ended by {_signal(first.status)}.")
-    if first.words:
-        return Outcome(Kind.FAILED, first.words if first.worker == 0 else f"{first.name}: {first.words}")
-    where = f"in log/worker-{first.worker}.log of the run" if first.worker else "above"
-    return Outcome(Kind.FAILED, f"{first.name} ended with status {first.status}; what it said stands {where}.")
+
+    def __init__(self, host: str) -> None:
+        self.description = f"[{host}]" if ":" in host else host
+        self._process: TrainingProcess | None = None
+
+    def __call__(self, task: WorkerTask) -> Any:
+        """Do a task: call a method of this object."""
+        return getattr(self, task.method)(*task.arguments)
+
+    def find_port(self) -> int:
+        """Return a free port of this machine."""
+        while True:
+            port = random.choice(PORTS)
+            with socket.socket() as probe, suppress(OSError):
+                probe.bind(("", port))
+                return port
+
+    def start(self, arguments: Sequence[str], addresses: Sequence[str], number: int, share: int, run: str) -> None:
+        """Start the training process.
+
+        Args:
+            arguments: arguments of `towernmt`.
+            addresses: addresses of all workers.
+            number: number of this worker.
+            share: number of processors.
+            run: path of the run directory.
+        """
+        config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": number}}
+        self._process = TrainingProcess(
+            arguments, subprocess.PIPE, subprocess.PIPE, waits_for=run if number == 0 else "", share=share,
+            environment={TF_CONFIG: json.dumps(config), "PYTHONUNBUFFERED": "1"})
+
+    def read(self) -> ProcessOutput:
+        """See `TrainingProcess.read`."""
+        if self._process is None:
+            raise RuntimeError("the worker was not started")
+        return self._process.read()
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self._process is not None:
+            self._process.send(number)
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it has started, if it runs."""
+        if self._process is not None:
+            self._process.kill()
 
 
-def _as_asked(ending: Ending, number: int) -> bool:
-    return ending.ended_by_us or ending.status in (0, 128 + number, -number)
+class WorkerTask(NamedTuple):
+    """A task of a `TrainingWorker`.
+
+    Attributes:
+        method: name of the method.
+        arguments: its arguments.
+    """
+
+    method: str
+    arguments: tuple[Any, ...] = ()
 
 
-def _missed(ending: Ending) -> str:
-    """What a worker says that misses another, without what its reader should do."""
-    return f"{ending.words.partition(': ')[0] or f'{ending.name} misses another'}."
+def make_training_worker(directory: str, number: int) -> TrainingWorker:
+    """Make the function of a worker.
+
+    Args:
+        directory: directory in which the command was started.
+        number: number of the actor.
+
+    Raises:
+        SettingsError: this machine does not have the directory.
+    """
+    from ray.util import get_node_ip_address
+
+    enter_shared_directory(directory)
+    return TrainingWorker(get_node_ip_address())
 
 
-def _signal(status: int) -> str:
-    number = -status if status < 0 else status - 128
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    if status > 0:
-        return f"{name}, with a checkpoint"
-    return f"{name}, which the system sends where memory is short" if name == "SIGKILL" else name
-
-
-_TO_START = 300.0       # seconds in which the actors must answer
-_PATIENCE = 30.0        # seconds that the others have to end by themselves when one has ended,
-_PATIENCE_UNBEGUN = 2.0     # and when the user ended it before it could take the signal
+_START_TIMEOUT = 300.0  # seconds for the actors to start
+_GRACE = 30.0           # seconds for the other workers to end by themselves after one has ended,
+_SHORT_GRACE = 2.0      # and after the user has stopped one before it could handle the signal
+_CONCURRENCY = 4        # tasks of an actor at the same time: a signal does not wait for the end of `read`
 
 
 class Attempt:
-    """Workers in the room that was found for them.
+    """An attempt: one worker for each bundle of a placement group.
+
+    Attributes:
+        addresses: addresses of the workers, by number, once they are known.
 
     Args:
         group: the placement group.
-        count: workers.
-        share: of each.
-        request: the user's wish to end.
-    Attributes:
-        addresses: of the workers, once they are there.
+        count: number of workers.
+        share: resources of each worker.
+        request: the request of the user to stop.
     """
 
-    def __init__(self, group: Any, count: int, share: Share, request: EndRequest) -> None:
-        import ray
-
-        self._ray: Any = ray
+    def __init__(self, group: Any, count: int, share: Resources, request: StopRequest) -> None:
         self._group, self._share, self._request = group, share, request
         self.addresses = [""] * count
-        self._actors = [self._actor(bundle) for bundle in range(count)]
-        self._running: dict[Any, int] = {}      # what `follow` will give, to the worker's number
+        self._workers = RayWorkers(partial(make_training_worker, os.getcwd()), count, share, group, _CONCURRENCY)
+        self._actors = list(range(count))       # the actor of each worker
+        self._running: set[int] = set()         # actors whose process runs
 
-    def begin(self, arguments: Sequence[str], run: Path) -> list[Ending]:
-        """Start the processes.
+    def begin(self, arguments: Sequence[str], run: Path) -> list[WorkerEnd]:
+        """Start the training processes; returns the workers that are lost already.
 
         Args:
-            arguments: what `towernmt` gets.
-            run: directory of the run.
-        Returns:
-            nothing, or which workers were lost already.
+            arguments: arguments of `towernmt`.
+            run: run directory.
+
         Raises:
-            SettingsError: a machine has not what it needs.
-            EndRequestedError: the user asked for the end.
+            SettingsError: a machine does not have the directory of the command.
+            StopRequestedError: the user requested a stop.
         """
         try:
             self._find_addresses()
-            self._get([actor.start.remote(list(arguments), self.addresses, number, self._share.processors, str(run))
-                       for number, actor in enumerate(self._actors)])
-        except self._ray.exceptions.RayError as error:
-            return [self._lost(0, error)]
+            starts = [WorkerTask("start", (list(arguments), self.addresses, number, self._share.processors, str(run)))
+                      for number in range(len(self._actors))]
+            self._run_all(dict(zip(self._actors, starts, strict=True)))
+        except _LostAtStart as lost:
+            return [WorkerEnd(0, self.addresses[0], None, str(lost))]
         return []
 
-    def follow(self, outputs: Sequence[WorkerOutput]) -> list[Ending]:
-        """Hand on what workers say, and what the user asks for, until all have ended.
+    def follow(self, outputs: Sequence[WorkerOutput]) -> list[WorkerEnd]:
+        """Write the output of the workers, and forward the request to stop, until all have ended.
 
         Args:
-            outputs: of each worker.
+            outputs: destinations of the output of each worker.
         """
-        self._running = {actor.follow.remote(): number for number, actor in enumerate(self._actors)}
-        endings: list[Ending] = []
-        sent, deadline = None, float("inf")     # when the rest is ended
+        self._running = set(self._actors)
+        for actor in self._actors:
+            self._workers.submit(actor, WorkerTask("read"))
+        ends: list[WorkerEnd] = []
+        sent, deadline = None, float("inf")     # when the other workers are killed
         while self._running:
-            for reference in self._ray.wait(list(self._running), timeout=0.2)[0]:
-                endings += self._take(reference, outputs, time.monotonic() > deadline)
+            for actor, event in self._workers.wait(0.2):
+                ends += self._handle(actor, event, outputs, time.monotonic() > deadline)
             if self._request.number != sent:
                 sent = self._request.number
-                self._actors[0].send.remote(sent)
-            if any(ending.status != 0 or sent for ending in endings):
-                unbegun = sent is not None and any(ending.status == -sent for ending in endings)
-                deadline = min(deadline, time.monotonic() + (_PATIENCE_UNBEGUN if unbegun else _PATIENCE))
-            self._end_the_rest(deadline)
+                self._workers.notify([self._actors[0]], WorkerTask("send", (sent,)))
+            if any(end.status != 0 or sent for end in ends):
+                unhandled = sent is not None and any(end.status == -sent for end in ends)
+                deadline = min(deadline, time.monotonic() + (_SHORT_GRACE if unhandled else _GRACE))
+            self._kill_late(deadline)
         for output in outputs:
             output.close()
-        return [ending._replace(words=ending.words or outputs[ending.worker].sentence) for ending in endings]
+        return [end._replace(message=end.message or outputs[end.worker].error) for end in ends]
 
     def close(self) -> None:
-        """End what still runs, and give the room back."""
+        """Kill the processes that still run, and release the resources."""
         from ray.util import remove_placement_group
 
-        ends = [actor.kill.remote() for actor in self._actors]
-        self._ray.wait(ends, num_returns=len(ends), timeout=5)      # of what is lost nothing comes
-        for actor in self._actors:
-            self._ray.kill(actor)
+        self._workers.notify(self._actors, WorkerTask("kill"), seconds=5)   # a lost actor does not answer
+        self._workers.stop()
         remove_placement_group(self._group)
 
-    def _actor(self, bundle: int) -> Any:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        # Several calls at a time: a signal does not wait for the end of `follow`.
-        return self._ray.remote(WorkerActor).options(
-            num_cpus=self._share.processors, num_gpus=self._share.gpus, max_restarts=0, max_concurrency=4,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, bundle)).remote()
-
     def _find_addresses(self) -> None:
-        """Number the workers machine by machine, and give each a port."""
-        places: list[Place] = self._get([actor.place.remote(os.getcwd()) for actor in self._actors])
-        problem = next((place.problem for place in places if place.problem), "")
-        if problem:
-            raise SettingsError(problem)
-        order = sorted(range(len(places)), key=lambda index: places[index].host)
-        self._actors = [self._actors[index] for index in order]
-        for number, (actor, index) in enumerate(zip(self._actors, order, strict=True)):
+        """Number the workers machine by machine, and find a port for each."""
+        for actor in self._actors:
+            self._workers.start(actor)
+        hosts = {actor: event.description for actor, event in self._wait_for_all(self._actors).items()
+                 if isinstance(event, Ready)}
+        self._actors = sorted(hosts, key=lambda actor: hosts[actor])
+        for number, actor in enumerate(self._actors):
             while not self.addresses[number]:
-                address = f"{places[index].host}:{self._get([actor.port.remote()])[0]}"
+                address = f"{hosts[actor]}:{self._run_all({actor: WorkerTask('find_port')})[actor]}"
                 self.addresses[number] = "" if address in self.addresses else address
 
-    def _get(self, references: Sequence[Any]) -> list[Any]:
-        end, waiting = time.monotonic() + _TO_START, list(references)
-        while waiting:
+    def _run_all(self, tasks: dict[int, WorkerTask]) -> dict[int, Any]:
+        """Do a task in each actor; returns the results by actor."""
+        for actor, task in tasks.items():
+            self._workers.submit(actor, task)
+        return {actor: event.value for actor, event in self._wait_for_all(list(tasks)).items()
+                if isinstance(event, Result)}
+
+    def _wait_for_all(self, actors: Sequence[int]) -> dict[int, Event]:
+        """Wait for one event of each actor.
+
+        Raises:
+            _LostAtStart: an actor was lost, or the time limit is over.
+            StopRequestedError: the user requested a stop.
+            Exception: an actor failed.
+        """
+        end, events = time.monotonic() + _START_TIMEOUT, dict[int, Event]()
+        while len(events) < len(actors):
             self._request.check()
-            _, waiting = self._ray.wait(waiting, num_returns=len(waiting), timeout=1)
-            if waiting and time.monotonic() > end:
-                raise self._ray.exceptions.GetTimeoutError(f"no answer within {_TO_START:g} s")
-        return list(self._ray.get(list(references)))
+            for actor, event in self._workers.wait(1):
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Lost):
+                    raise _LostAtStart(event.why)
+                events[actor] = event
+            if len(events) < len(actors) and time.monotonic() > end:
+                raise _LostAtStart(f"no answer within {_START_TIMEOUT:g} s")
+        return events
 
-    def _take(self, reference: Any, outputs: Sequence[WorkerOutput], by_us: bool) -> list[Ending]:
-        number = self._running.pop(reference)
-        try:
-            said: Said = self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            return [self._lost(number, error)._replace(ended_by_us=by_us)]
-        outputs[number].take(said.pieces)
-        if said.status is not None:
-            return [Ending(number, self.addresses[number], said.status, ended_by_us=by_us)]
-        self._running[self._actors[number].follow.remote()] = number
-        return []
+    def _handle(self, actor: int, event: Event, outputs: Sequence[WorkerOutput], killed: bool) -> list[WorkerEnd]:
+        """Act on an event of an actor; returns its end, or an empty list.
 
-    def _end_the_rest(self, deadline: float) -> None:
-        """Another one has ended: the rest may stand still, or wait for it for long."""
+        Raises:
+            Exception: the actor failed.
+        """
+        if isinstance(event, Failed):
+            raise event.error
+        number = self._actors.index(actor)
+        if isinstance(event, Result):
+            output: ProcessOutput = event.value
+            outputs[number].write(output.chunks)
+            if output.status is None:
+                self._workers.submit(actor, WorkerTask("read"))
+                return []
+            end = WorkerEnd(number, self.addresses[number], output.status, killed=killed)
+        else:
+            why = event.why if isinstance(event, Lost) else ""
+            end = WorkerEnd(number, self.addresses[number], None, why, killed)
+        self._running.discard(actor)
+        return [end]
+
+    def _kill_late(self, deadline: float) -> None:
+        """Kill the workers that run after the deadline: they may block, or wait for a lost worker."""
         late = time.monotonic() - deadline
-        for number in self._running.values():
-            if late > _PATIENCE:
-                self._ray.kill(self._actors[number])
+        for actor in self._running:
+            if late > _GRACE:
+                self._workers.kill(actor)
             elif late > 0:
-                self._actors[number].kill.remote()
+                self._workers.notify([actor], WorkerTask("kill"))
 
-    def _lost(self, number: int, error: Exception) -> Ending:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = lines[-1] if lines else type(error).__name__      # the cause stands last
-        return Ending(number, self.addresses[number], None, why.partition(". ")[0][:200].rstrip("."))
+
+class _LostAtStart(Exception):
+    """A worker was lost before its process started."""

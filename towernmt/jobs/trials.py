@@ -25,7 +25,7 @@ from towernmt.callbacks.validation_metrics import Metric
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, load_yaml
-from towernmt.jobs.training_process import start_training
+from towernmt.jobs.training_process import TrainingProcess, ended_by_signal
 from towernmt.run.run_settings import FACTS, Settings
 
 KINDS = ("choice", "uniform", "loguniform", "integer")
@@ -247,19 +247,19 @@ def _shown(value: Any) -> str:
 
 
 SETTINGS, OUTPUT, _OUTCOME = "trial.yaml", "output.txt", "finished.json"
-_PAUSE = 0.2            # seconds between two looks
-_RESTARTS = 3           # of a process that was killed, before the whole trial is started elsewhere
-_TO_SAVE = 120          # seconds that a training may take to save and end
+_POLL = 0.2             # seconds between two polls of the process
+_RESTARTS = 3           # of a killed process, before Ray Tune starts the trial elsewhere
+_STOP_TIMEOUT = 120     # seconds for a training to save and to end
 
 
 class Report(NamedTuple):
-    """What a trial has to say.
+    """The progress of a trial.
 
     Attributes:
-        step: of its last validation.
-        score: of that; None before the first.
-        ended: whether the training is at its end.
-        why: it failed; "" if it did not.
+        step: step of its last validation.
+        score: score of that validation; None before the first one.
+        ended: whether the training has ended.
+        why: reason of its failure; "" if it did not fail.
     """
 
     step: int
@@ -269,33 +269,33 @@ class Report(NamedTuple):
 
 
 class TrialKilled(Exception):
-    """The process of a trial was killed from outside; another one can resume from its last checkpoint."""
+    """The process of a trial was killed several times; another process can resume from its last checkpoint."""
 
 
 class TrialRun:
-    """A training that is started when all that it has reported earlier has been taken.
+    """The training of a trial. Its process starts after the results of earlier processes were reported.
 
     Args:
-        directory: of the trial; that of its run is `run` in it.
-        arguments: what `towernmt` gets.
-        scalar: the name of the score in the run's statistics.
+        directory: directory of the trial, in which `run` is the run directory.
+        arguments: arguments of `towernmt`.
+        scalar: name of the score in the statistics of the run.
     """
 
     def __init__(self, directory: Path, arguments: Sequence[str], scalar: str) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
         self._statistics = run_of(directory) / "log" / "stats.jsonl"
         self._last = Report(0, None)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: TrainingProcess | None = None
         self._restarts = 0
 
     def next(self) -> Report:
-        """Wait for the next validation, or for the end.
+        """Wait for the next validation, or for the end of the training.
 
         Raises:
-            TrialKilled: its process was killed.
+            TrialKilled: its process was killed several times.
         """
         while True:
-            status = None if self._process is None else self._process.poll()
+            status = None if self._process is None else self._process.status
             report = self._next_validation()
             if report is not None:
                 self._last = report
@@ -304,33 +304,27 @@ class TrialRun:
                 if (self._directory / _OUTCOME).exists():
                     return self._last._replace(ended=True)
                 self._start()
-            elif status is not None and _killed(status) and self._restarts < _RESTARTS:
+            elif status is not None and ended_by_signal(status) and self._restarts < _RESTARTS:
                 self._restarts += 1
                 self._start()
             elif status is not None:
                 return self._end(status)
-            time.sleep(_PAUSE)
+            time.sleep(_POLL)
 
     def stop(self) -> None:
         """Make the training save a checkpoint and end."""
-        process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()
-        try:
-            process.wait(_TO_SAVE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if self._process is not None:
+            self._process.stop(_STOP_TIMEOUT)
+            self._process = None
 
     def _start(self) -> None:
         run = run_of(self._directory)
         run.mkdir(parents=True, exist_ok=True)
         with (self._directory / OUTPUT).open("ab") as output:
-            self._process = start_training(self._arguments, output, subprocess.STDOUT, waits_for=run)
+            self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run)
 
     def _next_validation(self) -> Report | None:
-        """The first validation after the last one that was reported."""
+        """Return the first validation after the last one that was reported, or None."""
         try:
             text = self._statistics.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -345,17 +339,13 @@ class TrialRun:
         if status == 0:
             write_text(self._directory / _OUTCOME, json.dumps(self._last._asdict()) + "\n")
             return self._last._replace(ended=True)
-        if _killed(status):
+        if ended_by_signal(status):
             raise TrialKilled(f"signal {-status if status < 0 else status - 128}")
-        return self._last._replace(ended=True, why=self._last_words() or f"it ended with status {status}")
+        return self._last._replace(ended=True, why=self._last_line() or f"it ended with status {status}")
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = (self._directory / OUTPUT).read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _killed(status: int) -> bool:
-    return status < 0 or status > 128
 
 
 def run_of(trial: Path) -> Path:

@@ -16,11 +16,12 @@ import pytest
 from towernmt.cli import translate
 from towernmt.core import files, machine
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.farm.farm import Event, Ready, call
 from towernmt.predict.lines.faults import counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import PLAIN
 from towernmt.predict.lines.text_io import clean_lines
-from towernmt.predict.ranges.workers import Event, PartWork, Ready, answer
+from towernmt.predict.ranges.job import PartWork
 from towernmt.predict.search.search_settings import SearchSettings
 
 LINES = 2345
@@ -54,10 +55,10 @@ class WorkersHere:
 
     def start(self, number: int) -> None:
         self._made[number] = self._make(number)
-        self._events.append((number, Ready(self._made[number].task)))
+        self._events.append((number, Ready(self._made[number].description)))
 
-    def give(self, number: int, work: PartWork) -> None:
-        self._events.append((number, answer(lambda: self._made[number](work))))
+    def submit(self, number: int, work: PartWork) -> None:
+        self._events.append((number, call(lambda: self._made[number](work))))
 
     def wait(self, seconds: float) -> list[tuple[int, Event]]:
         return [self._events.popleft()] if self._events else []

@@ -57,18 +57,18 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings
 def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
     """Ctrl-C after every so many tasks; the list grows by the title of each task that is done."""
     done: list[str] = []
-    real, since = task_runners.outcome, 0
+    real, since = task_runners.perform, 0
 
-    def outcome(task: Task) -> BaseException | None:
+    def perform(task: Task) -> None:
         nonlocal since
         if since == tasks:
             since = 0
             raise KeyboardInterrupt
-        error, since = real(task), since + 1
+        real(task)
+        since += 1
         done.append(task.title)
-        return error
 
-    monkeypatch.setattr(task_runners, "outcome", outcome)
+    monkeypatch.setattr(task_runners, "perform", perform)
     return done
 
 
@@ -152,8 +152,9 @@ def test_a_worker_that_is_killed_each_time_is_told_with_what_it_did(settings: Pr
     monkeypatch.setattr(task_runners, "_POOL_BYTES", 0)
     monkeypatch.setattr(task_runners, "_start_method", lambda: "fork")
     monkeypatch.setattr(EncodePart, "run", lambda task: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(UnfinishedError, match="killed 3 times by signal 9 while it was encoding lines .*train.de, "
-                                              "probably for want of memory: use fewer --workers"):
+    with pytest.raises(UnfinishedError, match=r"3 workers were lost while they were encoding lines .*train.de "
+                                              r"\(the last: SIGKILL, which the system sends when memory is short\)\. "
+                                              "If memory is short, use fewer --workers"):
         prepare(replace(settings, workers=2))
     assert (Path(settings.output) / STAGE).exists()
     monkeypatch.setattr(EncodePart, "run", lambda task: _raise(MemoryError()))
@@ -169,11 +170,11 @@ def test_a_machine_that_does_not_see_the_directory_is_named(tmp_path: Path) -> N
     task = WriteNothing(tmp_path / "output", 0)
     (tmp_path / "mark").write_text("another")
     for mark in (tmp_path / "mark", tmp_path / "elsewhere" / "mark"):
-        error = task_runners._do_on_node(task, mark, "token")
-        assert isinstance(error, UnfinishedError) and "need --output" in str(error)
-        assert f"does not see {mark.parent}" in str(error)
+        with pytest.raises(UnfinishedError, match=f"does not see {mark.parent}: .* need --output"):
+            task_runners.make_remote_worker(mark, "token", 0)
     (tmp_path / "mark").write_text("token")
-    assert task_runners._do_on_node(task, tmp_path / "mark", "token") is None and task.output.exists()
+    task_runners.make_remote_worker(tmp_path / "mark", "token", 0)(task)
+    assert task.output.exists()
 
 
 class WriteNothing(Task):
@@ -223,7 +224,7 @@ def test_killed_workers_and_a_killed_main_process_change_no_byte(tmp_path: Path)
         process.kill()
         process.wait()
         assert process.stderr is not None
-        assert ("is done again" in process.stderr.read()) == (workers == 2)
+        assert ("is started again" in process.stderr.read()) == (workers == 2)
     kept = {path: path.stat().st_mtime_ns for path in encoded()}
     assert len(kept) >= 13
     process = start("out", 2)
@@ -246,7 +247,7 @@ def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(tmp_path: Path) 
     while not list((tmp_path / "out" / STAGE / "work").glob("part-*.encoded.npz")):
         assert process.poll() is None
     killed = [child for child in children(process.pid)
-              if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"ray::_do_on_node")]
+              if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"ray::WorkerActor")]
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
     _, said = process.communicate()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from towernmt.farm.farm import Event, Lost, Ready, Result
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.ranges.workers import Event, Lost, PartResult, PartWork, Ready
+from towernmt.predict.ranges.job import PartResult, PartWork
 
 TASK = {"model": "a"}
 
@@ -26,7 +27,7 @@ class FakeWorkers:
     def __init__(self, count: int, seed: int = 0, losses: float = 0.0,
                  stop_at: int | None = None, answer: Callable[[PartWork], Event] | None = None) -> None:
         self.count, self._random, self._losses, self._stop_at = count, random.Random(seed), losses, stop_at
-        self._answer = answer or self.translate
+        self._answer = answer or (lambda work: Result(self.translate(work)))
         self.waiting: deque[tuple[int, Event]] = deque()
         self.asked: list[PartWork] = []
         self.stopped = False
@@ -34,7 +35,7 @@ class FakeWorkers:
     def start(self, number: int) -> None:
         self.waiting.append((number, Ready(TASK)))
 
-    def give(self, number: int, work: PartWork) -> None:
+    def submit(self, number: int, work: PartWork) -> None:
         self.asked.append(work)
         lost = self._random.random() < self._losses
         self.waiting.append((number, Lost("killed") if lost else self._answer(work)))

@@ -14,11 +14,11 @@ import pytest
 from towernmt.core import files
 from towernmt.core.directories import LOCK_FILE
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.farm.farm import Event, Failed, Lost, Result
 from towernmt.predict.ranges import work_directory
-from towernmt.predict.ranges.job import PartJob, first_task
+from towernmt.predict.ranges.job import PartJob, PartResult, PartWork, translation_farm
 from towernmt.predict.ranges.plan import Part, PartReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import Done, WorkDirectory
-from towernmt.predict.ranges.workers import Event, Failed, PartResult, PartWork
 
 TASK = {"model": "a"}
 
@@ -39,11 +39,11 @@ class Setting:
         """As the command line does."""
         directory, texts = WorkDirectory(self.directory), open_texts(list(map(str, self.paths)))
         plan = make_plan(texts, [], [0, 0, 0] if self.together else [0, 1, 2], 500)
-        workers.start(0)
-        first_task(workers)
+        farm = translation_farm(workers, directory.path)
+        farm.wait_for_first()
         directory.begin(task, plan)
         job = PartJob(directory, plan, PartReader(plan, texts, []), [text.name for text in texts],
-                      [[str(path)] for path in self.outputs], workers, self.stream)
+                      [[str(path)] for path in self.outputs], farm, self.stream)
         job.run(TASK)
         return job
 
@@ -62,7 +62,7 @@ class Setting:
 def setting(request: pytest.FixtureRequest, texts: list[Path], tmp_path: Path,
             monkeypatch: pytest.MonkeyPatch) -> Setting:
     monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
-    monkeypatch.setattr("towernmt.predict.ranges.job._WAIT", 0.0)
+    monkeypatch.setattr("towernmt.predict.ranges.job._POLL", 0.0)
     monkeypatch.setattr(work_directory, "_WAIT", 0.001)
     return Setting(texts, tmp_path, request.param)
 
@@ -168,7 +168,7 @@ def test_after_a_fault_the_other_parts_are_done_and_kept_and_a_mended_text_costs
             if b"broken" in line:
                 return Failed(DataError(f"{work.name} line {number}: it is broken."))
         result: PartResult = fake_workers.translate(work)
-        return result
+        return Result(result)
 
     whole = setting.paths[0].read_bytes()
     setting.paths[0].write_bytes(whole.replace(b"\n2222 ", b"\nbroken "))
@@ -196,18 +196,12 @@ def test_too_many_losses_end_it_with_a_sentence(setting: Setting, fake_workers: 
     with pytest.raises(TowerNMTError, match=r"6 workers were lost in a row, the last one with .* \(killed\)"):
         setting.command(fake_workers(2, losses=1.0))
     lost_with_one = fake_workers(2)
-    lost_with_one._answer = lambda work: (fake_workers(1).translate(work) if work.part.first != 1001
-                                          else work_lost())
+    lost_with_one._answer = lambda work: (Result(fake_workers(1).translate(work)) if work.part.first != 1001
+                                          else Lost("SIGKILL"))
     with pytest.raises(DataError, match=r"a.de lines 1001 to 1500: 5 workers were lost with it"):
         setting.command(lost_with_one)
     setting.command(fake_workers(2))
     setting.check()
-
-
-def work_lost() -> Event:
-    from towernmt.predict.ranges.workers import Lost
-
-    return Lost("SIGKILL")
 
 
 def test_an_error_that_is_no_lines_fault_ends_it_at_once(setting: Setting, fake_workers: Any) -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.predict.ranges.job import PartJob, check_place, first_task, is_of_each, output_paths, write_joined
+from towernmt.predict.ranges.job import (
+    PartJob,
+    check_place,
+    is_of_each,
+    output_paths,
+    translation_farm,
+    write_joined,
+)
 from towernmt.predict.ranges.plan import PartReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import PartFile, WorkDirectory
 
@@ -65,10 +72,10 @@ def test_texts_in_s3_are_translated_to_objects(s3: Any, texts: list[Path], tmp_p
     for place in outputs:
         check_place(place)
     workers, directory = fake_workers(3, seed=1, losses=0.05), WorkDirectory(tmp_path / "work")
-    workers.start(0)
-    directory.begin(first_task(workers), plan)
+    farm = translation_farm(workers, directory.path)
+    directory.begin(farm.wait_for_first(), plan)
     PartJob(directory, plan, PartReader(plan, found, []), [text.name for text in found], [[place] for place in outputs],
-            workers, io.StringIO()).run({"model": "a"})
+            farm, io.StringIO()).run({"model": "a"})
     for path in texts:
         written = s3.client().get_object(Bucket=bucket, Key=f"back/{path.name}.en")["Body"].read()
         assert written == b"".join(b" ".join(reversed(line.split())) + b"\n" for line in path.read_bytes().splitlines())

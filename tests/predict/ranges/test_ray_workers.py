@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.ranges.job import PartJob, first_task
+from towernmt.predict.ranges.job import PartJob, PartResult, PartWork, translation_farm
 from towernmt.predict.ranges.plan import PartReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
-from towernmt.predict.ranges.workers import PartResult, PartWork, RayWorkers
 
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
 pytestmark = pytest.mark.processes
@@ -37,7 +37,7 @@ def test_actors_translate_parts_and_a_killed_one_is_started_again(
     class Upper:
         """Ends its own process at the first look at some parts, as `kill -9` does."""
 
-        task = {"model": "a"}
+        description = {"model": "a"}
 
         def __call__(self, work: PartWork) -> PartResult:
             mark = Path("killed", str(work.part.number))    # the directory is that of the command
@@ -48,15 +48,14 @@ def test_actors_translate_parts_and_a_killed_one_is_started_again(
 
     found = open_texts([str(texts[0])])
     plan = make_plan(found, [], [0], 500)
-    workers = RayWorkers(lambda number: Upper(), 2, "local", False)     # type: ignore[arg-type,return-value]
+    farm = translation_farm(connect_workers(lambda number: Upper(), 2, "local", False, print), tmp_path / "work")
     try:
         directory = WorkDirectory(tmp_path / "work")
-        workers.start(0)
-        task: Any = first_task(workers)
+        task: Any = farm.wait_for_first()
         directory.begin(task, plan)
-        PartJob(directory, plan, PartReader(plan, found, []), [found[0].name], [[str(tmp_path / "out")]], workers,
+        PartJob(directory, plan, PartReader(plan, found, []), [found[0].name], [[str(tmp_path / "out")]], farm,
                 io.StringIO()).run(task)
     finally:
-        workers.stop()
+        farm.stop()
     assert len(list(killed.iterdir())) == 6
     assert (tmp_path / "out").read_bytes() == texts[0].read_bytes().upper()

@@ -27,7 +27,7 @@ from towernmt.dataflow.preparation.manifest import VOCABULARIES
 from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo
-from towernmt.dataflow.preparation.task_runners import MARK, Runner, do_all
+from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, Job, Task, putting
 from towernmt.dataflow.preparation.text_tasks import (
     MEASURED_LINES,
@@ -58,7 +58,7 @@ class Passes:
         stream: where progress is written; None: nowhere.
     """
 
-    def __init__(self, settings: PrepareSettings, place: OutputDirectory, runner: Runner, stream: TextIO | None
+    def __init__(self, settings: PrepareSettings, place: OutputDirectory, runner: TaskRunner, stream: TextIO | None
                  ) -> None:
         self._settings, self._place, self._runner, self._stream = settings, place, runner, stream
         self.stage, self._work, self._key = place.stage.absolute(), place.stage.absolute() / WORK, ""
@@ -106,7 +106,7 @@ class Passes:
         settings, share = self._settings, min(MEASURED_LINES / max(self.lines, 1), 1.0)
         tasks = [MeasureText.of(n, texts, share, settings.source_factors, settings.seed, self._work)
                  for n, texts in enumerate(self._parts)]
-        do_all(self._runner, "measuring", tasks, self._stream)
+        run_with_progress(self._runner, "measuring", tasks, self._stream)
         return merged(tasks, share)
 
     def begin(self, key: str) -> bool:
@@ -123,11 +123,11 @@ class Passes:
         draw = maker.draw(self.lines)
         if draw is not None:
             samples = [SampleText.of(n, texts, draw, self._work) for n, texts in enumerate(self._parts)]
-            do_all(self._runner, "drawing sentences", samples, self._stream)
+            run_with_progress(self._runner, "drawing sentences", samples, self._stream)
         files = [sample.output for sample in samples]
         learned = maker.learning(self.lines, files, self._work)
         if learned:
-            do_all(self._runner, "learning the vocabularies", list(learned.values()), self._stream)
+            run_with_progress(self._runner, "learning the vocabularies", list(learned.values()), self._stream)
         source, target, notes = maker.make(learned, files)
         save_vocabularies(source, target, self.stage / VOCABULARIES)
         return source, target, notes
@@ -150,7 +150,7 @@ class Passes:
 
     def _do(self, label: str, tasks: list[EncodePart] | list[FindDuplicates] | list[DropDuplicates] | list[WriteShard]
             ) -> None:
-        do_all(self._runner, label, tasks, self._stream)
+        run_with_progress(self._runner, label, tasks, self._stream)
 
     def _job(self) -> Job:
         settings = self._settings

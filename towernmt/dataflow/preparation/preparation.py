@@ -36,7 +36,7 @@ from towernmt.dataflow.preparation.passes import Passes
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
-from towernmt.dataflow.preparation.task_runners import runner_of
+from towernmt.dataflow.preparation.task_runners import task_runner
 from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files, planned
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -65,7 +65,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     place = OutputDirectory(settings.output, settings.overwrite, partial(_say, stream))
     with cleaned_up(place.abandon), place:
         text_settings, corpus = as_text_files(settings, place.stage, stream, place.keep_work)
-        with runner_of(text_settings, place.stage.absolute(), partial(_say, stream)) as runner:
+        with task_runner(text_settings, place.stage.absolute(), partial(_say, stream)) as runner:
             passes = Passes(text_settings, place, runner, stream)
             job = _Preparation(text_settings, passes, stream, name, corpus)
             if not job.is_done():

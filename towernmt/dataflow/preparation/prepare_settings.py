@@ -8,11 +8,11 @@ from typing import Any
 
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.core.settings import check_ranges, setting
-from towernmt.dataflow.preparation.ray_cluster import check_ray
 from towernmt.dataflow.text.pair_filters import DUPLICATES, PairFilter, TextFilters, check_near
 from towernmt.dataflow.text.pharaoh_alignments import LONGEST
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.farm.ray_workers import check_ray
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
 LEAST_COVERAGE = 0.98  # SentencePiece takes no less

@@ -1,91 +1,83 @@
-"""Run tasks in this process, in several processes of this machine, or on a Ray cluster. The result is the same.
-
-A worker process that is killed is restarted, and its task is done again. Ray repeats a task whose process or machine
-was lost.
+"""Run the tasks of a preparation in this process, or on a farm of local processes or Ray actors. The result is the
+same.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import secrets
-import signal
 import socket
 import sys
-import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from itertools import islice
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, TextIO, cast
+from typing import Protocol, TextIO
 
 from towernmt.core.errors import UnfinishedError
-from towernmt.core.machine import end_with_parent, processors
+from towernmt.core.machine import processors
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.preparation.ray_cluster import connected
 from towernmt.dataflow.preparation.tasks import Task
 from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import has_learned
+from towernmt.farm.farm import Failed, Farm, LocalWorkers, Lost, Result, Workers
+from towernmt.farm.ray_workers import RayWorkers, cluster_resources, connected
 
-_POOL_BYTES = 2_000_000     # of less text, processes do not pay
-
-
-class Runner(Protocol):
-    """Does tasks."""
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Do all tasks, begun in this order; each is yielded when it is done."""
+_POOL_BYTES = 2_000_000     # smaller texts are prepared faster by one process
+_RESUME = "The same command continues with the tasks that are left."
 
 
-class ThisProcess:
-    """Does one task after another."""
+class TaskRunner(Protocol):
+    """Runs tasks."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """See `Runner`."""
+        """Run all tasks, begun in this order; yield each task when it is done."""
+
+
+class InProcessRunner:
+    """Runs one task after the other in this process."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """See `TaskRunner`."""
         for task in tasks:
-            error = outcome(task)
-            if error is not None:
-                raise error
+            perform(task)
             yield task
 
 
-def runner_of(settings: PrepareSettings, shared: Path, say: Callable[[str], None]) -> AbstractContextManager[Runner]:
-    """Who does the tasks of a preparation, until the block ends.
+@contextmanager
+def task_runner(settings: PrepareSettings, shared: Path, report: Callable[[str], None]) -> Iterator[TaskRunner]:
+    """Provide the runner of a preparation while the block runs.
 
     Args:
-        settings: with the names of the text files.
-        shared: a directory that all who do tasks must see.
-        say: is called with what the user should know.
+        settings: settings with the names of the text files.
+        shared: a directory that all workers must see.
+        report: called with messages for the user.
     """
-    if settings.ray is not None:
-        return _on_ray(settings.ray, settings.workers, shared, say)
     workers = settings.workers or processors()
     sizes = [os.path.getsize(path) for path in (settings.source, settings.target) if os.path.exists(path)]
-    if workers == 1 or sum(sizes) < _POOL_BYTES:
-        return nullcontext(ThisProcess())
-    return WorkerProcesses(workers, say)
+    if settings.ray is not None:
+        with connected(settings.ray, settings.workers, report), _mark(shared) as mark:
+            make = partial(make_remote_worker, mark, mark.read_text())
+            with FarmRunner(RayWorkers(make, settings.workers or _PER_PROCESSOR * cluster_resources().processors or 1),
+                            report) as runner:
+                yield runner
+    elif workers == 1 or sum(sizes) < _POOL_BYTES:
+        yield InProcessRunner()
+    else:
+        with FarmRunner(LocalWorkers(make_local_worker, workers, _start_method), report) as runner:
+            yield runner
 
 
-@contextmanager
-def _on_ray(address: str, workers: int, shared: Path, say: Callable[[str], None]) -> Iterator[Runner]:
-    with connected(address, workers, say), RayTasks(shared, workers) as tasks:
-        yield tasks
-
-
-def do_all(runner: Runner, label: str, tasks: Sequence[Task], stream: TextIO | None) -> None:
-    """Do the tasks that are not done, with progress over all.
+def run_with_progress(runner: TaskRunner, label: str, tasks: Sequence[Task], stream: TextIO | None) -> None:
+    """Run the tasks that are not done, and show the progress over all tasks.
 
     Args:
-        runner: who does them.
-        label: what is being done, e.g. "encoding".
-        tasks: in the order in which they are begun.
-        stream: where progress is written; None: nowhere.
+        runner: runs the tasks.
+        label: present participle of the work, such as "encoding".
+        tasks: all tasks, in the order in which they begin.
+        stream: destination of the progress; None to show nothing.
     """
     left = [task for task in tasks if not task.done]
     total = sum(task.lines for task in tasks)
@@ -98,268 +90,147 @@ def do_all(runner: Runner, label: str, tasks: Sequence[Task], stream: TextIO | N
 
 
 ATTEMPTS = 3
-"""How often a task is begun whose process is killed."""
+"""Maximum number of workers that may be lost with the same task."""
 
 
-class WorkerProcesses:
-    """Does tasks in several processes, which are kept from one call to the next, and ended with the block.
-
-        with WorkerProcesses(2, print) as workers:
-            for task in workers.run(tasks):
-                ...     # it is done
-
-    The processes end, too, when this one is killed. Ctrl-C does nothing to them: this one ends them.
+class FarmRunner:
+    """Runs tasks on a farm, whose workers live until the end of the block.
 
     Args:
-        processes: how many.
-        say: is called with what the user should know.
+        workers: backend of the farm; its workers make a `TaskWorker`.
+        report: called with messages for the user.
     """
 
-    def __init__(self, processes: int, say: Callable[[str], None]) -> None:
-        self._processes, self._say = processes, say
-        self._idle: list[_Worker] = []
-        self._busy: dict[Connection, _Worker] = {}
+    def __init__(self, workers: Workers, report: Callable[[str], None]) -> None:
+        self._farm = Farm(workers, _RESUME, report)
+        self._tasks: list[Task] = []
 
-    def __enter__(self) -> WorkerProcesses:
+    def __enter__(self) -> FarmRunner:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        workers = [*self._idle, *self._busy.values()]
-        for worker in workers:
-            worker.process.kill()       # what a task had begun is not there: it comes into its place at its end
-        for worker in workers:
-            worker.process.join()
-            worker.connection.close()
-        self._idle, self._busy = [], {}
+    def __exit__(self, *_: object) -> None:
+        self._farm.stop()       # a task moves its output to its path at its end, so nothing incomplete stays there
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Do all tasks, begun in this order; each is yielded when it is done.
+        """See `TaskRunner`. After an exception, no task begins, and running tasks end.
 
         Raises:
-            UnfinishedError: a process was killed several times with the same task, or ran out of memory.
-            Exception: what a task raised; of several, the first in the order of the tasks.
+            UnfinishedError: several workers were lost with the same task, or a worker ran out of memory.
+            Exception: the exception of a task; the first one in the order of the tasks.
         """
-        waiting: deque[_Assignment] = deque(_Assignment(number, task) for number, task in enumerate(tasks))
-        failed: dict[int, BaseException] = {}
-        while self._busy or (waiting and not failed):
-            while waiting and not failed and len(self._busy) < self._processes:
-                self._give(waiting.popleft())
-            for connection in wait(list(self._busy)):
-                worker = self._busy.pop(cast(Connection, connection))
-                given = worker.given
-                try:
-                    error = worker.answer()
-                except _Killed as killed:
-                    self._again(given, killed, waiting)
+        self._tasks, lost = list(tasks), Counter[int]()
+        waiting, failed = deque(range(len(self._tasks))), dict[int, Exception]()
+        while self._farm.tasks or (waiting and not failed):
+            if not failed:
+                self._farm.start(len(self._farm.tasks) + len(waiting))
+                while waiting and self._farm.idle:
+                    number = waiting.popleft()
+                    self._farm.assign(number, self._tasks[number], self._tasks[number].title)
+            for event in self._farm.events():
+                if isinstance(event.event, Lost):
+                    self._check_exit(event.event, event.task)
+                if event.task is None:
                     continue
-                self._idle.append(worker)
-                if error is None:
-                    yield given.task
-                else:
-                    failed[given.number] = error
+                if isinstance(event.event, Result):
+                    yield self._tasks[event.task]
+                elif isinstance(event.event, Failed):
+                    failed[event.task] = event.event.error
+                elif isinstance(event.event, Lost):
+                    lost[event.task] += 1
+                    self._check_losses(lost[event.task], event.event, event.task)
+                    waiting.appendleft(event.task)
         if failed:
             raise failed[min(failed)]
 
-    def _give(self, given: _Assignment) -> None:
-        worker = self._idle.pop() if self._idle else _Worker.start()
-        worker.given = given
-        self._busy[worker.connection] = worker
-        try:
-            worker.connection.send(given.task)
-        except OSError:
-            pass    # it was killed while it was idle, which its answer will tell
-
-    def _again(self, given: _Assignment, killed: _Killed, waiting: deque[_Assignment]) -> None:
-        given.attempts += 1
-        if not killed.signal:
-            raise UnfinishedError(
-                f"a worker process of the preparation died with status {killed.status} ({given.task.title}); in a "
-                "script, prepare() has to stand under `if __name__ == '__main__':`. --workers 1 works without "
-                "processes.")
-        if given.attempts >= ATTEMPTS:
-            why = ", probably for want of memory: use fewer --workers" if killed.signal == signal.SIGKILL else ""
-            raise UnfinishedError(
-                f"a worker process was killed {ATTEMPTS} times by signal {killed.signal} while it was "
-                f"{given.task.title}{why}. The same command goes on with what is done.")
-        self._say(f"a worker process was killed (signal {killed.signal}): {given.task.title} is done again")
-        waiting.appendleft(given)
-
-
-@dataclass
-class _Assignment:
-    number: int
-    task: Task
-    attempts: int = 0
-
-
-class _Killed(Exception):
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-        self.signal = -status if status < 0 else 0
-
-
-class _Worker:
-    """A process and the way to it."""
-
-    given: _Assignment
-
-    def __init__(self, process: BaseProcess, connection: Connection) -> None:
-        self.process, self.connection = process, connection
-
-    @classmethod
-    def start(cls) -> _Worker:
-        context = multiprocessing.get_context(_start_method())
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), name="towernmt prepare", daemon=True)   # type: ignore[attr-defined]
-        process.start()
-        theirs.close()      # so that its end is seen when the process ends
-        return cls(process, ours)
-
-    def answer(self) -> BaseException | None:
-        """What the task raised.
+    def _check_exit(self, event: Lost, number: int | None) -> None:
+        """Refuse to restart a worker that ended by itself.
 
         Raises:
-            _Killed: the process has ended without an answer.
+            UnfinishedError: it did.
         """
-        try:
-            error: BaseException | None = self.connection.recv()
-        except (EOFError, OSError):
-            self.connection.close()
-            self.process.join()
-            raise _Killed(self.process.exitcode or 0) from None
-        return error
+        if event.status is not None and event.status >= 0:
+            title = "" if number is None else f" ({self._tasks[number].title})"
+            raise UnfinishedError(
+                f"a worker process of the preparation died with status {event.status}{title}; in a script, prepare() "
+                "must be called under `if __name__ == '__main__':`. --workers 1 works without processes.")
+
+    def _check_losses(self, losses: int, event: Lost, number: int) -> None:
+        """Give up a task with which several workers were lost.
+
+        Raises:
+            UnfinishedError: that many were lost.
+        """
+        if losses >= ATTEMPTS:
+            raise UnfinishedError(
+                f"{losses} workers were lost while they were {self._tasks[number].title} (the last: {event.why}). If "
+                f"memory is short, use fewer --workers or larger machines. {_RESUME}")
 
 
 def _start_method() -> str:
-    """A fork is quickest, but not safe once TensorFlow or SentencePiece has started its threads."""
+    """Return "fork", which is faster, unless TensorFlow or SentencePiece has started threads, which a fork breaks."""
     threads = "tensorflow" in sys.modules or has_learned()
     forkable = "fork" in multiprocessing.get_all_start_methods() and not threads
     return "fork" if forkable else "spawn"
 
 
-def _work(connection: Connection) -> None:
-    """What a worker process does: tasks, until there is none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches all; the parent ends the workers
-    end_with_parent()
-    while True:
-        try:
-            task: Task = connection.recv()
-        except EOFError:
-            return
-        connection.send(outcome(task))
+def perform(task: Task) -> None:
+    """Run a task in this process, unless another process has done it.
 
-
-def outcome(task: Task) -> BaseException | None:
-    """Do a task in this process; what it raised, as other processes can take it."""
+    Raises:
+        UnfinishedError: there was not enough memory.
+    """
     try:
-        if not task.done:       # by another process, meanwhile
+        if not task.done:
             task.run()
-    except MemoryError:
-        return UnfinishedError(f"there was not enough memory for {task.title}: use fewer --workers, or a machine with "
-                               "more. The same command goes on with what is done.")
-    except Exception as error:
-        error.add_note("".join(traceback.format_exception(error)))
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            return RuntimeError(f"{task.title}: {type(error).__name__}: {error}")
-        return error
-    return None
+    except MemoryError as error:
+        raise UnfinishedError(f"there was not enough memory for {task.title}: use fewer --workers, or a machine with "
+                              f"more memory. {_RESUME}") from error
 
 
 MARK = ".seen-"
-"""Name of the file by which a machine knows the directory; its beginning."""
-_AHEAD = 2      # tasks for each processor that are handed to Ray, so that none waits for this process
+"""Beginning of the name of the file by which a machine recognises the shared directory."""
+_PER_PROCESSOR = 2      # actors for each processor: those that wait show an autoscaler the demand
 
 
-class RayTasks:
-    """Does tasks on the cluster that Ray is connected to, until the block ends.
+@contextmanager
+def _mark(shared: Path) -> Iterator[Path]:
+    """Write the file by which workers recognise the shared directory, and remove it afterwards."""
+    token = secrets.token_hex(8)
+    path = shared / f"{MARK}{token}"
+    path.write_text(token)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
-    All machines must see the directories of the texts and of the preparation under the same paths, which is checked.
 
-    Args:
-        shared: a directory that all machines must see.
-        most: tasks at a time; 0: as many as the cluster has processors.
+class TaskWorker:
+    """The function of a worker: run a task."""
+
+    description = None
+
+    def __call__(self, task: Task) -> None:
+        """Run a task."""
+        perform(task)
+
+
+def make_local_worker(number: int) -> TaskWorker:
+    """Make the function of a worker on this machine."""
+    return TaskWorker()
+
+
+def make_remote_worker(mark: Path, token: str, number: int) -> TaskWorker:
+    """Make the function of a worker on a Ray cluster.
+
+    Raises:
+        UnfinishedError: the machine does not see the directory of the mark.
     """
-
-    def __init__(self, shared: Path, most: int) -> None:
-        self._most = most
-        self._token = secrets.token_hex(8)
-        self._mark = shared / f"{MARK}{self._token}"
-        self._running: dict[Any, tuple[int, Task]] = {}
-
-    def __enter__(self) -> RayTasks:
-        self._mark.write_text(self._token)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        import ray
-
-        for reference in self._running:
-            ray.cancel(reference, force=True)
-        self._running = {}
-        self._mark.unlink(missing_ok=True)
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """See `Runner`.
-
-        Raises:
-            UnfinishedError: a task was lost several times, or a machine does not see the directory.
-        """
-        import ray
-
-        on_a_node = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_do_on_node)
-        waiting, failed = iter(list(enumerate(tasks))), dict[int, BaseException]()
-        while True:
-            room = 0 if failed else self._window() - len(self._running)
-            for number, task in islice(waiting, max(room, 0)):
-                self._running[on_a_node.remote(task, self._mark, self._token)] = number, task
-            if not self._running:
-                break
-            for reference in ray.wait(list(self._running))[0]:
-                number, task = self._running.pop(reference)
-                error = _answer(reference, task)
-                if error is None:
-                    yield task
-                else:
-                    failed[number] = error
-        if failed:
-            raise failed[min(failed)]
-
-    def _window(self) -> int:
-        import ray
-
-        return self._most or _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
-
-
-def _do_on_node(task: Task, mark: Path, token: str) -> BaseException | None:
     try:
         seen = mark.read_text() == token
     except OSError:
         seen = False
     if not seen:
-        return UnfinishedError(
+        raise UnfinishedError(
             f"{socket.gethostname()} does not see {mark.parent}: the machines of a Ray cluster need --output (for "
             "s3://, TMPDIR) and the texts in a directory that all share under the same path, such as one of NFS.")
-    return outcome(task)
-
-
-def _answer(reference: Any, task: Task) -> BaseException | None:
-    import ray
-
-    try:
-        error: BaseException | None = ray.get(reference)
-    except ray.exceptions.OutOfMemoryError:
-        return UnfinishedError(f"there was not enough memory for {task.title} on a machine of the Ray cluster: give "
-                               "fewer --workers, or larger machines. The same command goes on with what is done.")
-    except ray.exceptions.RayError as lost:
-        reason = " ".join(str(lost).split())
-        if "failed to import" in reason or "No module named" in reason:
-            return UnfinishedError("a machine of the Ray cluster cannot import towernmt: install this version of it, "
-                                   "with its extras, on all of them.")
-        return UnfinishedError(f"Ray could not do {task.title} in {ATTEMPTS} attempts ({type(lost).__name__}: "
-                               f"{reason[:300]}). The same command goes on with what is done.")
-    return error
+    return TaskWorker()

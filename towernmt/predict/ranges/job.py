@@ -1,6 +1,4 @@
-"""Hand ranges of lines to workers, commit the results, write the outputs, restart lost workers, and show the
-progress.
-"""
+"""Translate ranges of lines on a farm: claim and assign them, commit the results, write the outputs, show progress."""
 
 from __future__ import annotations
 
@@ -11,21 +9,51 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files import replacing
 from towernmt.dataflow.sources.open_source import open_storage, split_uri
 from towernmt.dataflow.storage.s3_storage import S3Storage, check_writable, upload_stream
+from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import descriptor_of, told
-from towernmt.predict.ranges.plan import Part, PartReader, Plan, Text, short_name
+from towernmt.predict.ranges.plan import Part, PartLines, PartReader, Plan, Text, short_name
 from towernmt.predict.ranges.work_directory import PartFile, WorkDirectory
-from towernmt.predict.ranges.workers import Event, Failed, Lost, PartResult, PartWork, Ready, Workers
+
+
+class PartWork(NamedTuple):
+    """The task of a worker: a part to translate.
+
+    Attributes:
+        part: the part.
+        name: name of its text, for messages.
+        lines: its lines.
+    """
+
+    part: Part
+    name: str
+    lines: PartLines
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """The translation of a part.
+
+    Attributes:
+        files: content for each file of the output.
+        tokens: number of tokens of the translations.
+        faults: faults of the lines; see `FaultCounts.as_json`.
+    """
+
+    files: Sequence[bytes]
+    tokens: int
+    faults: Mapping[str, Any]
 
 
 class PartProgress:
@@ -193,131 +221,115 @@ class _Blocks(io.RawIOBase):
 log = logging.getLogger(__name__)
 
 LOSSES_OF_A_PART = 5
-"""So many workers may be lost with a part before it is given up."""
-LOSSES_IN_A_ROW = 3
-"""So many for each worker may be lost without a part being done between."""
+"""A part is given up after this number of workers was lost with it."""
 MOST_FAULTS = 10
-"""Parts that cannot be translated, after which no more are begun."""
-_WAIT = 1.0     # seconds for which workers are waited for
-_LOOK = 10.0    # seconds between two looks at what other processes have done
+"""No more parts begin after this number of parts could not be translated."""
+_POLL = 1.0         # seconds between two polls of the work directory while a worker is idle,
+_SLOW_POLL = 10.0   # and while all workers are busy
 
 
-def first_task(workers: Workers) -> Mapping[str, Any]:
-    """Wait until worker 0, which was started, has made its translator; gives its task.
+def translation_farm(workers: Workers, directory: Path) -> Farm:
+    """Make the farm of a translation.
 
-    The others start behind it: what it keeps for the next start (a graph, an export) they find.
-
-    Raises:
-        TowerNMTError: it cannot make one, or is lost again and again.
+    Args:
+        workers: backend of the farm; its workers turn a `PartWork` into a `PartResult`.
+        directory: path of the work directory.
     """
-    losses = 0
-    while True:
-        for _, event in workers.wait(_WAIT):
-            if isinstance(event, Ready):
-                return event.task
-            if isinstance(event, Failed):
-                raise event.error
-            losses += 1
-            why = event.why if isinstance(event, Lost) else "it answered before it was asked"
-            if losses >= LOSSES_IN_A_ROW:
-                raise TowerNMTError(f"{losses} workers were lost while they loaded the model (the last: {why}).")
-            log.warning("worker 0 was lost while it loaded the model (%s), and is started again.", why)
-            workers.start(0)
+    return Farm(workers, f"What is done is kept in {directory}: the same command goes on, for example with fewer "
+                "--workers.", log.warning)
 
 
 class PartJob:
-    """The parts of a plan, to be done by some workers.
+    """Translates the parts of a plan with the workers of a farm, and writes the outputs.
+
+    Attributes:
+        _outputs: parts of each output that is not written.
+        _open: parts that are not done.
+        _waiting: parts of them that no worker of the farm has; another process may have some.
+        _held: part of each busy worker, with its lock.
 
     Args:
-        directory: where parts are claimed and committed.
-        plan: of the texts.
+        directory: work directory, in which parts are claimed and committed.
+        plan: plan of the texts.
         reader: reads the lines of parts.
-        names: of the texts.
-        outputs: the files of each output.
-        workers: what translates; worker 0 has started (`first_task`).
-        stream: where reports go.
-    Attributes:
-        _outputs: the parts of each that is not written.
-        _open: the parts that are not known to be done.
-        _waiting: those of them that no worker of ours has; perhaps another process has.
-        _held: what each worker has.
+        names: names of the texts.
+        outputs: files of each output.
+        farm: the farm, of which worker 0 is ready.
+        stream: destination of the progress.
     """
 
     def __init__(self, directory: WorkDirectory, plan: Plan, reader: PartReader, names: Sequence[str],
-                 outputs: Sequence[Sequence[str]], workers: Workers, stream: TextIO) -> None:
+                 outputs: Sequence[Sequence[str]], farm: Farm, stream: TextIO) -> None:
         self._directory, self._plan, self._reader, self._names = directory, plan, reader, names
-        self._files, self._workers = outputs, workers
+        self._files, self._farm = outputs, farm
         of_output = {output: list(parts) for output, parts in groupby(plan.parts, lambda part: part.output)}
         self._parts_of = {output: of_output.get(output, []) for output in range(len(outputs))}
         self._outputs = dict(self._parts_of)
         self._open = {part.number: part for part in plan.parts}
         self._waiting = deque(plan.parts)
-        self._held: dict[int, tuple[Part, DirectoryLock]] = {}
-        self._idle: set[int] = set()
+        self._held: dict[int, DirectoryLock] = {}
         self._losses: Counter[int] = Counter()
-        self._in_a_row, self._tokens, self._looked = 0, 0, 0.0
+        self._tokens, self._polled = 0, 0.0
         self._faults: list[str] = []
-        self._look()
+        self._poll()
         self._progress = PartProgress(plan.lines, self.lines_done, stream)
 
     @property
     def lines_done(self) -> int:
-        """Lines of the parts that are known to be done, by whomever."""
+        """Number of lines of the parts that are done, by this process or by another one."""
         return self._plan.lines - sum(part.lines for part in self._open.values())
 
     def run(self, task: Mapping[str, Any]) -> None:
-        """Do all parts and write all outputs; what other processes do of it is waited for.
+        """Translate all parts and write all outputs, and wait for those of other processes.
 
         Args:
-            task: of worker 0, which is ready; the others, which are started now, must say the same.
+            task: the task of worker 0; the task of each other worker must be equal.
+
         Raises:
-            DataError: parts that cannot be translated, by their text and lines; all others are done and kept.
+            DataError: some parts cannot be translated; all others are done and kept.
             TowerNMTError: a worker cannot make its translator, or too many were lost.
         """
-        self._idle.add(0)
-        for number in range(1, self._workers.count):
-            self._workers.start(number)
+        self._farm.start(self._farm.count)
         try:
             self._join()
             while self._outputs and self._directory.is_there and not self._is_stuck():
-                self._hand_out()
-                for number, event in self._workers.wait(_WAIT):
-                    self._take(number, event, task)
-                if time.monotonic() - self._looked > (_WAIT if self._idle else _LOOK):
-                    self._look()
+                self._assign()
+                for event in self._farm.events():
+                    self._handle(event, task)
+                if time.monotonic() - self._polled > (_POLL if self._farm.idle else _SLOW_POLL):
+                    self._poll()
                 self._join()
                 if self._progress.is_due:
                     self._report()
         finally:
-            self._workers.stop()
-            for _, lock in self._held.values():
+            self._farm.stop()
+            for lock in self._held.values():
                 lock.release()
         if self._faults:
             raise DataError(f"{len(self._faults)} of {len(self._plan.parts)} parts could not be translated: "
-                            f"{' '.join(self._faults)} What is done is kept in {self._directory.path}; mend that, and "
+                            f"{' '.join(self._faults)} What is done is kept in {self._directory.path}; fix that, and "
                             "start the same command again.")
         self._report(last=True)
         self._directory.remove(self._parts_of)
 
     def _is_stuck(self) -> bool:
-        """Whether nothing is left to do but what cannot be done."""
+        """Return whether only parts that cannot be translated are left."""
         return bool(self._faults) and not self._held and (not self._waiting or len(self._faults) >= MOST_FAULTS)
 
-    def _hand_out(self) -> None:
-        """A part for each worker that has none, as far as no other process has them."""
-        for number in sorted(self._idle):
+    def _assign(self) -> None:
+        """Give a part to each idle worker, except parts that other processes have."""
+        while self._farm.idle:
             if len(self._faults) >= MOST_FAULTS or (claimed := self._claim()) is None:
                 return
             part, lock = claimed
-            self._idle.discard(number)
-            self._held[number] = claimed
+            self._held[part.number] = lock
             try:
                 lines = self._reader.read(part)
             except DataError as error:
-                self._give_up(number, str(error))
-                self._idle.add(number)
+                self._give_up(part, str(error))
                 continue
-            self._workers.give(number, PartWork(part, self._names[part.text], lines))
+            self._farm.assign(part.number, PartWork(part, self._names[part.text], lines),
+                              self._name(part))
 
     def _claim(self) -> tuple[Part, DirectoryLock] | None:
         for _ in range(len(self._waiting)):
@@ -337,9 +349,9 @@ class PartJob:
                 return part, lock
         return None
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """See what other processes have done."""
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         for output, parts in list(self._outputs.items()):
             if self._directory.is_joined(output, parts):
                 self._finish(output)
@@ -351,62 +363,47 @@ class PartJob:
         for part in self._outputs.pop(output):
             self._open.pop(part.number, None)
 
-    def _take(self, number: int, event: Event, task: Mapping[str, Any]) -> None:
-        """Act on what a worker says, or on its end."""
-        if isinstance(event, Ready):
-            if event.task != task:
-                raise TowerNMTError("A worker has another model than the first one (was a better checkpoint saved "
-                                    "meanwhile?): name one by --checkpoint step-N, and start the same command again.")
-            self._idle.add(number)
-        elif isinstance(event, Lost):
-            self._lose(number, event.why)
-        elif number not in self._held:      # it could not make its translator
-            raise event.error if isinstance(event, Failed) else TowerNMTError(f"worker {number} gave {event!r} unasked")
-        elif isinstance(event, Failed):
-            if not isinstance(event.error, DataError):
-                raise event.error
-            self._give_up(number, str(event.error))
-            self._idle.add(number)
-        elif isinstance(event, PartResult):
-            self._commit(number, event)
-            self._idle.add(number)
+    def _handle(self, event: FarmEvent, task: Mapping[str, Any]) -> None:
+        """Act on an event of the farm."""
+        if isinstance(event.event, Ready) and event.event.description != task:
+            raise TowerNMTError("A worker has another model than the first one (was a better checkpoint saved "
+                                "meanwhile?): name one by --checkpoint step-N, and start the same command again.")
+        if event.task is None:
+            return
+        part = self._plan.parts[event.task]
+        if isinstance(event.event, Result):
+            self._commit(part, event.event.value)
+        elif isinstance(event.event, Lost):
+            self._lose(part, event.event.why)
+        elif isinstance(event.event, Failed):
+            error = event.event.error
+            if isinstance(error, OSError):
+                error = DataError(f"{error.filename or 'a worker'}: {error.strerror or error}.")
+            if not isinstance(error, DataError):
+                raise error
+            self._give_up(part, str(error))
 
-    def _commit(self, number: int, result: PartResult) -> None:
-        part, lock = self._held.pop(number)
-        with lock:
+    def _commit(self, part: Part, result: PartResult) -> None:
+        with self._held.pop(part.number):
             self._directory.commit(part, result.files, result.tokens, result.faults)
         del self._open[part.number]
-        self._in_a_row = 0
         self._tokens += result.tokens
 
-    def _lose(self, number: int, why: str) -> None:
-        """A worker is no more: its part waits again, and it is started again, unless that happens too often."""
-        self._in_a_row += 1
-        where = "before it had a part"
-        if number in self._held:
-            part = self._held[number][0]
-            where = f"with {self._named(part)}"
-            self._losses[part.number] += 1
-            if self._losses[part.number] >= LOSSES_OF_A_PART:
-                self._give_up(number, f"{self._named(part)}: {LOSSES_OF_A_PART} workers were lost with it ({why}).")
-            else:
-                part, lock = self._held.pop(number)
-                lock.release()
-                self._waiting.append(part)      # behind the others: it may be its own fault
-        if self._in_a_row >= LOSSES_IN_A_ROW * self._workers.count:
-            raise TowerNMTError(f"{self._in_a_row} workers were lost in a row, the last one {where} ({why}). What is "
-                                f"done is kept in {self._directory.path}: the same command goes on, for example with "
-                                "fewer --workers.")
-        log.warning("worker %d was lost %s (%s), and is started again.", number, where, why)
-        self._workers.start(number)
+    def _lose(self, part: Part, why: str) -> None:
+        """Queue the part of a lost worker again, unless too many workers were lost with it."""
+        self._losses[part.number] += 1
+        if self._losses[part.number] >= LOSSES_OF_A_PART:
+            self._give_up(part, f"{self._name(part)}: {LOSSES_OF_A_PART} workers were lost with it ({why}).")
+        else:
+            self._held.pop(part.number).release()
+            self._waiting.append(part)      # after the others, as the part itself may be the reason
 
-    def _give_up(self, number: int, why: str) -> None:
-        _, lock = self._held.pop(number)
-        lock.release()
+    def _give_up(self, part: Part, why: str) -> None:
+        self._held.pop(part.number).release()
         log.warning("not translated: %s", why)
         self._faults.append(why)
 
-    def _named(self, part: Part) -> str:
+    def _name(self, part: Part) -> str:
         return f"{self._names[part.text]} lines {part.first} to {part.first + part.lines - 1}"
 
     def _join(self) -> None:
@@ -427,4 +424,4 @@ class PartJob:
             counts.warn()
 
     def _report(self, last: bool = False) -> None:
-        self._progress.report(self.lines_done, self._tokens, self._workers.count, last)
+        self._progress.report(self.lines_done, self._tokens, self._farm.count, last)

@@ -1,0 +1,1 @@
+"""Supervised workers, as processes of this machine or on a Ray cluster."""
