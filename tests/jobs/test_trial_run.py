@@ -12,8 +12,8 @@ import pytest
 from towernmt.callbacks.validation_metrics import METRICS
 from towernmt.core.files import write_text
 from towernmt.jobs import training_process
-from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, Report, Row, TrialKilled, TrialRun, TrialTable
-from towernmt.jobs.tune_search import Limits, Trial, search
+from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, TrialKilled, TrialReport, TrialRow, TrialRun, TrialTable
+from towernmt.jobs.tune_search import SearchLimits, Trial, search
 
 SCALAR = METRICS["bleu"].scalar()
 
@@ -31,7 +31,8 @@ def trained(directory: Path, scores: list[float]) -> Path:
 
 def test_a_finished_trial_reports_all_of_its_validations_and_starts_nothing(tmp_path: Path) -> None:
     trial = TrialRun(trained(tmp_path / "1", [2.0, 3.0]), ["nothing"], SCALAR)
-    assert [trial.next() for _ in range(3)] == [Report(10, 2.0), Report(20, 3.0), Report(20, 3.0, ended=True)]
+    assert [trial.next() for _ in range(3)] == [
+        TrialReport(10, 2.0), TrialReport(20, 3.0), TrialReport(20, 3.0, ended=True)]
     assert not (tmp_path / "1" / "output.txt").exists()
 
 
@@ -39,7 +40,7 @@ def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None
     trial = TrialRun(trained(tmp_path / "1", [2.0]), ["nothing"], SCALAR)
     with (tmp_path / "1" / "run" / "log" / "stats.jsonl").open("a") as file:
         file.write('{"global_step": 20, "valid')
-    assert [trial.next() for _ in range(2)] == [Report(10, 2.0), Report(10, 2.0, ended=True)]
+    assert [trial.next() for _ in range(2)] == [TrialReport(10, 2.0), TrialReport(10, 2.0, ended=True)]
 
 
 @pytest.mark.parametrize("status", [-9, 137, 143])
@@ -54,7 +55,7 @@ def test_a_killed_process_is_started_again_within_its_trial(
     real = subprocess.Popen
     monkeypatch.setattr(training_process.subprocess, "Popen", lambda *arguments, **others: real(
         [sys.executable, "-S", "-c", programs.pop(0)], stdin=subprocess.PIPE))
-    assert TrialRun(tmp_path, [], SCALAR).next() == Report(0, None, ended=True) and not programs
+    assert TrialRun(tmp_path, [], SCALAR).next() == TrialReport(0, None, ended=True) and not programs
 
 
 def test_a_training_that_cannot_begin_ends_with_its_last_words(tmp_path: Path) -> None:
@@ -74,12 +75,12 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
     for number, scores in enumerate(([3.0, 4.0, 5.0], [1.0, 9.0, 9.0], [], [6.0, 7.0, 8.0]), 1):
         directory = tmp_path / str(number)
         directory.mkdir() if not scores else trained(directory, scores)
-        table.rows.append(Row(number, {"n": number}))
+        table.rows.append(TrialRow(number, {"n": number}))
         trials.append(Trial(table.rows[-1], directory, ["no-such-command"]))
     said: list[int] = []
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
-        search(trials, table, Limits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
+        search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
     finally:
         ray.shutdown()
     assert [(row.state, row.step, row.score) for row in table.rows] == [

@@ -9,11 +9,11 @@ import pytest
 from towernmt.callbacks.validation_metrics import METRICS
 from towernmt.cli.tune import refuse_files_of_others
 from towernmt.core.errors import SettingsError
-from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, Row, TrialTable
+from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, TrialRow, TrialTable
 
 
 def table_of(metric: str) -> TrialTable:
-    table = TrialTable(METRICS[metric], [Row(n, {"rate": n / 1000, "kind": "ab"[n % 2]}) for n in (1, 2, 3, 4)])
+    table = TrialTable(METRICS[metric], [TrialRow(n, {"rate": n / 1000, "kind": "ab"[n % 2]}) for n in (1, 2, 3, 4)])
     for row, scores in zip(table.rows, ([3.0, 5.0, 4.0], [2.0, 1.0], [9.0], []), strict=True):
         for step, score in enumerate(scores, 1):
             table.add_score(row, 10 * step, score)

@@ -16,8 +16,8 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
 
 if TYPE_CHECKING:
-    from towernmt.jobs.trials import Row, TrialTable
-    from towernmt.jobs.tune_search import Limits, Trial
+    from towernmt.jobs.trials import TrialRow, TrialTable
+    from towernmt.jobs.tune_search import SearchLimits, Trial
     from towernmt.run.run_settings import Settings
 
 
@@ -90,11 +90,11 @@ def refuse_files_of_others(output: Path) -> None:
                                 "name another --output, or move it away.")
 
 
-def _limits(options: argparse.Namespace, settings: Settings) -> Limits:
+def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
     """Raises:
         SettingsError: there is no limit for a trial, or no validation within it.
     """
-    from towernmt.jobs.tune_search import Limits
+    from towernmt.jobs.tune_search import SearchLimits
 
     for name, least in (("trials", 1), ("at_once", 1), ("gpus", 0), ("factor", 2), ("first_look", 0), ("minutes", 0)):
         if not getattr(options, name) >= least:
@@ -109,7 +109,7 @@ def _limits(options: argparse.Namespace, settings: Settings) -> Limits:
     first = options.first_look or between
     if first > steps:
         raise SettingsError(f"--first-look {first} is beyond train.steps={steps}: lower it.")
-    return Limits(steps, first, options.factor, options.at_once, options.minutes, options.gpus)
+    return SearchLimits(steps, first, options.factor, options.at_once, options.minutes, options.gpus)
 
 
 def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[str, Any]],
@@ -117,11 +117,11 @@ def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[s
     """The trials, each with its settings in its directory."""
     from towernmt.callbacks.validation_metrics import METRICS
     from towernmt.core.files import write_text
-    from towernmt.jobs.trials import SETTINGS, Row, TrialTable, run_of
+    from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, run_of
     from towernmt.jobs.tune_search import Trial
 
     table = TrialTable(METRICS[settings.validation.metric],
-                       [Row(number, point) for number, point in enumerate(points, 1)])
+                       [TrialRow(number, point) for number, point in enumerate(points, 1)])
     trials = []
     for row in table.rows:
         directory = _directory(output, row)
@@ -142,7 +142,7 @@ def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[s
     return table, trials
 
 
-def _directory(output: Path, row: Row) -> Path:
+def _directory(output: Path, row: TrialRow) -> Path:
     return output / "trials" / f"{row.number:04d}"
 
 
@@ -162,7 +162,7 @@ def _as_config(settings: Settings) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def _line(table: TrialTable, row: Row) -> str:
+def _line(table: TrialTable, row: TrialRow) -> str:
     score = "" if row.score is None else f", best {table.metric.label} {table.metric.text(row.score)}"
     states = [other.state for other in table.rows]
     best = table.best()

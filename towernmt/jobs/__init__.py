@@ -1,1 +1,1 @@
-"""Training by supervised workers, and searches for settings."""
+"""Training by several supervised workers on Ray, and searches for settings with Ray Tune."""

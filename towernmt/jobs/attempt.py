@@ -37,7 +37,9 @@ class StopRequest:
         self.number: int | None = None
 
     def check(self) -> None:
-        """Raises:
+        """Check that no stop was requested.
+
+        Raises:
             StopRequestedError: a signal was received.
         """
         if self.number is not None:
@@ -56,7 +58,7 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turn signals into a request to stop while the block runs; outside the main thread, signals are not handled."""
+    """Turn signals into a request to stop while the block runs, if this is the main thread."""
     request, old = StopRequest(), {}
     if threading.current_thread() is threading.main_thread():
         numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -138,7 +140,7 @@ class TrainingWorker:
             environment={TF_CONFIG: json.dumps(config), "PYTHONUNBUFFERED": "1"})
 
     def read(self) -> ProcessOutput:
-        """See `TrainingProcess.read`."""
+        """Return the latest output; see `TrainingProcess.read`."""
         if self._process is None:
             raise RuntimeError("the worker was not started")
         return self._process.read()

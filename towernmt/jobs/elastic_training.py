@@ -129,7 +129,7 @@ def _check_continue(training: WorkerTraining, outcome: AttemptOutcome, failures:
 
 def _resume_point(training: WorkerTraining) -> str:
     step = _last_step(training)
-    return "begins again, as there is no checkpoint yet" if step < 0 else f"resumes from step {step}"
+    return "begins again, because it has no checkpoint yet" if step < 0 else f"resumes from step {step}"
 
 
 def _last_step(training: WorkerTraining) -> int:

@@ -72,7 +72,9 @@ class TrainingProcess:
         return self._process.poll()
 
     def read(self) -> ProcessOutput:
-        """Wait for output or for the end, at most a second. Output is not buffered, so a slow reader slows the process.
+        """Wait for output or for the end, at most a second.
+
+        Output is not buffered, so a slow reader slows the process.
         """
         end = time.monotonic() + _SILENCE
         while True:

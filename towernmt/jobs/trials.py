@@ -1,6 +1,6 @@
-"""The space of a search for settings, and its trials.
+"""The space of a search for settings, the trials, and the table of their results.
 
-Each a training in a process of its own, and the table of their results.
+A trial is a training in a separate process.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from towernmt.run.run_settings import FACTS, Settings
 
 KINDS = ("choice", "uniform", "loguniform", "integer")
 NOT_SEARCHED = (*FACTS, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
-"""What all trials must have in common, else their scores say nothing; a prefix ends with a dot."""
-_REDRAWS = 1000     # of a point that was drawn before
+"""Settings that must be equal in all trials, because their scores are compared; a prefix ends with a dot."""
+_REDRAWS = 1000     # maximum number of draws of known points
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ def read_space(path: str | Path, settings: Settings) -> list[Dimension]:
     or `integer: [LOW, HIGH]`, both bounds included.
 
     Args:
-        path: the file.
+        path: path of the file.
         settings: the base settings; each choice and each bound must be valid in them.
 
     Raises:
         SettingsError: the file is not valid; the message names the line.
     """
     path = Path(path)
-    load_yaml(path)     # refuses what is no mapping, keys that are there twice, and what is no YAML
+    load_yaml(path)     # refuses invalid YAML, content that is not a mapping, and duplicate keys
     root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     entries = _entries(root, "") if isinstance(root, yaml.MappingNode) else ()
     dimensions = [_dimension(path, *entry, settings) for entry in entries]
@@ -105,7 +105,7 @@ def draw_points(space: Sequence[Dimension], number: int, seed: int) -> list[dict
 
 
 def _entries(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, yaml.Node, int]]:
-    """(dotted key, what stands for it, line) of each setting."""
+    """Yield the dotted key, the node of the values, and the line number of each setting."""
     for key, value in node.value:
         name = f"{prefix}{key.value}"
         if isinstance(value, yaml.MappingNode) and not _is_kind(value):
@@ -115,7 +115,7 @@ def _entries(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, yaml.No
 
 
 def _is_kind(node: yaml.MappingNode) -> bool:
-    """Whether a mapping is the values of a setting, and no group of settings."""
+    """Return whether a mapping contains the values of a setting, not a group of settings."""
     return any(key.value in KINDS for key, _ in node.value)
 
 
@@ -123,7 +123,7 @@ def _dimension(path: Path, key: str, node: yaml.Node, line: int, settings: Setti
     origin = f"{path}:{line}"
     for name in NOT_SEARCHED:
         if key == name or name.endswith(".") and key.startswith(name):
-            raise SettingsError(f"{origin}: {key} must be the same for all trials: take it out of the space.")
+            raise SettingsError(f"{origin}: {key} must be the same for all trials: remove it from the space.")
     content = yaml.safe_load(yaml.serialize(node))
     if isinstance(content, list):
         content = {"choice": content}
@@ -139,18 +139,18 @@ def _dimension(path: Path, key: str, node: yaml.Node, line: int, settings: Setti
 
 
 def _bounds(origin: str, key: str, kind: str, values: list[Any]) -> list[Any]:
-    """The lowest and the highest value."""
+    """Return the lowest and the highest value."""
     try:
-        low, high = (float(value) for value in values)      # YAML takes 1e-4 for a text
+        low, high = (float(value) for value in values)      # YAML reads 1e-4 as text
     except (TypeError, ValueError):
-        raise SettingsError(f"{origin}: {key}: {kind} takes two numbers, [LOW, HIGH], and not {values}.") from None
+        raise SettingsError(f"{origin}: {key}: {kind} takes two numbers, [LOW, HIGH], but has {values}.") from None
     if not low < high or not math.isfinite(high - low):
-        raise SettingsError(f"{origin}: {key}: {kind} needs a lowest value below the highest, and not {values}.")
+        raise SettingsError(f"{origin}: {key}: {kind} needs a lowest value below the highest, but has {values}.")
     if kind == "loguniform" and low <= 0:
-        raise SettingsError(f"{origin}: {key}: loguniform needs numbers above 0, and not {values}.")
+        raise SettingsError(f"{origin}: {key}: loguniform needs numbers above 0, but has {values}.")
     if kind == "integer":
         if not (low.is_integer() and high.is_integer()):
-            raise SettingsError(f"{origin}: {key}: integer takes whole numbers, and not {values}.")
+            raise SettingsError(f"{origin}: {key}: integer takes whole numbers, but has {values}.")
         return [int(low), int(high)]
     return [low, high]
 
@@ -160,7 +160,7 @@ WAITING, RUNNING, FINISHED, STOPPED, FAILED, INTERRUPTED = (
 
 
 @dataclass
-class Row:
+class TrialRow:
     """A trial in the table of results.
 
     Attributes:
@@ -190,27 +190,27 @@ class TrialTable:
     """
 
     metric: Metric
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TrialRow] = field(default_factory=list)
 
-    def add_score(self, row: Row, step: int, score: float) -> None:
+    def add_score(self, row: TrialRow, step: int, score: float) -> None:
         """Add the score of a validation to a row."""
         row.step = max(row.step, step)
         if row.score is None or self.metric.at_least_as_good(score, row.score):
             row.score = score
 
-    def ranked(self) -> list[Row]:
+    def ranked(self) -> list[TrialRow]:
         """Return the rows, the best first, failed trials and those without a score last."""
         sign = -1 if self.metric.mode == "max" else 1
         return sorted(self.rows, key=lambda row: (row.state == FAILED, row.score is None,
                                                   sign * (row.score or 0), row.number))
 
-    def best(self) -> Row | None:
+    def best(self) -> TrialRow | None:
         """Return the trial with the best score that did not fail, or None."""
         first = next(iter(self.ranked()), None)
         return None if first is None or first.state == FAILED or first.score is None else first
 
     def cells(self) -> list[list[str]]:
-        """A head and a line a trial, the best first."""
+        """Return the header and a row for each trial, the best first."""
         keys = list(dict.fromkeys(key for row in self.rows for key in row.values))
         head = ["trial", self.metric.label, "updates", "state", *keys]
         return [head, *([str(row.number), "" if row.score is None else self.metric.text(row.score), str(row.step),
@@ -224,14 +224,14 @@ class TrialTable:
                        ([*head, "why"], *([*line, why] for line, why in zip(lines, whys, strict=True))))
 
     def as_text(self, width: int = 120) -> str:
-        """Return the table for a terminal, and a line for each trial that failed."""
+        """Return the table for a terminal, and a line for each failed trial."""
         head, *lines = self.cells()
-        return drawn(head, lines, width) + "".join(
+        return render_table(head, lines, width) + "".join(
             f"Trial {row.number} failed: {row.why}\n" for row in self.rows if row.state == FAILED)
 
 
-def drawn(head: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
-    """Return a table without lines between its cells."""
+def render_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
+    """Return a table as text, without lines between its cells."""
     table = RichTable(box=None, pad_edge=False)
     for title in head:
         table.add_column(title, overflow="fold")
@@ -252,7 +252,7 @@ _RESTARTS = 3           # of a killed process, before Ray Tune starts the trial 
 _STOP_TIMEOUT = 120     # seconds for a training to save and to end
 
 
-class Report(NamedTuple):
+class TrialReport(NamedTuple):
     """The progress of a trial.
 
     Attributes:
@@ -284,11 +284,11 @@ class TrialRun:
     def __init__(self, directory: Path, arguments: Sequence[str], scalar: str) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
         self._statistics = run_of(directory) / "log" / "stats.jsonl"
-        self._last = Report(0, None)
+        self._last = TrialReport(0, None)
         self._process: TrainingProcess | None = None
         self._restarts = 0
 
-    def next(self) -> Report:
+    def next(self) -> TrialReport:
         """Wait for the next validation, or for the end of the training.
 
         Raises:
@@ -323,7 +323,7 @@ class TrialRun:
         with (self._directory / OUTPUT).open("ab") as output:
             self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run)
 
-    def _next_validation(self) -> Report | None:
+    def _next_validation(self) -> TrialReport | None:
         """Return the first validation after the last one that was reported, or None."""
         try:
             text = self._statistics.read_text(encoding="utf-8")
@@ -332,10 +332,10 @@ class TrialRun:
         for line in text[:text.rfind("\n") + 1].splitlines():
             figures = json.loads(line)
             if self._scalar in figures and figures["global_step"] > self._last.step:
-                return Report(figures["global_step"], float(figures[self._scalar]))
+                return TrialReport(figures["global_step"], float(figures[self._scalar]))
         return None
 
-    def _end(self, status: int) -> Report:
+    def _end(self, status: int) -> TrialReport:
         if status == 0:
             write_text(self._directory / _OUTCOME, json.dumps(self._last._asdict()) + "\n")
             return self._last._replace(ended=True)

@@ -1,4 +1,4 @@
-"""A search for settings on Ray Tune: trials in processes of their own, of which the better ones continue (ASHA)."""
+"""A search for settings on Ray Tune: trials in separate processes, of which the better ones continue (ASHA)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.jobs.trials import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, Row, TrialRun, TrialTable
+from towernmt.jobs.trials import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, TrialRow, TrialRun, TrialTable
 
-_RESTARTS = 3       # of a trial whose process or machine was lost
+_RESTARTS = 3       # maximum number of restarts of a trial whose process or machine was lost
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much a search may do.
+class SearchLimits:
+    """SearchLimits of a search.
 
     Attributes:
-        steps: updates of a trial that is not stopped.
-        first_look: updates after which the first trials are stopped.
-        factor: of those that come to a look, the best 1/factor go on, and the next look is after factor times as many.
-        at_once: trials at a time.
-        minutes: of the whole search; 0 for no limit.
-        gpus: of a trial.
+        steps: number of updates of a trial that is not stopped.
+        first_look: number of updates until the first selection of trials.
+        factor: each selection keeps the best 1/factor of the trials, for factor times as many updates.
+        at_once: number of simultaneous trials.
+        minutes: time limit of the search; 0 for no limit.
+        gpus: number of GPUs of a trial.
     """
 
     steps: int
@@ -47,7 +47,7 @@ class Trial:
         arguments: arguments of `towernmt`.
     """
 
-    row: Row
+    row: TrialRow
     directory: Path
     arguments: Sequence[str]
 
@@ -56,21 +56,24 @@ def check_tune() -> None:
     """Check that Ray Tune is installed.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: it is not installed.
     """
     if any(find_spec(name) is None for name in ("ray", "pandas", "pyarrow", "tensorboardX")):
         raise SettingsError("towernmt tune needs Ray Tune: pip install 'towernmt[ray]'.")
 
 
-def search(trials: Sequence[Trial], table: TrialTable, limits: Limits, work: Path,
-           say: Callable[[Row], None]) -> None:
-    """Run trials on the Ray cluster that this process is connected to; the table says what became of each.
+def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, work: Path,
+           report: Callable[[TrialRow], None]) -> None:
+    """Run trials on the connected Ray cluster, and write their states and scores into the table.
 
     Args:
-        work: a directory for Ray, which is removed at the end.
-        say: is called with a row that has changed.
+        trials: the trials.
+        table: the table, which has a row for each trial.
+        limits: limits of the search.
+        work: directory for Ray, which is removed at the end.
+        report: called with each row that has changed.
     """
-    # Nothing of Ray's own on the terminal; and a trial that fails at once has no score to report.
+    # No output of Ray Tune on the terminal, and no error for a trial that fails before its first score.
     os.environ.update(TUNE_WARN_THRESHOLD_S="3600", RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
     import ray
     from ray import tune
@@ -86,7 +89,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: Limits, work: Pat
                                     max_concurrent_trials=limits.at_once, time_budget_s=limits.minutes * 60 or None),
         run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0,
                                   failure_config=tune.FailureConfig(max_failures=_RESTARTS),
-                                  callbacks=[_callback(rows, table, scheduler, say)]))
+                                  callbacks=[_callback(rows, table, scheduler, report)]))
     try:
         tuner.fit()
     finally:
@@ -122,14 +125,14 @@ def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str) -> Any
     return Training
 
 
-def _scheduler(limits: Limits) -> Any:
+def _scheduler(limits: SearchLimits) -> Any:
     from ray.tune.schedulers import ASHAScheduler
 
     class Halving(ASHAScheduler):
         """ASHA that remembers which trials it stopped."""
 
         def __init__(self) -> None:
-            # A trial that comes to its last update ends by itself, hence the one more.
+            # One more than the last update, at which a trial ends by itself.
             super().__init__(time_attr="step", max_t=max(limits.steps, limits.first_look) + 1,
                              grace_period=limits.first_look, reduction_factor=limits.factor)
             self.stopped: set[int] = set()
@@ -147,7 +150,7 @@ def _scheduler(limits: Limits) -> Any:
     return Halving()
 
 
-def _callback(rows: dict[int, Row], table: TrialTable, scheduler: Any, say: Callable[[Row], None]) -> Any:
+def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, report: Callable[[TrialRow], None]) -> Any:
     from ray import tune
 
     class Following(tune.Callback):
@@ -163,7 +166,7 @@ def _callback(rows: dict[int, Row], table: TrialTable, scheduler: Any, say: Call
                 row.why = result["why"]
                 self._became(trial, FAILED if row.why else FINISHED)
             else:
-                say(row)
+                report(row)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             row = rows[trial.config["number"]]
@@ -177,6 +180,6 @@ def _callback(rows: dict[int, Row], table: TrialTable, scheduler: Any, say: Call
         def _became(self, trial: Any, state: str) -> None:
             row = rows[trial.config["number"]]
             row.state = state
-            say(row)
+            report(row)
 
     return Following()
