@@ -67,8 +67,8 @@ from towernmt.predict.ranges.job import (
     PartJob,
     PartResult,
     PartWork,
-    check_place,
-    is_of_each,
+    check_output,
+    is_per_text,
     is_remote,
     output_paths,
     translation_farm,
@@ -441,7 +441,7 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
     """
     paths = [output_paths(args.output, texts)]
     if args.alignments not in (None, BEHIND):
-        if is_of_each(args.alignments) != is_of_each(args.output):
+        if is_per_text(args.alignments) != is_per_text(args.output):
             raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: give a file for each text "
                                 "to both, or one for all.")
         paths.append(output_paths(args.alignments, texts))
@@ -462,9 +462,9 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
                                         "another directory for the parts.")
                 same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
                 check_apart((option, place), {"--input": same, **files_of_lines(args)})
-                check_place(place)
+                check_output(place)
         for place in islice(filter(is_remote, places), 1):      # all are in one folder
-            check_place(place)
+            check_output(place)
     numbers = {place: number for number, place in enumerate(files)}
     return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
 

@@ -80,7 +80,7 @@ def test_lines_that_are_others_now_are_not_translated(texts: list[Path]) -> None
     texts[0].write_bytes(texts[0].read_bytes().replace(b"\n600 ", b"\n 600"))
     reader = PartReader(plan, named(*texts), [])
     assert len(reader.read(plan.parts[0]).lines) == 500
-    with pytest.raises(DataError, match="lines 501 to 1000 are others"):
+    with pytest.raises(DataError, match="lines 501 to 1000 have changed since"):
         reader.read(plan.parts[1])
 
 
@@ -88,7 +88,7 @@ def test_texts_are_found_by_patterns_and_a_name_is_taken_once(texts: list[Path],
     found = open_texts([str(tmp_path / "[ab].de")])
     assert [text.name for text in found] == [str(path) for path in texts[:2]]
     assert all(isinstance(text, FileText) for text in found)
-    with pytest.raises(DataError, match="named twice"):
+    with pytest.raises(DataError, match="is an input twice"):
         open_texts([str(tmp_path / "*.de"), str(texts[1])])
     with pytest.raises(DataError, match="no such file"):
         open_texts([str(tmp_path / "missing")])

@@ -57,12 +57,12 @@ class PartResult:
 
 
 class PartProgress:
-    """Writes lines, their rate, that of tokens, and the time that is left.
+    """Writes the number of translated lines, the rates of lines and tokens, and the remaining time.
 
     Args:
-        total: lines there are.
-        done: lines that were done before.
-        stream: where to write.
+        total: number of lines.
+        done: number of lines that were translated before.
+        stream: destination.
         interval: seconds between two reports (a terminal is refreshed twice a second).
     """
 
@@ -74,17 +74,17 @@ class PartProgress:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a report."""
+        """Whether the interval since the last report is over."""
         return time.monotonic() - self._last >= self._interval
 
     def report(self, lines: int, tokens: int, workers: int, last: bool = False) -> None:
-        """Write one.
+        """Write a report.
 
         Args:
-            lines: done so far, also before and by others.
-            tokens: of the translations that this process and its workers made.
-            workers: that translate here.
-            last: the work has ended.
+            lines: number of translated lines, including those of other processes.
+            tokens: number of tokens of the translations by the workers of this process.
+            workers: number of workers of this process.
+            last: whether the work has ended.
         """
         self._last = time.monotonic()
         seconds = max(self._last - self._start, 1e-9)
@@ -103,33 +103,35 @@ def _clock(seconds: float) -> str:
 
 
 NAME = "{name}"
-"""In the name of an output: the name of the text, without folders and the ending of a compression."""
+"""In the name of an output: the name of the text, without directories and the suffix of a compression."""
 
 
-def is_of_each(path: str) -> bool:
-    """Whether a name asks for a file for each text: with `{name}`, or as a folder."""
+def is_per_text(path: str) -> bool:
+    """Return whether an output is a file for each text: it contains `{name}`, or is a directory."""
     return NAME in path or without_options(path).endswith("/") or (not is_remote(path) and Path(path).is_dir())
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is in S3."""
+    """Return whether a path is in S3."""
     return path.lower().startswith("s3://")
 
 
 def without_options(path: str) -> str:
-    """The place without the options of a server in S3."""
+    """Return a path without the options of an S3 server."""
     return split_uri(path)[0] if is_remote(path) else path
 
 
 def output_paths(path: str, texts: Sequence[Text]) -> list[str]:
-    """Where each text goes.
+    """Return the path of the output of each text.
 
     Args:
-        path: one place for all, or for each: a folder, or with `{name}`.
+        path: one file for all texts; or a directory or a name with `{name}`, for a file for each text.
+        texts: the texts.
+
     Raises:
-        SettingsError: two texts would have the same.
+        SettingsError: two texts would have the same output.
     """
-    if not is_of_each(path):
+    if not is_per_text(path):
         return [path for _ in texts]
     if NAME not in path:
         place = without_options(path)
@@ -139,16 +141,16 @@ def output_paths(path: str, texts: Sequence[Text]) -> list[str]:
     for place, text in zip(paths, texts, strict=True):
         if place in first:
             raise SettingsError(f"{first[place].name} and {text.name} would both be written to {place}: translate them "
-                                "one after the other, to different places.")
+                                "by separate commands, to different outputs.")
         first[place] = text
     return paths
 
 
-def check_place(path: str) -> None:
-    """Refuse, before hours of work, what cannot be written at their end.
+def check_output(path: str) -> None:
+    """Check that an output can be written, before hours of work.
 
     Raises:
-        DataError: it is no regular file, or its place cannot be written to.
+        DataError: it is not a regular file, or its directory cannot be written.
     """
     if is_remote(path):
         storage, name = open_storage(path)
@@ -156,7 +158,7 @@ def check_place(path: str) -> None:
         return
     place = Path(path)
     if descriptor_of(path) is not None or (place.exists() and not place.is_file()):
-        raise DataError(f"{path} is no regular file: name one to write to.")
+        raise DataError(f"{path} is not a regular file: pass the path of one.")
     with told(path):
         place.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(place.parent, os.W_OK):
@@ -164,17 +166,18 @@ def check_place(path: str) -> None:
 
 
 def write_joined(path: str, results: Sequence[PartFile]) -> None:
-    """Write the results of parts, one after the other; they replace `path` when all are on the disk.
+    """Write the results of parts, one after the other. They replace `path` when all are on the disk.
 
     Args:
         path: a file, or s3://bucket/key.
         results: the result of each part.
+
     Raises:
         DataError: the output cannot be written, or a result is damaged. The old output is untouched.
     """
     if is_remote(path):
         storage, name = open_storage(path)
-        # Buffered: a part of an object is read at once, over the ends of results.
+        # Buffered, because each part of the object is read by one call, across results.
         upload_stream(cast(S3Storage, storage).options, name, io.BufferedReader(_Blocks(_content(results))))
         return
     with told(path), replacing(Path(os.path.realpath(path))) as file:
@@ -235,7 +238,7 @@ def translation_farm(workers: Workers, directory: Path) -> Farm:
         workers: backend of the farm; its workers turn a `PartWork` into a `PartResult`.
         directory: path of the work directory.
     """
-    return Farm(workers, f"What is done is kept in {directory}: the same command goes on, for example with fewer "
+    return Farm(workers, f"What is done is kept in {directory}: the same command resumes, for example with fewer "
                 "--workers.", log.warning)
 
 
@@ -245,8 +248,8 @@ class PartJob:
     Attributes:
         _outputs: parts of each output that is not written.
         _open: parts that are not done.
-        _waiting: parts of them that no worker of the farm has; another process may have some.
-        _held: part of each busy worker, with its lock.
+        _waiting: open parts that no worker of the farm has; another process may have some.
+        _held: lock of each part that a worker has, by the number of the part.
 
     Args:
         directory: work directory, in which parts are claimed and committed.
@@ -283,7 +286,7 @@ class PartJob:
         """Translate all parts and write all outputs, and wait for those of other processes.
 
         Args:
-            task: the task of worker 0; the task of each other worker must be equal.
+            task: options that determine the translations of worker 0; those of the other workers must be equal.
 
         Raises:
             DataError: some parts cannot be translated; all others are done and kept.
@@ -332,17 +335,18 @@ class PartJob:
                               self._name(part))
 
     def _claim(self) -> tuple[Part, DirectoryLock] | None:
+        """Take a waiting part for this process; None if other processes have all of them, or none is left."""
         for _ in range(len(self._waiting)):
             part = self._waiting.popleft()
             if part.number not in self._open:
                 continue
             lock = self._directory.claim(part)
-            if lock is None:        # another process has it, and may be lost yet; or has done it, which a look tells
+            if lock is None:        # another process has it and may be lost, or has done it
                 self._waiting.append(part)
             elif self._directory.is_joined(part.output, self._outputs[part.output]):
                 lock.release()
                 self._finish(part.output)
-            elif not lock.in_place:     # all was written and removed while we asked
+            elif not lock.in_place:     # another process has written and removed everything
                 lock.release()
                 self._waiting.append(part)
             else:
@@ -350,7 +354,7 @@ class PartJob:
         return None
 
     def _poll(self) -> None:
-        """See what other processes have done."""
+        """Update the state with the work of other processes."""
         self._polled = time.monotonic()
         for output, parts in list(self._outputs.items()):
             if self._directory.is_joined(output, parts):
@@ -359,7 +363,7 @@ class PartJob:
             del self._open[part.number]
 
     def _finish(self, output: int) -> None:
-        """An output is written."""
+        """Record that an output is written."""
         for part in self._outputs.pop(output):
             self._open.pop(part.number, None)
 

@@ -22,17 +22,17 @@ from towernmt.dataflow.storage.stored_files import Storage, StoredFile, split_co
 from towernmt.dataflow.text.text_lines import one_line
 
 Place = Any
-"""Where a line of a text begins: a small value that JSON has, which the text understands."""
+"""Position of a line in a text: a small JSON value whose meaning depends on the kind of text."""
 
 
 class Text(ABC):
-    """Lines of bytes, each with its "\\n" (the last line of a file as it is).
+    """A sequence of lines of bytes, each with its newline (the last line of a file may lack it).
 
-    Who reads on from where the last reading ended costs no seek: a compressed file is decompressed once.
+    Consecutive reads do not seek, so a compressed file is decompressed only once.
 
     Attributes:
-        name: for messages and for the names of outputs.
-        version: changes when the content does; "" where that cannot be seen.
+        name: name in messages and in the names of outputs.
+        version: a value that changes with the content; "" if changes cannot be detected.
     """
 
     name: str
@@ -44,19 +44,20 @@ class Text(ABC):
 
     @abstractmethod
     def begin(self) -> Place:
-        """The place of the first line.
+        """Return the position of the first line.
 
         Raises:
             DataError: the text cannot be read.
         """
 
     def read(self, place: Place, lines: int, before: int = 0) -> list[bytes]:
-        """So many lines from a place on, or as many as there are.
+        """Return lines; fewer than `lines` at the end of the text.
 
         Args:
-            place: the beginning of a line.
-            lines: how many.
-            before: how many lines there are before, for messages.
+            place: position of the first line.
+            lines: number of lines.
+            before: number of lines before the position, for messages.
+
         Raises:
             DataError: they cannot be read.
         """
@@ -64,34 +65,34 @@ class Text(ABC):
             self._lines = self._lines_from(place, before)
         self._at, found = place, []
         try:
-            for line, behind in islice(self._lines, lines):
+            for line, end in islice(self._lines, lines):
                 found.append(line)
-                self._at = behind
+                self._at = end
         except BaseException:
             self._lines = None
             raise
         return found
 
     def close(self) -> None:
-        """Keep nothing open until the next reading."""
+        """Close the file until the next read."""
         self._lines = None
 
     @property
     def place(self) -> Place:
-        """Behind what was read last."""
+        """Position after the last line that was read."""
         return self._at
 
     def _reach(self, place: Place) -> bool:
-        """Whether what is open comes to this place without a new beginning."""
+        """Return whether reading can continue to this position without opening the text again."""
         return bool(self._at == place)
 
     @abstractmethod
     def _lines_from(self, place: Place, before: int) -> Iterator[tuple[bytes, Place]]:
-        """The lines from a place on, each with the place behind it."""
+        """Yield the lines from a position on, each with the position after it."""
 
 
 class FileText(Text):
-    """A file of lines, plain or compressed; a place is an offset into the (decompressed) bytes."""
+    """A file of lines, plain or compressed. A position is an offset into the (decompressed) bytes."""
 
     def __init__(self, storage: Storage, file: StoredFile) -> None:
         super().__init__()
@@ -104,8 +105,8 @@ class FileText(Text):
 
     def _reach(self, place: Place) -> bool:
         if split_compression(self.name)[1] is not None and self._lines is not None and self._at < place:
-            for _, behind in self._lines:
-                self._at = behind
+            for _, end in self._lines:
+                self._at = end
                 if self._at >= place:
                     break
         return super()._reach(place)
@@ -118,9 +119,9 @@ class FileText(Text):
 
 
 class TableText(Text):
-    """A column of a table, in the order of its key; a place is the cursor of the source.
+    """A column of a table, in the order of its key. A position is the cursor of the source.
 
-    The plan has the largest key that was there when it was made: rows with larger ones are no part of it.
+    The plan contains the largest key at the time of the plan. Later rows with larger keys are not translated.
     """
 
     version = ""
@@ -139,14 +140,15 @@ class TableText(Text):
 
 
 def open_texts(uris: Sequence[str]) -> list[Text]:
-    """The texts that are named, in this order; those of a pattern by name.
+    """Open the texts of URIs in their order; the files of a pattern are sorted by name.
 
     Args:
         uris: paths and `s3://bucket/key`, with wildcards; or tables (`sqlite:///mono.db?table=lines&source=text`), of
             which the column `source` is read.
+
     Raises:
-        SettingsError: a URI that cannot be.
-        DataError: nothing matches, a place cannot be reached, or a text is named twice.
+        SettingsError: a URI is invalid.
+        DataError: no file matches, a server cannot be reached, or a text occurs twice.
     """
     texts: list[Text] = []
     for uri in uris:
@@ -158,36 +160,36 @@ def open_texts(uris: Sequence[str]) -> list[Text]:
             texts += [FileText(storage, file) for file in storage.list(pattern)]
     for name, count in Counter(text.name for text in texts).items():
         if count > 1:
-            raise DataError(f"{name} is named twice as an input: leave one out.")
+            raise DataError(f"{name} is an input twice: remove one of them.")
     return texts
 
 
 def short_name(text: Text) -> str:
-    """The name of a text without folders and without the ending of a compression."""
+    """Return the name of a text without directories and without the suffix of a compression."""
     place = split_compression(text.name)[0] if isinstance(text, FileText) else text.name.partition("?")[0]
     return PurePosixPath(place).name
 
 
 LEAST_LINES = 500
-"""Of a part, unless a text ends."""
+"""Minimum number of lines of a part, except the last part of a text."""
 MOST_PARTS = 10_000
-"""More lines make larger parts."""
+"""Maximum number of parts, not counting the last part of each text; longer texts have larger parts."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some lines of a text.
+    """A range of lines of a text.
 
     Attributes:
-        number: of the part, from 0.
-        output: which output has its lines, from 0.
-        text: which text it is of, from 0.
-        first: the number of its first line in the text, from 1.
-        lines: how many.
-        before: lines of other texts that the output has before those of this text.
-        place: of its first line in the text.
-        beside: the same in each of the files with a line for each line.
-        fingerprint: of all these lines, and of the numbers that they have.
+        number: number of the part, from 0.
+        output: index of its output.
+        text: index of its text.
+        first: number of its first line in the text, from 1.
+        lines: number of lines.
+        before: number of lines that other texts have in the output before this text.
+        place: position of its first line in the text.
+        beside: position of its first line in each parallel file.
+        fingerprint: fingerprint of the content and the numbers of all these lines.
     """
 
     number: int
@@ -206,10 +208,10 @@ class Plan:
     """All parts of a translation.
 
     Attributes:
-        versions: of each text and each file beside them, by name, when they were read.
-        unit: lines by which fingerprints are made.
-        units: so many of them are a part.
-        parts: in the order of texts and lines.
+        versions: version of each text and each parallel file at the time of the plan, by name.
+        unit: number of lines of a unit, for which a fingerprint is computed.
+        units: number of units of a part.
+        parts: the parts, in the order of texts and lines.
     """
 
     versions: dict[str, str]
@@ -219,16 +221,16 @@ class Plan:
 
     @property
     def lines(self) -> int:
-        """Of all parts."""
+        """Number of lines of all parts."""
         return sum(part.lines for part in self.parts)
 
 
 class PartLines(NamedTuple):
-    """What a part is made of.
+    """The lines of a part.
 
     Attributes:
-        lines: of the text.
-        beside: of each file with a line for each line.
+        lines: lines of the text.
+        beside: lines of each parallel file.
     """
 
     lines: list[bytes]
@@ -244,17 +246,18 @@ class _Unit(NamedTuple):
 
 def make_plan(texts: Sequence[Text], beside: Sequence[Text], outputs: Sequence[int], window: int,
               units: int | None = None) -> Plan:
-    """Read all texts, and cut them into parts.
+    """Read all texts, and divide them into parts.
 
     Args:
-        texts: what is translated.
-        beside: files with a line for each line of all texts, in their order.
-        outputs: for each text, which output has it; those of one output follow one another.
-        window: of the translation, in lines.
-        units: as of an earlier plan that this one takes the place of; None: so that there are `MOST_PARTS` at most,
-            and one more a text.
+        texts: the texts to translate.
+        beside: parallel files, with one line for each line of all texts, in their order.
+        outputs: index of the output of each text; texts with the same output are adjacent.
+        window: number of lines of a translation window.
+        units: number of units of a part, from the old plan that this plan replaces; None to compute it (see
+            `MOST_PARTS`).
+
     Raises:
-        DataError: a text cannot be read, or a file beside them has another number of lines.
+        DataError: a text cannot be read, or a parallel file has a different number of lines.
     """
     unit = _unit(window)
     places = [text.begin() for text in beside]
@@ -262,7 +265,7 @@ def make_plan(texts: Sequence[Text], beside: Sequence[Text], outputs: Sequence[i
     for text, place in zip(beside, places, strict=True):
         if text.read(place, 1):
             raise DataError(f"{text.name} has more lines than there are to translate, "
-                            f"{sum(one.lines for found in read for one in found):,}: write one for each.")
+                            f"{sum(one.lines for found in read for one in found):,}: remove the others.")
     units = units or max(1, -(-sum(map(len, read)) // MOST_PARTS))
     parts: list[Part] = []
     before, output = 0, 0
@@ -277,24 +280,26 @@ def make_plan(texts: Sequence[Text], beside: Sequence[Text], outputs: Sequence[i
                               _fingerprint(first, before, (one.digest for one in group))))
             first += lines
         before += first - 1
-    return Plan(versions(texts, beside), unit, units, parts)
+    return Plan(text_versions(texts, beside), unit, units, parts)
 
 
-def versions(texts: Sequence[Text], beside: Sequence[Text]) -> dict[str, str]:
-    """What `Plan.versions` has."""
+def text_versions(texts: Sequence[Text], beside: Sequence[Text]) -> dict[str, str]:
+    """Return the version of each text and each parallel file, by name."""
     return {text.name: text.version for text in (*texts, *beside)}
 
 
 def is_plan_of(plan: Plan, texts: Sequence[Text], beside: Sequence[Text], window: int) -> bool:
-    """Whether texts are those of a plan, as far as that is seen without reading them."""
-    return plan.unit == _unit(window) and list(plan.versions.items()) == list(versions(texts, beside).items())
+    """Return whether a plan fits the texts, as far as their versions tell."""
+    return plan.unit == _unit(window) and list(plan.versions.items()) == list(text_versions(texts, beside).items())
 
 
 class PartReader:
     """Reads the lines of parts.
 
     Args:
-        plan, texts, beside: as of `make_plan`.
+        plan: the plan.
+        texts: the texts; see `make_plan`.
+        beside: the parallel files.
     """
 
     def __init__(self, plan: Plan, texts: Sequence[Text], beside: Sequence[Text]) -> None:
@@ -302,10 +307,10 @@ class PartReader:
         self._open: Text | None = None
 
     def read(self, part: Part) -> PartLines:
-        """The lines.
+        """Return the lines of a part.
 
         Raises:
-            DataError: they cannot be read, or are others than those of the plan.
+            DataError: they cannot be read, or have changed since the plan was made.
         """
         text = self._texts[part.text]
         if self._open is not None and self._open is not text:
@@ -316,26 +321,26 @@ class PartReader:
                           [file.read(place, part.lines, part.before + before)
                            for file, place in zip(self._beside, part.beside, strict=True)])
         if _fingerprint(part.first, part.before, _digests(found, self._plan.unit)) != part.fingerprint:
-            raise DataError(f"{text.name} lines {part.first} to {before + part.lines} are others than when the "
-                            "translation was planned: start the same command again, which plans anew and keeps what "
-                            "is still right.")
+            raise DataError(f"{text.name} lines {part.first} to {before + part.lines} have changed since the "
+                            "translation was planned: start the same command again, which makes a new plan and keeps "
+                            "the parts that have not changed.")
         return found
 
 
 def _unit(window: int) -> int:
-    """Whole windows, of so many lines as are worth being handed out."""
+    """Return the number of lines of a unit: complete windows of at least `LEAST_LINES` lines."""
     return window * -(-LEAST_LINES // window)
 
 
 def _units(text: Text, beside: Sequence[Text], places: list[Place], unit: int) -> Iterator[_Unit]:
-    """Those of a text; `places` move on with it."""
+    """Yield the units of a text; `places`, the positions in the parallel files, advance with them."""
     place, before = text.begin(), 0
     while lines := text.read(place, unit, before):
         found = PartLines(lines, [file.read(at, len(lines)) for file, at in zip(beside, places, strict=True)])
         for file, other in zip(beside, found.beside, strict=True):
             if len(other) < len(lines):
-                raise DataError(f"{file.name} has no line for {text.name} line {before + len(other) + 1}: write a line "
-                                "for each line that is translated.")
+                raise DataError(f"{file.name} has no line for {text.name} line {before + len(other) + 1}: add a line "
+                                "for each line to translate.")
         digest, = _digests(found, unit)
         yield _Unit(len(lines), place, list(places), digest)
         place, before = text.place, before + len(lines)

@@ -129,8 +129,9 @@ class WorkDirectory:
         """Begin a translation, or resume the one that was begun.
 
         Args:
-            task: the task, as JSON has it.
-            plan: plan of the texts as they are now.
+            task: the task, as a JSON object.
+            plan: plan of the current texts.
+
         Raises:
             DataError: another task was begun in this directory, or it holds other files (see `check`).
         """
@@ -196,15 +197,18 @@ class WorkDirectory:
         """Keep the results of a part.
 
         Args:
+            part: the part.
             results: content for each file of the part's output.
-            tokens, faults: see `Done`.
+            tokens: number of tokens; see `Done`.
+            faults: faults of the lines.
+
         Raises:
             OSError: a file cannot be written.
         """
         place = self._place(part)
         done = Done(part.fingerprint, [hashlib.sha256(content).hexdigest() for content in results], tokens,
                     dict(faults))
-        (place / DONE).unlink(missing_ok=True)      # of other lines, before a text was mended
+        (place / DONE).unlink(missing_ok=True)      # of the lines before the text was fixed
         for number, content in enumerate(results):
             with replacing(place / str(number)) as file:
                 file.write(content)
@@ -240,8 +244,10 @@ class WorkDirectory:
         """Write an output whose parts are done, unless another process writes it.
 
         Args:
+            output: index of the output.
             parts: all parts of the output, all done.
             write: writes the output from the results of the parts.
+
         Returns:
             Whether this call wrote the output.
         """
@@ -338,7 +344,7 @@ class WorkDirectory:
     def _alone(self) -> Iterator[None]:
         while True:
             self.check()
-            with suppress(FileExistsError, FileNotFoundError):      # the latter: another process has removed it again
+            with suppress(FileExistsError, FileNotFoundError):      # made or removed by another process meanwhile
                 self.path.mkdir(parents=True)
                 (self.path / MADE).touch()
             lock = self._lock(self.path)
@@ -410,6 +416,7 @@ def _without_checksum(text: bytes, kind: type[T]) -> T:
     Args:
         text: content of the file.
         kind: type of the content.
+
     Raises:
         JSONError: the content has another checksum or type.
     """
