@@ -158,6 +158,7 @@ Ein Hinweis.
 > [!NOTE]
 > Ein Hinweis.
 
+Satz^[Eine Note mit *Stern* und [Link](u).] und
 Wort[^1] und :white_check_mark: [[Seite]] {{ x }} {% y %} so, ~~$a~~b$~~.
 
 [^1]: Eine Fußnote hier.
@@ -189,7 +190,8 @@ danach $$ offen, https://x.de/<wbr>ab_c H<sub>2</sub>O Wort<sup>1</sup>
 Begriff
 :   Die Erklärung
 """
-STAY = ["$x_1$", "$y_2 * z_2$", "$5", "10$", r"\(a_b\)", r"\[x^2\]", "$$x = 1$$", r"\begin", "align", "a &= b", r"\end",
+STAY = ["^[Eine Note mit *Stern* und [Link](u).]",
+        "$x_1$", "$y_2 * z_2$", "$5", "10$", r"\(a_b\)", r"\[x^2\]", "$$x = 1$$", r"\begin", "align", "a &= b", r"\end",
         ":::note", '!!! note "Titel"', "x = 1", "```py", "[!NOTE]", "[^1]", ":white_check_mark:", "[[Seite]]",
         "{{ x }}",
         "{% y %}", "$a~~b$", "Eine Fußnote hier.", "Mit *mehr* Text.", "Und mehr.", "Noch eine.", "nächste Zeile",
@@ -221,6 +223,16 @@ def test_no_mark_surrounds_nothing(source: str, translation: str, links: list[tu
                                    expected: str) -> None:
     document = open_markdown(source.encode())
     found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, links)] * len(all_), None)
+    assert document.written(found).decode() == expected
+
+
+@pytest.mark.parametrize(("source", "translation", "expected"), [
+    ("Preis \\$50 und 9\\$ je $10", "$50 and 9$ for $10", "\\$50 and 9\\$ for \\$10"),
+    ("Wort", "$x_1$ here", "\\$x\\_1\\$ here"), ("kostet $5", "costs $5", "costs $5"),
+    ("ein $x_1$ da", "one $y_1$", "one $x_1$ \\$y\\_1\\$")])
+def test_words_do_not_become_mathematics(source: str, translation: str, expected: str) -> None:
+    document = open_markdown(source.encode())
+    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
     assert document.written(found).decode() == expected
 
 

@@ -42,7 +42,7 @@ _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(r":[ \t]+")
-_SPECIAL = re.compile(r"([\\`*_\[\]<>~&|])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
 _BLOCK = re.compile(r"(?=#{1,6}(?:\s|$)|[>|]|[-+*=](?:\s|$)|(?:-{2,}|={2,}|\*{3,}|_{3,})\s*$|`{3}|~{3}|:?-+:?\s*\|)"
                     r"|\d{1,9}(?=[.)](?:\s|$))")
 """Beginning of a block that is not a paragraph; a backslash after the match makes it a paragraph."""
@@ -246,7 +246,7 @@ class _Written:
 
     def _meant(self, segment: Segment) -> str:
         """Return the result that the parser should read; see `_Blocks._reads`."""
-        return _squeezed("".join(part if isinstance(part, str) else part.text if isinstance(part, Shielded)
+        return _squeezed("".join(part if isinstance(part, str) else _meant(part) if isinstance(part, Shielded)
                                  else _named(self._inline.names.get((part.kind, part.key), "")) for part in segment))
 
     def _rows(self, lines: Sequence[str], images: Sequence[str], is_escaped: bool) -> list[str]:
@@ -306,11 +306,18 @@ def _may_begin(line: str) -> bool:
 
 def _read(token: Token) -> str:
     """Return the words of a token, or its name if it is a mark."""
-    if token.type in ("text", "text_special", "code_inline", "address", "kept"):
+    if token.type in ("text", "text_special", "code_inline", "address"):
         return token.content
+    if token.type == "kept":
+        return _named(token.content)
     if token.type in ("softbreak", "hardbreak"):
         return ""
     return _named(token.content if token.type == "html_inline" else token.type)
+
+
+def _meant(part: Shielded) -> str:
+    """Return what the parser should read for code, an address or an extension; see `_read`."""
+    return _named(part.text) if part.content == part.text else part.text
 
 
 def _named(name: str) -> str:

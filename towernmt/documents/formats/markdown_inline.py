@@ -86,7 +86,8 @@ class Inline:
             self._add(token)
         if source[self._at:].strip():
             raise Unknown
-        self.escapes = {character: form for character, form in escaped.items() if character not in raw}
+        self.escapes = {character: form for character, form in escaped.items()
+                        if character not in raw or character == "$"}    # two bare dollars may enclose mathematics
 
     def _add(self, token: Token) -> None:
         kind = token.type
@@ -247,7 +248,7 @@ _KEPT = re.compile("|".join((
     r"\$\$(?P<display>(?:\\.|[^$\\]){1,1000})\$\$",
     r"(?<![\\$])\$(?P<dollars>(?!\s)(?:\\.|[^$\\]){1,1000}(?<!\s))\$(?![\d$])",
     r"\\\((?P<round>(?:(?!\\[()]).){1,1000})\\\)", r"\\\[(?P<square>(?:(?!\\[\[\]]).){1,1000})\\\]",
-    r"\[\^[^\]\s]{1,100}\]:?", r"\[\[[^\[\]\n]{1,100}\]\]",
+    r"\[\^[^\]\s]{1,100}\]:?", r"\^\[(?:[^\[\]]|\[[^\[\]]*\]){1,1000}\]", r"\[\[[^\[\]\n]{1,100}\]\]",
     r"(?<![\w:]):[a-z0-9+-][a-z0-9_+-]{0,40}:(?![\w:])",                       # :smile:
     r"\{[:#.][^{}\n]{1,100}\}", r"\{%[^\n]{1,200}?%\}", r"\{\{[^{}\n]{1,100}\}\}",
     r"\{/\*[^\n]{1,200}?\*/\}",
