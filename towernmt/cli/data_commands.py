@@ -20,7 +20,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.core.machine import visible_gpus
 from towernmt.dataflow.batches.training_data import is_prepared
-from towernmt.dataflow.preparation.inspect_sources import SourceInspector, SourceReport, inspect_prepared, table
+from towernmt.dataflow.preparation.inspect_sources import SourceInspector, SourceReport, inspect_prepared, report_table
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
@@ -172,7 +172,7 @@ def run_inspect(options: argparse.Namespace) -> int:
         mixture = corpora.mixture()
         found = _look(corpora, mixture, options)
         shares = _shares(mixture, found)
-    print(table(found, shares), end="")
+    print(report_table(found, shares), end="")
     return 1 if any(one.errors for one in found) else 0
 
 

@@ -67,7 +67,7 @@ from towernmt.predict.ranges.job import (
     PartJob,
     PartResult,
     PartWork,
-    check_output,
+    check_writable_output,
     is_per_text,
     is_remote,
     output_paths,
@@ -462,9 +462,9 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
                                         "another directory for the parts.")
                 same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
                 check_apart((option, place), {"--input": same, **files_of_lines(args)})
-                check_output(place)
+                check_writable_output(place)
         for place in islice(filter(is_remote, places), 1):      # all are in one folder
-            check_output(place)
+            check_writable_output(place)
     numbers = {place: number for number, place in enumerate(files)}
     return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
 

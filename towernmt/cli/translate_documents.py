@@ -22,7 +22,7 @@ from towernmt.documents.translation import translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart, output_file
-from towernmt.predict.ranges.job import NAME, check_output
+from towernmt.predict.ranges.job import NAME, check_writable_output
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -152,7 +152,7 @@ def _outputs(args: argparse.Namespace) -> list[str]:
         if not have_same_format(output, name):
             raise SettingsError(f"--output {output}: {name} keeps its format: give both the same suffix.")
         check_apart(("--output", output), {"--document": args.document, **files_of_lines(args)})
-        check_output(output)
+        check_writable_output(output)
     return outputs
 
 

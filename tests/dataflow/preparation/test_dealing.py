@@ -17,12 +17,12 @@ from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.encode_tasks import (
     FindDuplicates,
     GroupedFile,
-    by_lookup,
-    by_shard,
-    read_chunks,
+    find_seen_keys,
+    group_by_lookup,
+    group_by_shard,
+    read_encoded_chunks,
     read_facts,
-    seen_in_part,
-    write_chunks,
+    write_encoded_chunks,
     write_grouped,
 )
 from towernmt.dataflow.preparation.tasks import Job
@@ -53,10 +53,10 @@ def test_duplicates_are_those_that_a_set_finds_however_the_text_is_divided(value
     with TemporaryDirectory() as name:
         job = lookup_job(Path(name), len(cuts) - 1, lookups)
         for part, (start, stop) in enumerate(pairwise(cuts)):
-            write_grouped(job.keys(part), by_lookup(keys[start:stop], lookups), {})
+            write_grouped(job.keys(part), group_by_lookup(keys[start:stop], lookups), {})
         for number in range(lookups):
             FindDuplicates(job.seen(number), 0, job, number).run()
-        found = [seen_in_part(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
+        found = [find_seen_keys(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
     assert np.concatenate(found).tolist() == wanted
 
 
@@ -84,8 +84,9 @@ def test_pairs_are_dealt_as_one_by_one_however_the_text_is_divided(
     with TemporaryDirectory() as name:
         paths = [Path(name) / str(part) for part in range(len(cuts) - 1)]
         for path, (start, stop) in zip(paths, pairwise(cuts), strict=True):
-            write_chunks(path.with_suffix(".npz"), [chunk(start + 1, pairs[start:stop], linked)])
-            write_grouped(path, list(by_shard(read_chunks(path.with_suffix(".npz")), shards, 7)), {"part": path.name})
+            write_encoded_chunks(path.with_suffix(".npz"), [chunk(start + 1, pairs[start:stop], linked)])
+            chunks = read_encoded_chunks(path.with_suffix(".npz"))
+            write_grouped(path, list(group_by_shard(chunks, shards, 7)), {"part": path.name})
         assert [read_facts(path)["part"] for path in paths] == [path.name for path in paths]
         for shard in range(shards):
             files = [GroupedFile(path, shard) for path in paths]

@@ -229,7 +229,7 @@ def test_killed_workers_and_a_killed_main_process_change_no_byte(tmp_path: Path)
     assert len(kept) >= 13
     process = start("out", 2)
     _, said = process.communicate()
-    assert process.returncode == 0 and "going on with what an interrupted preparation" in said
+    assert process.returncode == 0 and "resuming an interrupted preparation" in said
     assert sums(tmp_path / "out") == sums(tmp_path / "whole")
 
 

@@ -95,7 +95,7 @@ def test_a_file_with_a_name_of_ours_that_may_be_somebodys_own_is_not_replaced(se
     path = Path(settings.output) / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    with pytest.raises(DataError, match=rf"holds {name}, but no preparation.*--overwrite"):
+    with pytest.raises(DataError, match=rf"contains {name}, but no preparation.*--overwrite"):
         prepare(settings)
     assert contents(settings.output) == {name: b"mine"}
 

@@ -14,7 +14,7 @@ import pytest
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.preparation.inspect_sources import inspect_prepared, table
+from towernmt.dataflow.preparation.inspect_sources import inspect_prepared, report_table
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -171,7 +171,7 @@ def test_statistics_and_inspection_tell_of_them(text: dict[str, str]) -> None:
     pairs = sum(bool(links) for _, _, links in spelt(data))
     assert data.statistics["alignments"] == {"links": links, "pairs": pairs}
     assert [factor["unknown"] for factor in data.statistics["source_factors"]] == [0, 0]
-    for shown in (data.statistics_table, table([inspect_prepared(data)])):
+    for shown in (data.statistics_table, report_table([inspect_prepared(data)])):
         assert "source factor 1: 7 values, 0.000 % unknown" in shown
         assert f"alignments: {links:,} links of tokens in {pairs:,} pairs" in shown
 
@@ -218,7 +218,7 @@ def spoil(path: str, line: int, text: str) -> None:
     ("links", "0-0 0-99", {}, r"links line 4: the link 0-99 points behind the words"),
     ("links", "0-0 hm", {}, r"links line 4: 'hm' is no link"),
     ("factor_1", "N", {"files": 1}, r"factor_1 line 4: 1 factors, but the source has 3 words there"),
-    ("factor_2", "x y|z x", {"files": 1}, r"factor_2 line 4: the factor 'y\|z' holds '\|'"),
+    ("factor_2", "x y|z x", {"files": 1}, r"factor_2 line 4: the factor 'y\|z' contains '\|'"),
 ])
 def test_what_is_wrong_is_told_with_file_and_line(file: str, spoilt: str, options: dict[str, int], message: str,
                                                   text: dict[str, str]) -> None:
@@ -256,7 +256,7 @@ def test_validation_text_keeps_its_factors(text: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"source_factors": -1}, "--source-factors -1"),
-    ({"source_factor_files": ["a"]}, "give one of them"),
+    ({"source_factor_files": ["a"]}, "pass one of them"),
     ({"target": ""}, "--alignments belongs to text files"),
     ({"target": "", "alignments": None, "source_factors": 0, "source_factor_files": ["a"]},
      "--source-factor-files belongs to text files"),

@@ -125,9 +125,9 @@ def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
     before, stream = keys(s3, uri), io.StringIO()
     assert prepare_to_s3(remote, stream).pairs == PreparedData(settings.output).pairs
     name = uri.partition("?")[0]
-    assert f"{name} is prepared already" in stream.getvalue() and "uploaded" not in stream.getvalue()
+    assert f"{name} was already prepared" in stream.getvalue() and "uploaded" not in stream.getvalue()
     other = dataclasses.replace(remote, max_length=8, shard_pairs=2_000)
-    with pytest.raises(DataError, match=f"{name} holds another preparation .*--overwrite"):
+    with pytest.raises(DataError, match=f"{name} contains another preparation .*--overwrite"):
         prepare_to_s3(other)
     assert keys(s3, uri) == before
     data = prepare_to_s3(dataclasses.replace(other, overwrite=True))
@@ -396,7 +396,7 @@ def test_an_upload_that_failed_goes_on_without_preparing_again(
         fault_proxy.script = [Answer(403, "AccessDenied")]
         with pytest.raises(DataError, match="AccessDenied"):
             prepare_to_s3(remote, stream := io.StringIO())
-    assert "is prepared already" in stream.getvalue() and "encoding" not in stream.getvalue()
+    assert "was already prepared" in stream.getvalue() and "encoding" not in stream.getvalue()
     other = dataclasses.replace(remote, seed=2)
     prepare_to_s3(other, stream := io.StringIO())
     assert "encoding" in stream.getvalue() and set(tmp_path.iterdir()) == before

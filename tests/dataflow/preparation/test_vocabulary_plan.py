@@ -20,10 +20,10 @@ from towernmt.dataflow.preparation.vocabulary_learning import (
     SIZES,
     VocabularyPlan,
     common_letters,
-    planned,
-    proposed_sharing,
-    proposed_size,
-    words_of,
+    estimate_words,
+    plan_vocabularies,
+    propose_sharing,
+    propose_size,
 )
 
 LATIN, CYRILLIC = "the house on the hill", "дом стоит на горе"
@@ -31,26 +31,26 @@ LATIN, CYRILLIC = "the house on the hill", "дом стоит на горе"
 
 def plan_of(source: list[str], target: list[str], share: float = 1.0, **settings: Any) -> VocabularyPlan:
     text = TextMeasure(share, {"source": measure_sentences(source), "target": measure_sentences(target)})
-    return planned(PrepareSettings(**settings), lambda: text)
+    return plan_vocabularies(PrepareSettings(**settings), lambda: text)
 
 
 @pytest.mark.parametrize(("words", "size"), [
     (0, 2_000), (19_999, 2_000), (20_000, 4_000), (199_999, 4_000), (200_000, 8_000), (9_999_999, 8_000),
     (10_000_000, 16_000), (99_999_999, 16_000), (100_000_000, 32_000), (1e12, 32_000)])
 def test_the_size_grows_with_the_words_of_the_text(words: float, size: int) -> None:
-    assert proposed_size(words, characters=100)[0] == size
+    assert propose_size(words, characters=100)[0] == size
 
 
 @pytest.mark.parametrize(("characters", "size"), [(1000, 2_000), (1001, 4_000), (3_500, 8_000), (16_001, 33_000)])
 def test_characters_fill_half_of_a_vocabulary_at_most(characters: int, size: int) -> None:
-    found, reason = proposed_size(10_000, characters)
+    found, reason = propose_size(10_000, characters)
     assert found == size >= 2 * characters
     assert (f"{characters:,} characters" in reason) == (size > 2_000)
 
 
 def test_a_reason_tells_the_words_that_decided() -> None:
-    assert proposed_size(291_234, 80) == (8_000, "the text has about 290,000 words")
-    assert proposed_size(7, 80, "each language has") == (2_000, "each language has about 7 words")
+    assert propose_size(291_234, 80) == (8_000, "the text has about 290,000 words")
+    assert propose_size(7, 80, "each language has") == (2_000, "each language has about 7 words")
 
 
 def test_sizes_stand_in_their_order() -> None:
@@ -66,7 +66,7 @@ def test_sizes_stand_in_their_order() -> None:
     ("Python を使う", 2),
 ])
 def test_words_are_counted_by_characters_where_no_spaces_stand_between_them(sentence: str, words: float) -> None:
-    assert words_of(measure_sentences([sentence])) == words
+    assert estimate_words(measure_sentences([sentence])) == words
 
 
 def test_letters_in_common_are_the_overlap_of_their_frequencies() -> None:
@@ -79,7 +79,7 @@ def test_a_foreign_name_makes_no_common_script() -> None:
     text = [CYRILLIC] * 20 + ["Python"]
     assert not plan_of(text, [LATIN] * 20).shared
     assert plan_of([LATIN] * 20, ["le toit de la petite maison"] * 20).shared
-    assert [proposed_sharing(share)[0] for share in (0.35, 0.48)] == [False, True]      # the nearest that were measured
+    assert [propose_sharing(share)[0] for share in (0.35, 0.48)] == [False, True]      # the nearest that were measured
 
 
 def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:
@@ -102,7 +102,7 @@ def test_what_is_asked_for_is_not_chosen() -> None:
             ({"vocab_kind": "word", "shared_vocab": True}, VocabularyPlan(8_000, True)),
             ({"source_vocab": "a", "target_vocab": "b"}, VocabularyPlan(8_000, False)),
             ({"source_vocab": "a", "shared_vocab": True}, VocabularyPlan(8_000, True))):
-        assert planned(PrepareSettings(**settings), never) == plan  # type: ignore[arg-type]
+        assert plan_vocabularies(PrepareSettings(**settings), never) == plan  # type: ignore[arg-type]
     found = plan_of([LATIN] * 5_000, [LATIN], shared_vocab=False)
     assert (found.size, found.shared, len(found.chosen)) == (2_000, False, 1)
     assert plan_of([LATIN] * 5_000, [LATIN], shared_vocab=True).size == 4_000

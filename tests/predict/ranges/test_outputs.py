@@ -12,7 +12,7 @@ import pytest
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.ranges.job import (
     PartJob,
-    check_output,
+    check_writable_output,
     is_per_text,
     output_paths,
     translation_farm,
@@ -42,7 +42,7 @@ def test_a_folder_or_a_name_in_braces_gives_each_text_a_file_of_its_own(texts: l
 def test_an_output_takes_the_place_of_the_old_one_when_it_is_whole(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     (tmp_path / "0").write_text("a\n")
-    check_output(str(tmp_path / "new/folder/out"))
+    check_writable_output(str(tmp_path / "new/folder/out"))
     with pytest.raises(DataError, match="missing: cannot read"):
         write_joined(str(tmp_path / "old"), [result(tmp_path / "0"), PartFile(tmp_path / "missing", "")])
     assert (tmp_path / "old").read_text() == "old" and not (tmp_path / "old.tmp").exists()
@@ -70,7 +70,7 @@ def test_texts_in_s3_are_translated_to_objects(s3: Any, texts: list[Path], tmp_p
     plan = make_plan(found, [], [0, 1, 2], 500)
     outputs = output_paths(f"s3://{bucket}/back/{{name}}.en{options}", found)
     for place in outputs:
-        check_output(place)
+        check_writable_output(place)
     workers, directory = fake_workers(3, seed=1, losses=0.05), WorkDirectory(tmp_path / "work")
     farm = translation_farm(workers, directory.path)
     directory.begin(farm.wait_for_first(), plan)
@@ -85,4 +85,4 @@ def test_texts_in_s3_are_translated_to_objects(s3: Any, texts: list[Path], tmp_p
     written = s3.client().get_object(Bucket=bucket, Key="large")["Body"].read()
     assert written == large.read_bytes() + texts[0].read_bytes() + large.read_bytes()
     with pytest.raises(DataError, match="there is no bucket"):
-        check_output(f"s3://missing-bucket/out{options}")
+        check_writable_output(f"s3://missing-bucket/out{options}")

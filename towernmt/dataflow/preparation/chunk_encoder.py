@@ -19,8 +19,8 @@ from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError, factors_of, split_factors
 
 
-def ids_of(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
-    """The type in which the ids of all streams are stored."""
+def vocabulary_id_dtype(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
+    """Return the type of the stored ids of both sides and of all factors."""
     return id_dtype(max(one.size for one in (source_vocabulary, target_vocabulary, *factors_of(source_vocabulary))))
 
 
@@ -30,14 +30,16 @@ class EncodedChunk:
 
     Attributes:
         lines: number of lines of the chunk.
-        line_numbers: int64 `[pairs]`, from 1, of the pairs that were kept.
-        source_lengths, target_lengths: int32 `[pairs]`.
-        source_ids, target_ids: uint16 or int32 `[tokens]`.
-        dropped: reason to the line numbers of the pairs dropped for it.
+        line_numbers: int64 `[pairs]`, line numbers of the kept pairs, from 1.
+        source_lengths: int32 `[pairs]`, in tokens without EOS.
+        target_lengths: int32 `[pairs]`, in tokens without EOS.
+        source_ids: uint16 or int32 `[tokens]`.
+        target_ids: uint16 or int32 `[tokens]`.
+        dropped: line numbers of the dropped pairs, by reason.
         source_factors: uint16 or int32 `[factors, tokens]`, or None; see `PairBlock`.
-        link_counts: int32 `[pairs]`; None: there are no alignments.
+        link_counts: int32 `[pairs]`, number of alignment links; None without alignments.
         links: uint16 `[2, links]`, see `PairBlock`.
-        keys: uint64 `[pairs, keys]`, by which duplicates are found; None: they are kept.
+        keys: uint64 `[pairs, keys]`, equal for duplicates; None if duplicates are kept.
     """
 
     lines: int
@@ -55,7 +57,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True)
 class _EncodedSide:
-    """Texts of one side, and as ids; `factors` and `words` as in `FactoredTexts`, where they are known."""
+    """Texts of one side and their ids; for `factors` and `words`, see `FactoredTexts`."""
 
     texts: list[str]
     ids: list[list[int]]
@@ -66,16 +68,17 @@ class _EncodedSide:
 class ChunkEncoder:
     """Encodes chunks with two vocabularies and a filter.
 
-    A source vocabulary with factors reads text in their form; see `towernmt.dataflow.vocabulary.source_factors`.
+    A source vocabulary with factors reads words followed by their factors; see
+    `towernmt.dataflow.vocabulary.source_factors`.
 
     Attributes:
-        dtype: of the ids.
+        dtype: type of the ids.
     """
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter
                  ) -> None:
         self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
-        self.dtype = ids_of(source_vocabulary, target_vocabulary)
+        self.dtype = vocabulary_id_dtype(source_vocabulary, target_vocabulary)
 
     def __call__(self, source: Chunk, target: Chunk, alignments: Chunk | None = None) -> EncodedChunk:
         texts = [[clean(line) for line in chunk.decode()] for chunk in (source, target)]
@@ -90,12 +93,13 @@ class ChunkEncoder:
         return self._filtered(source_side, target_side, source.first_line, parse_links(alignments, *counts))
 
     def encode_pairs(self, pairs: Sequence[Pair], first_line: int, threads: int = 1) -> EncodedChunk:
-        """Pairs of text, the first of which is "line" `first_line`, encoded and filtered.
+        """Encode and filter pairs of raw text.
 
         Args:
-            pairs: raw text.
-            first_line: number of the first pair.
-            threads: that the vocabularies may use.
+            pairs: the pairs.
+            first_line: line number of the first pair.
+            threads: number of threads of the vocabularies.
+
         Raises:
             FactorError: a source word lacks a factor.
         """
@@ -104,17 +108,17 @@ class ChunkEncoder:
 
     def sample_pairs(self, pairs: Sequence[Pair], first_line: int, sampling: Sampling, seed: int, first: int = 0
                      ) -> EncodedChunk:
-        """As `encode_pairs`, with segmentations drawn at random; see `Vocabulary.sample_batch`.
+        """Encode pairs with random segmentations (see `Vocabulary.sample_batch`), and filter them.
 
         Args:
-            pairs: raw text.
-            first_line: number of the first pair, for what is dropped.
-            sampling: how far from the best segmentation.
-            seed: of the draws, from 0.
-            first: number of the first pair among all that are drawn for with this seed.
+            pairs: the pairs, raw text.
+            first_line: line number of the first pair.
+            sampling: distribution of the segmentations.
+            seed: seed of the draws, from 0.
+            first: index of the first pair among all pairs with this seed.
         """
         source, target = (list(side) for side in zip(*pairs, strict=True))
-        # Two seeds: with one vocabulary for both sides, equal sentences need not be cut alike.
+        # Two seeds, so that a shared vocabulary segments equal sentences of the sides independently.
         if isinstance(self._source, FactoredVocabulary):
             drawn = _EncodedSide(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
         else:
@@ -139,7 +143,7 @@ class ChunkEncoder:
 
     def _filter_texts(self, source: list[str], target: list[str], reasons: NDArray[np.int8]
                        ) -> NDArray[np.uint64] | None:
-        """Write into `reasons` what the filters on text drop; returns the keys of the pairs that stay, if wanted."""
+        """Write the decisions of the text filters into `reasons`; return the keys of the kept pairs if needed."""
         texts, duplicates = self._filter.texts, self._filter.duplicates
         if not texts.active and duplicates == "keep":
             return None
@@ -177,20 +181,20 @@ def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _EncodedSide:
 
 def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
             ) -> tuple[NDArray[np.int32] | None, NDArray[np.uint16] | None]:
-    """`link_counts` and `links` of the pairs that were kept."""
+    """Return `link_counts` and `links` of the kept pairs."""
     if links is None:
         return None, None
-    pieces = [link_tokens(links[i], source.words[i], target.words[i]) for i in kept.tolist()]
-    counts = np.array([found.shape[1] for found in pieces], np.int32)
-    return counts, np.concatenate([np.zeros((2, 0), np.uint16), *pieces], axis=1)
+    each = [link_tokens(links[i], source.words[i], target.words[i]) for i in kept.tolist()]
+    counts = np.array([found.shape[1] for found in each], np.int32)
+    return counts, np.concatenate([np.zeros((2, 0), np.uint16), *each], axis=1)
 
 
-def without_seen(chunk: EncodedChunk, seen: NDArray[np.bool_]) -> EncodedChunk:
-    """The chunk without the pairs that came before.
+def drop_seen(chunk: EncodedChunk, seen: NDArray[np.bool_]) -> EncodedChunk:
+    """Return the chunk without the pairs that occurred before.
 
     Args:
-        chunk: with keys.
-        seen: bool, the shape of the keys: whether each came before.
+        chunk: a chunk with keys.
+        seen: bool `[pairs, keys]`, whether each key occurred before.
     """
     exactly, nearly = seen[:, 0], seen[:, 1:].any(axis=1) & ~seen[:, 0]
     kept = ~(exactly | nearly)

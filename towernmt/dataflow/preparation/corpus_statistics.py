@@ -3,7 +3,7 @@
 They are counted while the corpus is encoded. The histogram over (source length, target length) is the file
 `lengths.tsv` of a preparation; batches and padding can be estimated from it alone. A line has the tokens of the
 source, the tokens of the target (both without EOS), and the number of pairs with these lengths. Preparations of
-earlier versions lack it.
+old versions lack the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from towernmt.dataflow.vocabulary.base import UNK
 
 @dataclass(frozen=True)
 class SideReport:
-    """One side's part of `statistics.json`."""
+    """The statistics of one side in `statistics.json`."""
 
     tokens: Natural
     unknown: Natural
@@ -39,7 +39,7 @@ class SideReport:
 
 @dataclass(frozen=True)
 class DropReport:
-    """Pairs that were dropped for one reason, and the first lines of them."""
+    """The pairs that were dropped for one reason: their number, and the first line numbers."""
 
     pairs: Natural
     first_lines: list[Natural]
@@ -47,7 +47,7 @@ class DropReport:
 
 @dataclass(frozen=True)
 class StatisticsReport:
-    """What `statistics.json` holds; see `towernmt.dataflow.preparation.corpus_statistics`."""
+    """The content of `statistics.json`."""
 
     lines: Natural
     pairs: Natural
@@ -59,12 +59,12 @@ class StatisticsReport:
     alignments: dict[str, Natural] | None = None
 
 
-def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Sequence[str]) -> str:
-    """Statistics as text for people.
+def statistics_table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Sequence[str]) -> str:
+    """Return statistics as a table for readers.
 
     Args:
-        statistics: from `Statistics.to_json`.
-        vocabularies: "source" and "target" to `{"kind": ..., "size": ...}`; "source_factors" to a list of such.
+        statistics: result of `Statistics.to_json`.
+        vocabularies: `{"kind": ..., "size": ...}` for "source" and "target", and a list of these for "source_factors".
         notes: sentences to add at the end.
     """
     source, target = statistics["source"], statistics["target"]
@@ -89,14 +89,14 @@ def table(statistics: dict[str, Any], vocabularies: dict[str, Any], notes: Seque
     lines.append(f"pairs: {statistics['pairs']:,} of {statistics['lines']:,} lines; {dropped:,} dropped")
     for reason, entry in statistics["dropped"].items():
         if entry["pairs"]:
-            lines.append(f"  {entry['pairs']:,} {reason}: {DROP_REASONS[reason]} ({lines_in_words(entry)})")
-    lines += annotations_in_words(statistics, vocabularies)
+            lines.append(f"  {entry['pairs']:,} {reason}: {DROP_REASONS[reason]} ({describe_lines(entry)})")
+    lines += describe_annotations(statistics, vocabularies)
     lines += [f"note: {note}" for note in notes]
     return "\n".join(lines) + "\n"
 
 
-def annotations_in_words(statistics: dict[str, Any], vocabularies: dict[str, Any]) -> list[str]:
-    """A sentence on each source factor, and one on the alignments, if there are any; arguments as of `table`."""
+def describe_annotations(statistics: dict[str, Any], vocabularies: dict[str, Any]) -> list[str]:
+    """Return a sentence for each source factor, and one for the alignments; see `statistics_table`."""
     sentences = [f"source factor {number}: {vocabularies['source_factors'][number - 1]['size']:,} values, "
                  f"{100 * factor['unknown_rate']:.3f} % unknown"
                  for number, factor in enumerate(statistics.get("source_factors", ()), 1)]
@@ -107,7 +107,7 @@ def annotations_in_words(statistics: dict[str, Any], vocabularies: dict[str, Any
 
 
 def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str, str]]:
-    """Sentences in ranges of length that double: 1-4, 5-8, 9-16, ..."""
+    """Return the number of sentences in ranges of lengths: 1 to 4, 5 to 8, 9 to 16, ..."""
     rows: list[tuple[str, str, str]] = []
     start, stop = 1, 4
     while start < max(len(source), len(target)):
@@ -117,8 +117,8 @@ def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str
     return rows
 
 
-def lines_in_words(entry: dict[str, Any]) -> str:
-    """The first lines of the pairs that were dropped for one reason, such as "lines 4, 9, ..."."""
+def describe_lines(entry: dict[str, Any]) -> str:
+    """Return the first lines of the pairs that were dropped for one reason, such as "lines 4, 9, ..."."""
     shown = ", ".join(str(line) for line in entry["first_lines"])
     more = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
     return f"line{'s' if entry['pairs'] > 1 else ''} {shown}{more}"
@@ -129,11 +129,12 @@ LENGTHS = "lengths.tsv"
 
 @dataclass(frozen=True)
 class PairLengths:
-    """How many pairs have which lengths; each combination once.
+    """A histogram of the lengths of pairs, with each combination once.
 
     Attributes:
-        source, target: int64 `[combinations]`, tokens without EOS.
-        pairs: int64 `[combinations]`, how many pairs.
+        source: int64 `[combinations]`, in tokens without EOS.
+        target: int64 `[combinations]`, in tokens without EOS.
+        pairs: int64 `[combinations]`, number of pairs.
     """
 
     source: NDArray[np.int64]
@@ -141,15 +142,18 @@ class PairLengths:
     pairs: NDArray[np.int64]
 
     def to_text(self) -> str:
-        """The content of the file."""
+        """Return the content of the file."""
         return "".join(f"{source}\t{target}\t{pairs}\n" for source, target, pairs in zip(
             self.source.tolist(), self.target.tolist(), self.pairs.tolist(), strict=True))
 
     def sample(self, pairs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lengths of so many pairs that stand for all: every n-th in the order of length.
+        """Return the lengths of representative pairs: every n-th pair in the order of length.
+
+        Args:
+            pairs: number of pairs to return.
 
         Returns:
-            int64 `[pairs]` each: source and target tokens without EOS. With `pairs` as many as there are, all.
+            source lengths and target lengths: int64 `[pairs]`, in tokens without EOS.
         """
         order = np.lexsort((self.source - self.target, np.maximum(self.source, self.target)))
         ends = np.cumsum(self.pairs[order])
@@ -159,7 +163,11 @@ class PairLengths:
 
 
 def parse_pair_lengths(content: bytes, name: str) -> PairLengths:
-    """The content of `lengths.tsv`; `name` is for messages.
+    """Parse the content of `lengths.tsv`.
+
+    Args:
+        content: content of the file.
+        name: name of the file, for messages.
 
     Raises:
         DataError: it is damaged.
@@ -178,12 +186,14 @@ _EXAMPLES = 5
 
 
 class Statistics:
-    """Gathered chunk by chunk, in constant memory; a pure function of the chunks and their order.
+    """Statistics of a corpus, counted chunk by chunk in constant memory.
+
+    They are a pure function of the chunks and their order.
 
     Args:
-        max_length: most tokens a kept sentence has.
-        factors: source factors.
-        linked: whether there are alignments.
+        max_length: maximum number of tokens of a kept sentence.
+        factors: number of source factors.
+        linked: whether the pairs have alignments.
     """
 
     def __init__(self, max_length: int, factors: int = 0, linked: bool = False) -> None:
@@ -194,7 +204,7 @@ class Statistics:
         self._lines = 0
         self._pairs = 0
         self._sides = {"source": _SideCounter(max_length), "target": _SideCounter(max_length)}
-        self._ratios: list[tuple[float, float]] = []    # of each chunk the sum and that of the squares
+        self._ratios: list[tuple[float, float]] = []    # sum of each chunk, and sum of the squares
         self._dropped: dict[str, dict[str, Any]] = {
             reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
 
@@ -219,7 +229,7 @@ class Statistics:
             self._drop(reason, len(lines), lines[:_EXAMPLES].tolist())
 
     def state(self) -> dict[str, Any]:
-        """What was counted, as JSON; see `merge`."""
+        """Return the counts as JSON; see `merge`."""
         return {
             "lines": self._lines, "pairs": self._pairs, "dropped": self._dropped, "ratios": self._ratios,
             "sides": {name: side.state() for name, side in self._sides.items()},
@@ -227,10 +237,13 @@ class Statistics:
             "pair_lengths": [list(self._pair_lengths), list(self._pair_lengths.values())]}
 
     def merge(self, state: dict[str, Any]) -> None:
-        """Add what another object counted in the chunks that follow.
+        """Add the counts of the following chunks.
 
-        Sums of fractions are kept chunk by chunk and added up in their order, so that not even the last digit depends
-        on how the chunks were divided.
+        Sums of fractions are stored for each chunk and added in the order of the chunks, so that the result is exactly
+        the same for any division of the chunks.
+
+        Args:
+            state: result of `state` of another object.
         """
         self._lines += state["lines"]
         self._pairs += state["pairs"]
@@ -275,7 +288,7 @@ class Statistics:
 
     def dropped_in_words(self) -> str:
         """For example "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
-        return ", ".join(f"{entry['pairs']:,} {reason} ({lines_in_words(entry)})"
+        return ", ".join(f"{entry['pairs']:,} {reason} ({describe_lines(entry)})"
                          for reason, entry in self._dropped.items() if entry["pairs"]) or "none"
 
     def to_json(self) -> dict[str, Any]:
@@ -341,6 +354,6 @@ class _SideCounter:
 
 
 def _quantile(histogram: NDArray[np.int64], q: float) -> int:
-    """The smallest length that at least a share q of the sentences do not exceed."""
+    """Return the smallest length that at least a share `q` of the sentences do not exceed."""
     cumulated = np.cumsum(histogram)
     return int(np.searchsorted(cumulated, math.ceil(q * int(cumulated[-1]))))

@@ -1,4 +1,4 @@
-"""Tasks that encode the text: lines to pairs of ids, duplicates removed, dealt to shards and counted.
+"""Tasks that encode the text: lines become pairs of ids, which are deduplicated, distributed to shards, and counted.
 
 Tasks pass data to tasks that divide it differently in grouped files: a range of the text stores its pairs by shard,
 and a shard reads its group of every range. If duplicates are dropped, the encoded chunks wait in a file until it is
@@ -19,19 +19,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, without_seen
+from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, drop_seen
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.input_texts import PairTexts
-from towernmt.dataflow.preparation.tasks import Job, Task, putting
+from towernmt.dataflow.preparation.tasks import Job, Task, atomic_output
 from towernmt.dataflow.text.pair_filters import came_before
 from towernmt.dataflow.text.text_lines import line_hash
 
 
 @dataclass(frozen=True)
 class EncodePart(Task):
-    """Attributes:
-        job: of which it is.
-        number: of the part.
+    """Encodes a part of the text.
+
+    Attributes:
+        job: the preparation.
+        number: index of the part.
         texts: its lines.
     """
 
@@ -41,7 +43,7 @@ class EncodePart(Task):
 
     @classmethod
     def of(cls, job: Job, number: int, texts: PairTexts) -> EncodePart:
-        """The task; without duplicates to drop, the pairs are dealt at once."""
+        """Return the task. If duplicates are kept, it also distributes the pairs to shards."""
         output = job.encoded(number) if job.lookups else job.dealt(number)
         return cls(output, texts.source.lines, job, number, texts)
 
@@ -51,7 +53,7 @@ class EncodePart(Task):
 
     @property
     def done(self) -> bool:
-        # What was encoded goes when it has been dealt.
+        # The encoded pairs are removed when they have been distributed.
         return self.output.exists() or self.job.dealt(self.number).exists()
 
     def run(self) -> None:
@@ -60,22 +62,25 @@ class EncodePart(Task):
         if not self.job.lookups:
             write_dealt(self.job, self.number, chunks)
             return
-        write_grouped(self.job.keys(self.number), by_lookup(_keys(chunks), self.job.lookups), {})
-        write_chunks(self.output, chunks)
+        write_grouped(self.job.keys(self.number), group_by_lookup(_keys(chunks), self.job.lookups), {})
+        write_encoded_chunks(self.output, chunks)
 
 
 def _keys(chunks: list[EncodedChunk]) -> NDArray[np.uint64]:
     return np.concatenate([chunk.keys.ravel() for chunk in chunks if chunk.keys is not None])
 
 
-def by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
-    """Keys and their places (int32 `[keys]`), by the task that looks them up; in each in the order of the text.
+def group_by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
+    """Group keys by the task that looks them up; within a group, they keep the order of the text.
 
-    Equal keys have the same task, whatever the part.
+    Equal keys of all parts have the same task.
 
     Args:
-        keys: uint64 `[keys]`, of a part, in the order of the text.
+        keys: uint64 `[keys]`, keys of a part, in the order of the text.
         lookups: number of tasks.
+
+    Returns:
+        the keys, and their indices in the part, int32 `[keys]`.
     """
     whose = (keys >> np.uint64(32)) % np.uint64(lookups)
     order = np.argsort(whose, kind="stable")
@@ -85,9 +90,11 @@ def by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
 
 @dataclass(frozen=True)
 class FindDuplicates(Task):
-    """Attributes:
-        job: of which it is.
-        number: of this share of the keys.
+    """Finds the duplicates in a share of the keys.
+
+    Attributes:
+        job: the preparation.
+        number: index of the share.
     """
 
     job: Job
@@ -95,7 +102,7 @@ class FindDuplicates(Task):
 
     @classmethod
     def of(cls, job: Job, number: int) -> FindDuplicates:
-        """The task."""
+        """Return the task."""
         share = [job.lines * edge // job.lookups for edge in (number, number + 1)]
         return cls(job.seen(number), share[1] - share[0], job, number)
 
@@ -120,8 +127,8 @@ def _seen_places(seen: NDArray[np.bool_], parts: list[GroupedFile]) -> Iterator[
         start += len(places)
 
 
-def seen_in_part(job: Job, part: int, keys: int) -> NDArray[np.bool_]:
-    """bool `[keys]`: which keys of a part came before, in the order of the text, when all tasks are done."""
+def find_seen_keys(job: Job, part: int, keys: int) -> NDArray[np.bool_]:
+    """Return which keys of a part occurred before, bool `[keys]`, after all lookups are done."""
     seen = np.zeros(keys, bool)
     for number in range(job.lookups):
         seen[np.frombuffer(GroupedFile(job.seen(number), part).read(0), "<i4")] = True
@@ -130,11 +137,11 @@ def seen_in_part(job: Job, part: int, keys: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class DropDuplicates(Task):
-    """Deals the pairs of a part that did not come before.
+    """Distributes the pairs of a part to shards, without those that occurred before.
 
     Attributes:
-        job: of which it is.
-        number: of the part.
+        job: the preparation.
+        number: index of the part.
     """
 
     job: Job
@@ -142,7 +149,7 @@ class DropDuplicates(Task):
 
     @classmethod
     def of(cls, job: Job, number: int, lines: int) -> DropDuplicates:
-        """The task, for a part of so many lines."""
+        """Return the task for a part with `lines` lines."""
         return cls(job.dealt(number), lines, job, number)
 
     @property
@@ -152,76 +159,77 @@ class DropDuplicates(Task):
     def run(self) -> None:
         encoded = self.job.encoded(self.number)
         try:
-            chunks = read_chunks(encoded)
+            chunks = read_encoded_chunks(encoded)
         except FileNotFoundError:
-            if self.done:   # by another process, meanwhile
+            if self.done:   # by another process
                 return
             raise
         shapes = [chunk.keys.shape for chunk in chunks if chunk.keys is not None]
-        seen = seen_in_part(self.job, self.number, sum(rows * keys for rows, keys in shapes))
+        seen = find_seen_keys(self.job, self.number, sum(rows * keys for rows, keys in shapes))
         stops = np.cumsum([rows * keys for rows, keys in shapes])[:-1]
         shares = [share.reshape(shape) for share, shape in zip(np.split(seen, stops), shapes, strict=True)]
-        write_dealt(self.job, self.number, [without_seen(*both) for both in zip(chunks, shares, strict=True)])
+        write_dealt(self.job, self.number, [drop_seen(*both) for both in zip(chunks, shares, strict=True)])
         encoded.unlink(missing_ok=True)
 
 
 def write_dealt(job: Job, number: int, chunks: Sequence[EncodedChunk]) -> None:
-    """Write the pairs of a part by shard, and their statistics."""
+    """Write the pairs of a part, grouped by shard, and their statistics."""
     statistics = Statistics(job.pair_filter.max_length, job.factors, job.linked)
     for chunk in chunks:
         statistics.add(chunk)
-    write_grouped(job.dealt(number), list(by_shard(chunks, job.shards, job.seed)), {"statistics": statistics.state()})
+    columns = list(group_by_shard(chunks, job.shards, job.seed))
+    write_grouped(job.dealt(number), columns, {"statistics": statistics.state()})
 
 
-def by_shard(chunks: Sequence[EncodedChunk], shards: int, seed: int) -> Iterator[Column]:
-    """The columns of shards (see `ShardInfo.columns`), by shard; inside a shard the pairs keep their order.
+def group_by_shard(chunks: Sequence[EncodedChunk], shards: int, seed: int) -> Iterator[Column]:
+    """Yield the columns of shards (see `ShardInfo.columns`), grouped by shard; the pairs of a shard keep their order.
 
-    The shard of a pair is drawn by (seed, line number). Training shuffles within a shard only: so each shard is a
+    The shard of a pair is drawn by (seed, line number). Training shuffles only within a shard, so each shard is a
     sample of the whole corpus (as in Sockeye).
     """
     lines = np.concatenate([chunk.line_numbers for chunk in chunks])
     whose = (line_hash(lines, seed) % np.uint64(shards)).astype(np.int64)
     order = np.argsort(whose, kind="stable")
-    dealing = _Dealing(order, whose[order], shards)
+    distribution = _Distribution(order, whose[order], shards)
     lengths = {name: np.concatenate([getattr(chunk, name) for chunk in chunks])
                for name in ("source_lengths", "target_lengths")}
     linked = chunks[0].link_counts is not None
     if linked:
         lengths["link_counts"] = np.concatenate([chunk.link_counts for chunk in chunks])
     for values in lengths.values():
-        yield dealing.pairs(values.astype("<i4"))
-    yield dealing.elements(lengths["source_lengths"], _joined(chunks, "source_ids"))
-    yield dealing.elements(lengths["target_lengths"], _joined(chunks, "target_ids"))
+        yield distribution.pairs(values.astype("<i4"))
+    yield distribution.elements(lengths["source_lengths"], _joined(chunks, "source_ids"))
+    yield distribution.elements(lengths["target_lengths"], _joined(chunks, "target_ids"))
     if chunks[0].source_factors is not None:
         for row in _joined(chunks, "source_factors"):
-            yield dealing.elements(lengths["source_lengths"], row)
+            yield distribution.elements(lengths["source_lengths"], row)
     if linked:
         for row in _joined(chunks, "links"):
-            yield dealing.elements(lengths["link_counts"], row)
+            yield distribution.elements(lengths["link_counts"], row)
 
 
 def _joined(chunks: Sequence[EncodedChunk], name: str) -> NDArray[Any]:
     return np.concatenate([getattr(chunk, name) for chunk in chunks], axis=-1)
 
 
-class _Dealing:
-    """Puts values of pairs into the order of the shards, without a loop over pairs.
+class _Distribution:
+    """Sorts values of pairs by shard, without a loop over pairs.
 
     Args:
-        order: int `[pairs]`, the pair that comes first, and so on.
-        whose: int `[pairs]`, the shard of each of these.
-        shards: how many there are.
+        order: int `[pairs]`, indices of the pairs, sorted by shard.
+        whose: int `[pairs]`, their shards.
+        shards: number of shards.
     """
 
     def __init__(self, order: NDArray[np.intp], whose: NDArray[np.int64], shards: int) -> None:
         self._order, self._whose, self._shards = order, whose, shards
 
     def pairs(self, values: NDArray[Any]) -> Column:
-        """One value a pair."""
+        """Sort values `[pairs]`, one for each pair."""
         return Column(values[self._order], np.bincount(self._whose, minlength=self._shards))
 
     def elements(self, lengths: NDArray[np.int32], values: NDArray[Any]) -> Column:
-        """As many values a pair as `lengths` says."""
+        """Sort values `[elements]`, of which pair i has `lengths[i]`."""
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[self._order]
         lengths = lengths[self._order].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -233,18 +241,18 @@ class _Dealing:
 _ARRAYS = [field.name for field in fields(EncodedChunk) if field.name not in ("lines", "dropped")]
 
 
-def write_chunks(path: Path, chunks: list[EncodedChunk]) -> None:
-    """Write the file, whole or not at all."""
+def write_encoded_chunks(path: Path, chunks: list[EncodedChunk]) -> None:
+    """Write chunks to a file atomically."""
     arrays: dict[str, Any] = {"lines": np.array([chunk.lines for chunk in chunks])}
     for number, chunk in enumerate(chunks):
         arrays |= {f"{number}/{name}": values for name in _ARRAYS if (values := getattr(chunk, name)) is not None}
         arrays |= {f"{number}/dropped/{reason}": lines for reason, lines in chunk.dropped.items()}
-    with putting(path) as unfinished, open(unfinished, "wb") as file:
+    with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
         np.savez(file, **arrays)
 
 
-def read_chunks(path: Path) -> list[EncodedChunk]:
-    """What `write_chunks` wrote."""
+def read_encoded_chunks(path: Path) -> list[EncodedChunk]:
+    """Read the file of `write_encoded_chunks`."""
     with np.load(path) as arrays:
         found = {name: arrays[name] for name in arrays.files}
     chunks = []
@@ -256,16 +264,16 @@ def read_chunks(path: Path) -> list[EncodedChunk]:
     return chunks
 
 
-_HEAD = struct.Struct("<qqq")     # columns, groups, bytes of all values
+_HEAD = struct.Struct("<qqq")     # number of columns, number of groups, bytes of all values
 
 
 @dataclass(frozen=True)
 class Column:
-    """Values of all groups, one group after another.
+    """The values of all groups, one group after the other.
 
     Attributes:
         values: `[values]`, little-endian.
-        counts: int64 `[groups]`, values of each group.
+        counts: int64 `[groups]`, number of values of each group.
     """
 
     values: NDArray[Any]
@@ -273,15 +281,15 @@ class Column:
 
 
 def write_grouped(path: Path, columns: Sequence[Column], facts: dict[str, Any]) -> None:
-    """Write the file, whole or not at all.
+    """Write a grouped file atomically.
 
     Args:
-        path: of the file.
-        columns: as many groups in each.
-        facts: what else is to be known; JSON.
+        path: path of the file.
+        columns: columns with the same number of groups.
+        facts: additional JSON content.
     """
     sizes = np.array([column.counts * column.values.itemsize for column in columns], np.int64)
-    with putting(path) as unfinished, open(unfinished, "wb") as file:
+    with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
         file.write(_HEAD.pack(*sizes.shape, int(sizes.sum())))
         file.write(sizes.astype("<i8").tobytes())
         for column in columns:
@@ -290,11 +298,11 @@ def write_grouped(path: Path, columns: Sequence[Column], facts: dict[str, Any]) 
 
 
 class GroupedFile:
-    """Reads what `write_grouped` wrote. Nothing stays open, and only the place of one group is kept.
+    """Reads one group of a file that `write_grouped` wrote. The file does not stay open.
 
     Args:
-        path: of the file.
-        group: the one whose values are read.
+        path: path of the file.
+        group: index of the group.
     """
 
     def __init__(self, path: Path, group: int) -> None:
@@ -307,11 +315,11 @@ class GroupedFile:
         self._places = list(zip((stops - sizes)[places].tolist(), sizes[places].tolist(), strict=True))
 
     def size(self, column: int) -> int:
-        """Bytes of the group in a column."""
+        """Return the number of bytes of the group in a column."""
         return self._places[column][1]
 
     def read(self, column: int) -> bytes:
-        """The group's values of a column."""
+        """Return the values of the group in a column."""
         offset, size = self._places[column]
         if not size:
             return b""
@@ -321,7 +329,7 @@ class GroupedFile:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What else the writer said."""
+    """Return the additional content of a grouped file."""
     with open(path, "rb") as file:
         columns, groups, size = _HEAD.unpack(file.read(_HEAD.size))
         file.seek(8 * columns * groups + size, os.SEEK_CUR)

@@ -1,4 +1,4 @@
-"""The texts of a preparation: sources as two files, annotations line by line, and the validation text.
+"""The texts of a preparation: source and target files, annotations line by line, and the validation text.
 
 A preparation reads its text several times, and the content of a database may change in between. So sources are read
 once and written to two text files. Annotations are files of source factors, and alignments.
@@ -31,25 +31,26 @@ from towernmt.dataflow.text.text_lines import Chunk, LineProgress, clean, read_l
 from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
 
-_PAIRS = 4096  # at a time
-_NOTED = 1 << 18    # pairs, after which it is written down how far the reading has come
+_PAIRS = 4096       # number of pairs of a read
+_NOTED = 1 << 18    # number of pairs between two records of the position
 
 
-def as_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, kept: Callable[[], None]
+def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, kept: Callable[[], None]
                   ) -> tuple[PrepareSettings, str]:
-    """Settings whose source and target are text files, and the name of the corpus in messages.
+    """Return settings whose source and target are text files, and the name of the corpus in messages.
 
-    If `settings.target` is set, they are text files already. Else `settings.source` names sources: one epoch of their
-    mixture is read to files. What the YAML file says of validation text and limits is
-    taken where the settings say nothing.
+    Without `settings.target`, `settings.source` names sources: one epoch of their mixture is written to files. The
+    validation text and the limits of the YAML file apply if the settings do not specify them.
 
     Args:
-        settings: of the preparation.
-        directory: where the files are made.
-        stream: where progress and what the mixture reports are written; None: nowhere.
-        kept: is called when there is something in the directory that a later process can go on with.
+        settings: settings of the preparation.
+        directory: directory for the files.
+        stream: destination of progress and messages; None for none.
+        kept: called when the directory contains work that a later process can resume.
+
     Raises:
-        SettingsError, DataError: a source is not there or cannot be read, or there is no pair.
+        SettingsError: a source is invalid or missing.
+        DataError: a source cannot be read, or contains no pair.
     """
     if settings.target:
         return settings, f"{settings.source} and {settings.target}"
@@ -84,12 +85,12 @@ def _check_tags(corpora: Corpora, factors: int) -> None:
 
 
 class _Copy:
-    """The text of a mixture in two files. How far it has come is written down now and then, so that it can go on there.
+    """Copies the text of a mixture to two files, and records the position so that a later process can resume.
 
     Args:
-        mixture: what is read.
-        directory: of the files.
-        factors: that each word of the source must have.
+        mixture: the mixture.
+        directory: directory of the files.
+        factors: number of factors that each source word must have.
     """
 
     def __init__(self, mixture: Mixture, directory: Path, factors: int) -> None:
@@ -99,13 +100,13 @@ class _Copy:
         self._begin = mixture.begin()
 
     def write(self, stream: TextIO | None, kept: Callable[[], None]) -> None:
-        """Read the mixture to its end, on from where an earlier process came, if nothing has changed.
+        """Copy the mixture to its end, from the position of an earlier process if nothing has changed.
 
         Args:
-            stream: where progress is written.
-            kept: is called when there is something that a later process can go on with.
+            stream: destination of the progress; None for none.
+            kept: called when a later process can resume the copy.
         """
-        done, cursor, sizes = self._former()
+        done, cursor, sizes = self._recorded()
         reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
         noted = done
         with naming(self.files[0]), open(self.files[0], "ab") as source, open(self.files[1], "ab") as target:
@@ -131,8 +132,8 @@ class _Copy:
             raise DataError(f"{self._mixture.name}: there is no pair in it, so there is nothing to prepare. Check the "
                             "source.")
 
-    def _former(self) -> tuple[int, Cursor, list[int]]:
-        """Pairs that an earlier process read, the cursor after them, and the sizes of the files."""
+    def _recorded(self) -> tuple[int, Cursor, list[int]]:
+        """Return the number of pairs that were copied, the cursor after them, and the sizes of the files."""
         try:
             place = json.loads(self._place.read_text(encoding="utf-8"))
             sizes = [path.stat().st_size for path in self.files]
@@ -153,7 +154,7 @@ class _Copy:
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
-    """Checked here so that messages have the source's name, and not that of the temporary file."""
+    """Check the factors of each word here, where messages can name the source instead of the temporary file."""
     for number, text in enumerate(texts):
         try:
             split_factors(text, factors, number)
@@ -179,12 +180,13 @@ def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target
 
 @dataclass(frozen=True)
 class PairTexts:
-    """The texts of sentence pairs, or of some consecutive lines of them.
+    """The texts of sentence pairs, or a range of their lines.
 
     Attributes:
-        source, target: both sides.
+        source: source text.
+        target: target text.
         factors: files of source factors, line by line.
-        alignments: links of words; None: there are none.
+        alignments: word alignments; None without alignments.
     """
 
     source: TextRange
@@ -193,16 +195,16 @@ class PairTexts:
     alignments: TextRange | None = None
 
     def chunks(self) -> Iterator[tuple[Chunk, Chunk, Chunk | None]]:
-        """Chunks of the source (its factors in text form, `word|factor1`), the target, and the alignments.
+        """Yield chunks of the source (with factors as `word|factor1`), the target, and the alignments.
 
         Raises:
-            DataError: a file cannot be read, or a line has not as many factors as words.
+            DataError: a file cannot be read, or a line has different numbers of factors and words.
         """
         links: Iterable[Chunk | None] = repeat(None) if self.alignments is None else self.alignments.chunks()
         yield from zip(self.source_chunks(), self.target.chunks(), links, strict=False)
 
     def source_chunks(self) -> Iterator[Chunk]:
-        """The source text, with the factors of parallel files put behind its words.
+        """Yield chunks of the source text, whose words are followed by the factors of the parallel files.
 
         Raises:
             DataError: see `chunks`.
@@ -217,18 +219,18 @@ class PairTexts:
 
 
 def text_files(settings: PrepareSettings) -> dict[str, str]:
-    """The files that belong together line by line, by the names that manifests give them; the two sides first."""
+    """Return the parallel files by their names in manifests, the source and the target first."""
     names = {"source": settings.source, "target": settings.target}
     names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
     return names | ({"alignments": settings.alignments} if settings.alignments else {})
 
 
 def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:
-    """The texts in parts of so many chunks.
+    """Divide the texts into parts.
 
     Args:
-        indexes: of the files of `text_files`.
-        chunks: for each part.
+        indexes: index of each file of `text_files`.
+        chunks: number of chunks of a part.
     """
     parts = {name: index.parts(chunks) for name, index in indexes.items()}
     factors = [name for name in indexes if name.startswith("source_factor_")]
@@ -238,10 +240,14 @@ def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]
 
 
 def check_factored_text(path: str, factors: int) -> None:
-    """Check that each word of a file has its factors behind it.
+    """Check that each word of a file is followed by its factors.
+
+    Args:
+        path: path of the file.
+        factors: number of factors.
 
     Raises:
-        DataError: one has not; with file and line.
+        DataError: a word lacks a factor; the message names file and line.
     """
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -255,27 +261,28 @@ def _joined(line: Sequence[str], number: int, files: Sequence[Chunk]) -> str:
     for file, values in zip(files, factors, strict=True):
         if len(values) != len(words):
             raise DataError(f"{file.path} line {number}: {len(values)} factors, but the source has {len(words)} words "
-                            "there: write one factor for each word, white space between them.")
+                            "there: write one factor for each word, separated by white space.")
         wrong = next((value for value in values if SEPARATOR in value), None)
         if wrong is not None:
-            raise DataError(f"{file.path} line {number}: the factor '{wrong[:40]}' holds '{SEPARATOR}', which stands "
-                            "between a word and its factors in text to translate: write it otherwise.")
+            raise DataError(f"{file.path} line {number}: the factor '{wrong[:40]}' contains '{SEPARATOR}', which "
+                            "separates a word from its factors in text to translate: write it without.")
     return " ".join(map(SEPARATOR.join, zip(words, *factors, strict=True)))
 
 
 class ValidationText:
-    """The validation sets of a preparation, scanned.
+    """The validation sets of a preparation, which are checked when the object is made.
 
     Args:
-        sets: where they are.
-        factors: source factors of each word.
+        sets: files of the sets.
+        factors: number of source factors of each word.
+
     Raises:
         DataError: missing text, text without words, wrong encoding, sides of unequal length, or a word lacks a factor.
     """
 
     def __init__(self, sets: Sequence[ValidationFiles], factors: int) -> None:
         self._names = [one.name for one in sets]
-        self._texts: list[list[TextSummary]] = []       # of each set the source and its references
+        self._texts: list[list[TextSummary]] = []       # the source and the references of each set
         for one in sets:
             pairs = [scan_pair(one.source, target) for target in one.targets]
             self._texts.append([pairs[0][0], *(target for _, target in pairs)])
@@ -289,7 +296,7 @@ class ValidationText:
                 for name, texts in zip(self._names, self._texts, strict=True)]
 
     def inputs(self) -> dict[str, TextSummary]:
-        """The texts by the names that the manifest's `inputs` give them."""
+        """Return the texts by their names in the `inputs` of the manifest."""
         found = {}
         for number, (source, *targets) in enumerate(self._texts, 1):
             stem = "valid" if number == 1 else f"valid_{number}"
@@ -299,7 +306,7 @@ class ValidationText:
         return found
 
     def write(self, directory: Path) -> list[str]:
-        """Write the text; returns the names of the files. The source is cleaned as training text is."""
+        """Write the text, and return the names of the files. The source is cleaned like training text."""
         names = []
         for number, texts in enumerate(self._texts, 1):
             source, targets = files_of_set(number, len(texts) - 1)

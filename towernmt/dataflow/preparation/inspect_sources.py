@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from towernmt.core.errors import TowerNMTError
-from towernmt.dataflow.preparation.corpus_statistics import annotations_in_words
+from towernmt.dataflow.preparation.corpus_statistics import describe_annotations
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient
 from towernmt.dataflow.sources.source import Pair, Source
@@ -29,26 +29,25 @@ _SLICE = 4096
 
 @dataclass
 class SourceReport:
-    """What was found of one source.
+    """The report on one source. All figures except `pairs` are those of the first pairs, which were inspected.
 
     Attributes:
-        name: of the source, without credentials.
-        pairs: how many it has; None if it could not be counted.
-        seconds: that counting took.
-        read: pairs that were looked at, the first ones.
-        read_seconds: that reading them took, without encoding.
-        unit: what lengths count, "tokens" or "words".
-        lengths: of both sides of the pairs that were looked at.
+        name: name of the source, without credentials.
+        pairs: number of pairs; None if they could not be counted.
+        seconds: duration of the count.
+        read: number of inspected pairs.
+        read_seconds: duration of reading them, without encoding.
+        unit: unit of the lengths, "tokens" or "words".
+        lengths: lengths of both sides.
         unknown: share of unknown tokens of both sides; None without a vocabulary.
-        dropped: reason to number of the pairs looked at that training would leave out; of prepared data, of those
-            that the preparation left out.
-        prepared: whether it is prepared data.
-        duplicates: pairs looked at that had come before.
-        repeated_sources: pairs looked at whose source sentence had come before, whatever its translation.
-        often: the source sentences that came most often, and how often.
+        prepared: whether the source is prepared data.
+        dropped: number of pairs that training would drop, by reason; of prepared data, those that were dropped.
+        duplicates: number of pairs that occurred before.
+        repeated_sources: number of pairs whose source sentence occurred before, with any translation.
+        often: the most frequent source sentences, and their frequencies.
         samples: the first pairs.
         annotations: sentences on the source factors and alignments of prepared data.
-        errors: what went wrong.
+        errors: messages of errors.
     """
 
     name: str
@@ -70,19 +69,19 @@ class SourceReport:
 
     @property
     def pairs_per_second(self) -> float | None:
-        """Of reading alone; None if nothing was read."""
+        """Reading speed; None if nothing was read."""
         return self.read / self.read_seconds if self.read and self.read_seconds > 0 else None
 
 
 class SourceInspector:
-    """Reads sources, one after another, and reports on each.
+    """Reads sources, one after the other, and reports on each.
 
     Args:
-        limit: the most pairs to look at in each; counting is not limited.
-        samples: pairs to show.
+        limit: maximum number of inspected pairs of each source; the count of pairs is not limited.
+        samples: number of pairs to show.
         count: whether to count the pairs, which may read everything.
-        vocabularies: of both sides, or None to measure in words.
-        pair_filter: what training keeps.
+        vocabularies: vocabularies of both sides, or None to measure in words.
+        pair_filter: filter of the training.
     """
 
     def __init__(self, limit: int = 100_000, samples: int = 3, count: bool = True,
@@ -93,7 +92,7 @@ class SourceInspector:
         self._filter = pair_filter or PairFilter(200, 9.0)
 
     def inspect(self, ingredient: Ingredient) -> SourceReport:
-        """The report on one source; what it raises is in the report's `errors`."""
+        """Return the report on one source; its `errors` contain the errors of the source."""
         source = ingredient.source
         found = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
         try:
@@ -147,7 +146,7 @@ class SourceInspector:
         found.dropped.update(self._filter.count_reasons(np.array(lengths[0], np.int64), np.array(lengths[1], np.int64)))
 
     def _encode(self, vocabulary: Vocabulary, texts: list[str], found: SourceReport) -> list[list[int]]:
-        """The pieces, without factors."""
+        """Return the ids of the subwords, without factors."""
         if not isinstance(vocabulary, FactoredVocabulary):
             return vocabulary.encode_batch(texts)
         try:
@@ -157,7 +156,7 @@ class SourceInspector:
 
 
 class _Repeated:
-    """Counts repeated sentences by their hashes; the text is kept of repeated ones only."""
+    """Counts repeated sentences by their hashes; stores the text of repeated sentences only."""
 
     def __init__(self) -> None:
         self._times: Counter[int] = Counter()
@@ -173,12 +172,12 @@ class _Repeated:
                 self._texts[key] = text
 
     def most_often(self, count: int) -> list[tuple[str, int]]:
-        """Sentences that came more than once, and how often; then in the order of their second coming."""
+        """Return the most frequent repeated sentences and their frequencies; ties are in the order of repetition."""
         return nlargest(count, ((text, self._times[key]) for key, text in self._texts.items()), key=itemgetter(1))
 
 
 def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError | None]:
-    """The next pairs, and the error that ended them, if one did: what came before it still counts."""
+    """Return the next pairs, and the error after them, or None."""
     taken: list[Pair] = []
     try:
         for pair in islice(pairs, count):
@@ -189,7 +188,11 @@ def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError 
 
 
 def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
-    """What is in prepared data, from its statistics; every shard is opened and its checksum verified.
+    """Return the report on prepared data, from its statistics; read every shard and verify its checksum.
+
+    Args:
+        data: the prepared data.
+        samples: number of pairs to show.
 
     Raises:
         DataError: the statistics cannot be read.
@@ -198,7 +201,7 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
     statistics = data.statistics
     found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
     found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
-    found.annotations = annotations_in_words(statistics, data.manifest["vocabularies"])
+    found.annotations = describe_annotations(statistics, data.manifest["vocabularies"])
     for index in range(data.num_blocks):
         begin = time.perf_counter()
         try:
@@ -217,12 +220,12 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
     return found
 
 
-def table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
-    """All reports as text: one table, then errors and samples of each source.
+def report_table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
+    """Return all reports as text: one table, then errors and samples of each source.
 
     Args:
-        found: of each source.
-        shares: of the draws of the mixture, as far as they are known.
+        found: report on each source.
+        shares: share of each source in the draws of the mixture; None if it is unknown.
     """
     head = ["", "pairs", "share", "source length", "target length", "unknown", "pairs/s", "trouble"]
     rows = [head]

@@ -1,7 +1,7 @@
 """The manifest of prepared data: the content of `manifest.json`, on a disk and in S3, and its checks.
 
-It names every file of the preparation with its checksum: the shards, and `files` (vocabularies, validation text,
-statistics). Manifests of earlier versions on a disk lack `files` and `fingerprint`.
+It contains the name and the checksum of every file of the preparation: the shards, and `files` (vocabularies,
+validation text, statistics).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _AGAIN = "Run `towernmt prepare` again."
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file that is no shard: its name in the directory, its size, and the CRC-32 of its content."""
+    """A file other than a shard: its name in the directory, its size, and the CRC-32 of its content."""
 
     file: str
     bytes: Natural
     crc32: Natural
 
     def matches(self, content: builtins.bytes) -> bool:
-        """Whether this is the content."""
+        """Return whether size and checksum fit the content."""
         return (len(content), zlib.crc32(content)) == (self.bytes, self.crc32)
 
 
@@ -53,7 +53,7 @@ class VocabularyInfo:
 
 @dataclass(frozen=True)
 class VocabularyInfos:
-    """Those of a preparation."""
+    """The vocabularies of a preparation."""
 
     source: VocabularyInfo
     target: VocabularyInfo
@@ -62,7 +62,7 @@ class VocabularyInfos:
 
 @dataclass(frozen=True)
 class ValidationInfo:
-    """Name, sentences and references of a validation set."""
+    """A validation set: its name, number of pairs, and number of references."""
 
     name: str
     pairs: Natural
@@ -71,22 +71,23 @@ class ValidationInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest says.
+    """The content of the manifest.
 
     Attributes:
-        format, version: of the manifest.
-        settings: the settings that decide the result.
-        inputs: lines, bytes and SHA-256 of each text, and the SHA-256 of vocabularies that the settings named.
-        vocabularies: their kinds and sizes.
-        pairs: of all shards.
+        format: format of the manifest.
+        version: version of the format.
+        settings: the settings that determine the result.
+        inputs: lines, bytes and SHA-256 of each text, and the SHA-256 of the vocabularies that the settings named.
+        vocabularies: kinds and sizes of the vocabularies.
+        pairs: number of pairs of all shards.
         length_ratio: mean over the pairs of source tokens / target tokens.
         validation_sets: name and size of each validation set.
-        notes: sentences for the user.
         shards: the blocks, in their order.
         files: every other file.
-        fingerprint: of what training reads; see `fingerprint`.
-        folder: below the manifest, where the files are; None: next to it. In S3, where there is no renaming, a
-            preparation that replaces another one has a folder of its own.
+        fingerprint: fingerprint of the data for training; see `fingerprint`.
+        notes: sentences for the user.
+        folder: folder of the files below the manifest; None if they are next to it. In S3, which cannot rename objects,
+            a preparation that replaces another one has a separate folder.
     """
 
     format: Literal["towernmt-prepared"]
@@ -108,20 +109,20 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     def names(self) -> list[str]:
-        """The files of the preparation, without the manifest."""
+        """Return the names of all files of the preparation except the manifest."""
         return [*(entry.file for entry in self.files), *(shard.file for shard in self.shards)]
 
     def place(self, name: str) -> str:
-        """The place of a file, relative to the manifest."""
+        """Return the path of a file, relative to the manifest."""
         return f"{self.folder}/{name}" if self.folder else name
 
     def file(self, name: str) -> FileInfo | None:
-        """The entry of a file that is no shard."""
+        """Return the entry of a file other than a shard, or None."""
         return next((entry for entry in self.files if entry.file == name), None)
 
 
 def read_manifest(directory: str | Path) -> Manifest:
-    """The manifest of a finished preparation.
+    """Read the manifest of a finished preparation.
 
     Raises:
         DataError: no such directory, not a preparation, not finished, damaged, or of another version.
@@ -141,7 +142,11 @@ def read_manifest(directory: str | Path) -> Manifest:
 
 
 def parse_manifest(content: bytes, name: str) -> Manifest:
-    """The content of a manifest; `name` is for messages.
+    """Parse the content of a manifest.
+
+    Args:
+        content: content of the file.
+        name: name of the file, for messages.
 
     Raises:
         DataError: damaged, not a manifest, of another version, or it names a file outside its directory.
@@ -162,13 +167,13 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
 
 
 def describe_files(directory: Path, names: Iterable[str]) -> list[FileInfo]:
-    """What a manifest says of small files that are there."""
+    """Return the entries of a manifest for small files of a directory."""
     contents = ((name, (directory / name).read_bytes()) for name in names)
     return [FileInfo(name, len(content), zlib.crc32(content)) for name, content in contents]
 
 
 def vocabulary_files(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]:
-    """Name, in the directory of the preparation, to content of all files of its vocabularies."""
+    """Return the content of all files of the vocabularies, by their names in the directory of the preparation."""
     contents: dict[str, Mapping[str, bytes]] = {"source": source.files(), "target": target.files()}
     files = {f"{VOCABULARIES}/{side}{suffix}": content for side, parts in contents.items()
              for suffix, content in parts.items()}
@@ -178,15 +183,15 @@ def vocabulary_files(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]
 
 
 def fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabulary) -> str:
-    """32 hexadecimal digits; they differ if ids, factors, links or vocabularies differ.
+    """Return 32 hexadecimal digits, which differ if ids, factors, links or vocabularies differ.
 
-    Of the shards' checksums and sizes in their order, and of the content of the vocabularies; so it is the same for a
-    copy, on a disk or in S3.
+    They are computed from the checksums and sizes of the shards in their order, and from the content of the
+    vocabularies. So copies on a disk and in S3 have the same fingerprint.
     """
     return fingerprint_of([{**dataclasses.asdict(shard), "file": ""} for shard in shards], source, target)
 
 
 def fingerprint_of(data: Any, source: Vocabulary, target: Vocabulary) -> str:
-    """32 hexadecimal digits of something that JSON can hold, and of the content of the vocabularies."""
+    """Return 32 hexadecimal digits for a JSON value and the content of the vocabularies."""
     files = {name: hashlib.sha256(content).hexdigest() for name, content in vocabulary_files(source, target).items()}
     return hashlib.sha256(json.dumps([data, files], sort_keys=True).encode()).hexdigest()[:32]

@@ -27,29 +27,32 @@ class OutputDirectory:
     """The directory of a preparation, for the one process that writes it.
 
         with OutputDirectory("data/de-en", overwrite=False) as place:
-            ...                     # write a whole preparation into place.stage, the manifest last
+            ...                     # write a complete preparation into place.stage, the manifest last
             place.exchange()
 
-    When the block ends, `stage` is gone; without `exchange`, the directory is as it was before.
+    At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged.
+
+    Attributes:
+        directory: path of the directory.
+        stage: a directory on the same disk for the new preparation and its temporary files, including those of an
+            interrupted preparation.
 
     Args:
-        directory: made if it is not there.
-        overwrite: files with the names of ours may go though no preparation is known to have written them.
-        say: is called with what the user should know.
-    Attributes:
-        directory: the same.
-        stage: a directory on the same disk, for the new preparation and whatever is needed for a while; it holds what
-            an interrupted preparation left.
+        directory: path of the directory, which is made if it does not exist.
+        overwrite: whether to replace files with the names of a preparation that may belong to the user.
+        report: called with messages for the user.
+
     Raises:
-        DirectoryInUseError: somebody else writes there.
-        DataError: the directory cannot be made, is that of a run, or holds files that the new ones would replace.
+        DirectoryInUseError: another process writes there.
+        DataError: the directory cannot be made, is that of a run, or contains files that would be replaced.
     """
 
-    def __init__(self, directory: str | Path, overwrite: bool, say: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, directory: str | Path, overwrite: bool, report: Callable[[str], None] = lambda text: None
+                 ) -> None:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
         self._keep = False
-        self._overwrite, self._say = overwrite, say
+        self._overwrite, self._report = overwrite, report
         self._made: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
         self._ending = threading.Lock()
@@ -73,11 +76,11 @@ class OutputDirectory:
         return self
 
     def keep_work(self) -> None:
-        """There is something in the stage now that another process can go on with: an interruption leaves it."""
+        """Keep the stage after an interruption, because another process can resume from it."""
         self._keep = True
 
     def exchange(self) -> None:
-        """Replace the former preparation by the one in `stage`, which must be whole."""
+        """Replace the old preparation by the one in `stage`, which must be complete."""
         with self._ending:
             try:
                 self._check()
@@ -99,8 +102,8 @@ class OutputDirectory:
                 self._leave()
 
     def abandon(self) -> None:
-        """From another thread, right before the process ends: as if the block ended now, unless files are exchanged."""
-        self._ending.acquire()      # for good
+        """End the block from another thread, right before the process ends, unless files are being exchanged."""
+        self._ending.acquire()      # never released
         if not self._lock.held:
             return
         if not (self.stage / MANIFEST).exists():
@@ -111,7 +114,7 @@ class OutputDirectory:
         if not self._keep:
             remove_tree(self.stage)
         elif self.stage.exists():
-            self._say(f"what is done so far is kept in {self.stage}: the same command goes on with it")
+            self._report(f"what is done so far is kept in {self.stage}: the same command resumes from it")
 
     def _leave(self) -> None:
         self._lock.release()
@@ -120,16 +123,16 @@ class OutputDirectory:
                 path.rmdir()
 
     def _check(self) -> None:
-        """Check, before anything is done, that the new files can be put in place and that no foreign file is lost."""
+        """Check that the new files can be put in place, and that no file of the user would be lost."""
         if (self.directory / "settings.yaml").exists():
-            raise DataError(f"{self.directory} is the directory of a run (it holds settings.yaml), whose vocabularies "
-                            "would be replaced. Choose another --output.")
+            raise DataError(f"{self.directory} is the directory of a run (it contains settings.yaml), whose "
+                            "vocabularies would be replaced. Choose another --output.")
         own = own_files(self.directory)
         names = [path.relative_to(self.directory).as_posix() for path in own]
-        in_the_way = find_in_the_way(self.directory, own)
+        in_the_way = find_obstacle(self.directory, own)
         if in_the_way is not None:
-            raise DataError(f"{in_the_way} is in the way of the preparation, which has something else of this name. "
-                            "Move it away, or choose another --output.")
+            raise DataError(f"{in_the_way} is in the way of the preparation, which writes something else under this "
+                            "name. Move it away, or choose another --output.")
         if not self._overwrite:
             refuse_foreign(names, str(self.directory))
 
@@ -143,44 +146,45 @@ _VOCABULARY = re.compile(
 
 
 def refuse_foreign(names: Sequence[str], place: str) -> None:
-    """Refuse a directory with files of our names but no trace of a preparation (an interrupted one leaves shards).
+    """Refuse a directory whose files have names of a preparation, but without a manifest or shards.
 
     Args:
-        names: that are there, see `is_own`.
-        place: the directory, for the message.
+        names: names of the files; see `is_own`.
+        place: name of the directory, for the message.
+
     Raises:
-        DataError: the files may be somebody's own.
+        DataError: the files may belong to the user.
     """
     began = any(_SHARD.fullmatch(name) or name == MANIFEST for name in names)
     if names and not began:
-        raise DataError(f"{place} holds {names[0]}, but no preparation: the file may be somebody's own, and would be "
-                        "replaced. Choose another --output, or pass --overwrite.")
+        raise DataError(f"{place} contains {names[0]}, but no preparation: the file may belong to someone else, and "
+                        "would be replaced. Choose another --output, or pass --overwrite.")
 
 
 def is_own(name: str) -> bool:
-    """Whether preparations write a file of this name (relative to their directory)."""
+    """Return whether preparations write a file of this name, relative to their directory."""
     return any(pattern.fullmatch(name) for pattern in (_SHARD, _OTHERS, _VOCABULARY))
 
 
 def own_files(directory: Path) -> list[Path]:
-    """What lies in a directory under names that preparations write; the manifest first."""
+    """Return the files of a directory with names that preparations write, the manifest first."""
     found = [path for path in (*_entries(directory), *_entries(directory / VOCABULARIES))
              if is_own(path.relative_to(directory).as_posix())]
     return sorted(found, key=lambda path: (path.name != MANIFEST, path))
 
 
-def find_in_the_way(directory: Path, own: list[Path]) -> Path | None:
-    """A folder, or a link to one, where a file has to be written, or a file where a folder has to be; None: neither."""
+def find_obstacle(directory: Path, own: list[Path]) -> Path | None:
+    """Return a directory (or a link to one) at the path of a file, or a file at the path of a directory, or None."""
     folders = [path for path in (directory / STAGE, directory / VOCABULARIES) if os.path.lexists(path)]
     odd = [path for path in folders if path.is_symlink() or not path.is_dir()]
     return next(iter([*odd, *(path for path in own if path.is_dir())]), None)
 
 
 def finish_exchange(directory: str | Path) -> None:
-    """Finish an exchange during which a process was killed; readers call this first.
+    """Finish the exchange of a process that was killed; readers call this first.
 
     Raises:
-        DataError: files are being exchanged at this moment.
+        DataError: another process is exchanging the files.
     """
     if not (Path(directory) / STAGE / MANIFEST).exists():
         return
@@ -193,22 +197,22 @@ def finish_exchange(directory: str | Path) -> None:
 
 
 def exchange(directory: Path) -> None:
-    """Put the files of the stage into their places. If this was interrupted, calling it again finishes it."""
+    """Move the files of the stage into the directory. After an interruption, another call finishes it."""
     stage = directory / STAGE
-    in_the_way = find_in_the_way(directory, own_files(directory))
+    in_the_way = find_obstacle(directory, own_files(directory))
     if in_the_way is not None:
-        raise DataError(f"{in_the_way} is in the way of the preparation, which is to take its place. Move it away.")
+        raise DataError(f"{in_the_way} is in the way of the new preparation. Move it away.")
     manifest = read_manifest(stage)
     lost = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
     if lost:
-        raise DataError(f"{stage}: the preparation that was to take its place lacks {lost[0]}. Remove {stage}.")
+        raise DataError(f"{stage}: the new preparation lacks {lost[0]}. Remove {stage}.")
     kept = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
         if path not in kept:
             path.unlink()
     (directory / VOCABULARIES).mkdir(exist_ok=True)
     for name in manifest.names():
-        if (stage / name).exists():     # else it is in its place already
+        if (stage / name).exists():     # else it was moved before
             os.replace(stage / name, directory / name)
     flush_to_disk(directory / VOCABULARIES)
     flush_to_disk(directory)
@@ -222,6 +226,6 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and what it holds, as far as that is possible."""
-    for _ in range(3):      # while a process ends, another of its threads may still write there
+    """Remove a directory with its content, and ignore errors."""
+    for _ in range(3):      # another thread of an ending process may still write there
         shutil.rmtree(path, ignore_errors=True)

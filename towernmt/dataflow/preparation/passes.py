@@ -28,14 +28,14 @@ from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
-from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, Job, Task, putting
+from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, Job, Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
     MEASURED_LINES,
     IndexText,
     MeasureText,
     SampleText,
     TextMeasure,
-    merged,
+    merge_measures,
 )
 from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
 from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
@@ -43,19 +43,21 @@ from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
-_WORTH_KEEPING = 20_000     # lines; what is done of fewer is done again as quickly
+_WORTH_KEEPING = 20_000     # lines; the work on a smaller text is not kept after an interruption
 
 
 class Passes:
-    """Attributes:
+    """The passes of a preparation.
+
+    Attributes:
         stage: directory of the new preparation.
-        lines: of the text, once it was checked.
+        lines: number of lines of the text, after it was checked.
 
     Args:
-        settings: with the names of text files.
-        place: where the preparation works.
-        runner: who does the tasks.
-        stream: where progress is written; None: nowhere.
+        settings: settings with the names of text files.
+        place: the output directory.
+        runner: runs the tasks.
+        stream: destination of the progress; None for none.
     """
 
     def __init__(self, settings: PrepareSettings, place: OutputDirectory, runner: TaskRunner, stream: TextIO | None
@@ -73,7 +75,7 @@ class Passes:
         """Read all texts once.
 
         Raises:
-            DataError: one is missing, not UTF-8, or of another number of lines than the source.
+            DataError: a text is missing, is not UTF-8, or has a different number of lines than the source.
         """
         self._work.mkdir(exist_ok=True)
         tasks = {name: IndexText.of(path, name, self._work) for name, path in text_files(self._settings).items()}
@@ -91,34 +93,36 @@ class Passes:
         self._parts = pair_texts(self._indexes, CHUNKS_OF_A_PART)
 
     def summaries(self) -> dict[str, TextSummary]:
-        """Of all texts, by the names that manifests give them."""
+        """Return the summaries of all texts by their names in manifests."""
         return {name: index.summary for name, index in self._indexes.items()}
 
     def check_unchanged(self) -> None:
-        """Raises:
-            DataError: a text has changed since it was checked.
+        """Check that no text has changed since `check_texts`.
+
+        Raises:
+            DataError: a text has changed.
         """
         for index in self._indexes.values():
             index.check_unchanged()
 
     def measure(self) -> TextMeasure:
-        """Measure the text, as far as lines are drawn for it."""
+        """Measure the text by a sample of its lines."""
         settings, share = self._settings, min(MEASURED_LINES / max(self.lines, 1), 1.0)
         tasks = [MeasureText.of(n, texts, share, settings.source_factors, settings.seed, self._work)
                  for n, texts in enumerate(self._parts)]
         run_with_progress(self._runner, "measuring", tasks, self._stream)
-        return merged(tasks, share)
+        return merge_measures(tasks, share)
 
     def begin(self, key: str) -> bool:
-        """Begin the preparation that the key stands for; whether an earlier process has begun it."""
+        """Begin the preparation of a key; return whether an earlier process has begun it."""
         self._key = key
-        known = claim(self.stage, key)
+        known = claim_stage(self.stage, key)
         if self.lines >= _WORTH_KEEPING:
             self._place.keep_work()
         return known
 
     def make_vocabularies(self, maker: VocabularyMaker) -> tuple[Vocabulary, Vocabulary, list[str]]:
-        """The vocabularies, which lie in the stage then, and notes for the user; see `VocabularyMaker.make`."""
+        """Make the vocabularies and save them in the stage; return them and notes for the user."""
         samples: list[SampleText] = []
         draw = maker.draw(self.lines)
         if draw is not None:
@@ -133,7 +137,7 @@ class Passes:
         return source, target, notes
 
     def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
-        """Encode and deal the text; what was counted, and the shards, empty ones included."""
+        """Encode and distribute the text; return the statistics and all shards, including empty ones."""
         job = self._job()
         parts = range(job.parts)
         self._do("encoding", [EncodePart.of(job, n, texts) for n, texts in enumerate(self._parts)])
@@ -161,16 +165,17 @@ class Passes:
 
 WORK = "work"
 _PLAN = "plan.json"
-_FORMAT = 1     # of the files that tasks leave for each other
-_OTHERS = ("corpus.", "text-", MARK)    # what was read of the text (whose readers know whether it changed); a mark
+_FORMAT = 1     # format of the files that tasks leave for each other
+_OTHERS = ("corpus.", "text-", MARK)    # prefixes of files that are checked by their readers, and of the mark
 
 
-def claim(stage: Path, key: str) -> bool:
-    """Make the directory that of one preparation, and remove what belongs to another.
+def claim_stage(stage: Path, key: str) -> bool:
+    """Assign the directory to a preparation, and remove the files of a different preparation.
 
     Args:
-        stage: where the preparation works.
-        key: of the text and the settings.
+        stage: directory of the new preparation.
+        key: identifies the text and the settings.
+
     Returns:
         whether the same preparation was begun there.
     """
@@ -181,20 +186,22 @@ def claim(stage: Path, key: str) -> bool:
         if json.loads((work / _PLAN).read_text()) == plan:
             return True
     except (OSError, ValueError):
-        pass    # none was begun
+        pass    # no preparation was begun
     for path in [*stage.iterdir(), *work.iterdir()]:
         if path != work and not path.name.startswith(_OTHERS):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    with putting(work / _PLAN) as unfinished:
+    with atomic_output(work / _PLAN) as unfinished:
         unfinished.write_text(json.dumps(plan))
     return False
 
 
 @dataclass(frozen=True)
 class WriteShard(Task):
-    """Attributes:
-        job: of which it is.
-        number: of the shard.
+    """Writes a shard.
+
+    Attributes:
+        job: the preparation.
+        number: index of the shard.
     """
 
     job: Job
@@ -202,7 +209,7 @@ class WriteShard(Task):
 
     @classmethod
     def of(cls, job: Job, number: int) -> WriteShard:
-        """The task."""
+        """Return the task."""
         share = [job.lines * edge // job.shards for edge in (number, number + 1)]
         return cls(job.shard_info(number), share[1] - share[0], job, number)
 
@@ -215,7 +222,7 @@ class WriteShard(Task):
         path, parts = job.shard(self.number), [GroupedFile(job.dealt(part), self.number) for part in range(job.parts)]
         info = _info(job, path.name, parts)
         crc = 0
-        with putting(path) as unfinished, open(unfinished, "wb") as file:
+        with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
             file.write(info.header())
             for column in range(len(info.columns())):
                 for part in parts:
@@ -225,7 +232,7 @@ class WriteShard(Task):
             info = replace(info, crc32=crc)
             file.seek(0)
             file.write(info.header())
-        with putting(self.output) as unfinished:
+        with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(asdict(info)))
 
 
@@ -240,5 +247,5 @@ def _info(job: Job, file: str, parts: list[GroupedFile]) -> ShardInfo:
 
 
 def read_shard_info(job: Job, number: int) -> ShardInfo:
-    """What `WriteShard` said of its shard."""
+    """Return the entry of a shard that `WriteShard` wrote."""
     return ShardInfo(**json.loads(job.shard_info(number).read_text()))

@@ -18,8 +18,8 @@ from typing import Any, TextIO
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.machine import cleaned_up
-from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, table
-from towernmt.dataflow.preparation.input_texts import ValidationText, as_text_files
+from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, statistics_table
+from towernmt.dataflow.preparation.input_texts import ValidationText, write_text_files
 from towernmt.dataflow.preparation.manifest import (
     MANIFEST,
     VERSION,
@@ -37,35 +37,37 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files, planned
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files, plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 
 
 def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
-    """Prepare a corpus, or find that it has been prepared so already.
+    """Prepare a corpus, unless it was prepared with the same settings before.
 
     Args:
-        settings: what, how and where to.
-        stream: where progress is written; None: nowhere.
-        name: what messages call the output; None: as it is.
+        settings: the settings.
+        stream: destination of progress and messages; None for none.
+        name: name of the output in messages; None for its path.
+
     Returns:
         the prepared data, opened.
+
     Raises:
-        SettingsError: a setting cannot work.
+        SettingsError: a setting is invalid.
         DataError: missing, unequal or badly encoded text; a vocabulary that cannot be made; no pair left;
-            or the output directory holds another preparation, or files that are not those of one.
+            or the output directory contains a different preparation or other files.
         DirectoryInUseError: another process prepares into the same directory.
     """
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
     check_vocabulary_files(settings)
-    place = OutputDirectory(settings.output, settings.overwrite, partial(_say, stream))
+    place = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
     with cleaned_up(place.abandon), place:
-        text_settings, corpus = as_text_files(settings, place.stage, stream, place.keep_work)
-        with task_runner(text_settings, place.stage.absolute(), partial(_say, stream)) as runner:
+        text_settings, corpus = write_text_files(settings, place.stage, stream, place.keep_work)
+        with task_runner(text_settings, place.stage.absolute(), partial(_report, stream)) as runner:
             passes = Passes(text_settings, place, runner, stream)
             job = _Preparation(text_settings, passes, stream, name, corpus)
             if not job.is_done():
@@ -74,7 +76,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     return PreparedData(settings.output)
 
 
-def _say(stream: TextIO | None, text: str) -> None:
+def _report(stream: TextIO | None, text: str) -> None:
     if stream is not None:
         stream.write(text + "\n")
         stream.flush()
@@ -84,11 +86,11 @@ class _Preparation:
     def __init__(self, settings: PrepareSettings, passes: Passes, stream: TextIO | None, name: str | None, corpus: str
                  ) -> None:
         self._stage, self._passes = passes.stage, passes
-        self._say, self._corpus, self._name = partial(_say, stream), corpus, name or settings.output
+        self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
-        plan = planned(settings, passes.measure)
+        plan = plan_vocabularies(settings, passes.measure)
         for choice in plan.chosen:
-            self._say(f"Chosen: {choice}.")
+            self._report(f"Chosen: {choice}.")
         self._notes = [f"chosen: {choice}" for choice in plan.chosen]
         self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
         self._maker = VocabularyMaker(self._settings, plan)
@@ -96,10 +98,10 @@ class _Preparation:
         self._inputs = self._describe_inputs()
 
     def is_done(self) -> bool:
-        """Whether the output is a finished preparation of the same text with the same settings.
+        """Return whether the output is a finished preparation of the same text with the same settings.
 
         Raises:
-            DataError: it is a finished preparation of something else, and may not be overwritten.
+            DataError: it is a different preparation, which must not be overwritten.
         """
         if self._settings.overwrite or not (Path(self._settings.output) / MANIFEST).exists():
             return False
@@ -108,15 +110,15 @@ class _Preparation:
         except DataError as error:
             raise DataError(f"{error} Pass --overwrite to replace it.") from error
         settings = self._settings.identity()
-        former, former_inputs = manifest.settings, manifest.inputs
-        differences = [f"{name} {former.get(name)} there, {settings.get(name)} now"
-                       for name in {**settings, **former} if former.get(name) != settings.get(name)]
-        differences += [f"another {name} file" for name in sorted({*former_inputs, *self._inputs})
-                        if former_inputs.get(name) != self._inputs.get(name)]
+        old, old_inputs = manifest.settings, manifest.inputs
+        differences = [f"{name} {old.get(name)} there, {settings.get(name)} now"
+                       for name in {**settings, **old} if old.get(name) != settings.get(name)]
+        differences += [f"another {name} file" for name in sorted({*old_inputs, *self._inputs})
+                        if old_inputs.get(name) != self._inputs.get(name)]
         if differences:
-            raise DataError(f"{self._name} holds another preparation ({'; '.join(differences)}). Pass "
+            raise DataError(f"{self._name} contains another preparation ({'; '.join(differences)}). Pass "
                             "--overwrite to replace it, or another --output.")
-        self._say(f"{self._name} is prepared already, from the same text with the same settings: kept.")
+        self._report(f"{self._name} was already prepared from the same text with the same settings, and is kept.")
         return True
 
     def run(self) -> None:
@@ -124,7 +126,7 @@ class _Preparation:
             raise DataError(f"{self._corpus} are empty: there is nothing to prepare.")
         key = [self._settings.identity(), self._inputs]
         if self._passes.begin(hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()):
-            self._say("going on with what an interrupted preparation of the same text has done")
+            self._report("resuming an interrupted preparation of the same text")
         source, target, notes = self._passes.make_vocabularies(self._maker)
         statistics, shards = self._passes.write_shards()
         self._passes.check_unchanged()
@@ -146,7 +148,7 @@ class _Preparation:
         small = list(vocabulary_files(source, target))
         small += self._validation.write(self._stage)
         write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
-        write_text(self._stage / "statistics.txt", table(report, dataclasses.asdict(vocabularies), notes))
+        write_text(self._stage / "statistics.txt", statistics_table(report, dataclasses.asdict(vocabularies), notes))
         write_text(self._stage / LENGTHS, statistics.pair_lengths.to_text())
         small += ["statistics.json", "statistics.txt", LENGTHS]
         manifest = Manifest(

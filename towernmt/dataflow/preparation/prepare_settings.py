@@ -15,18 +15,18 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.farm.ray_workers import check_ray
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
-LEAST_COVERAGE = 0.98  # SentencePiece takes no less
+LEAST_COVERAGE = 0.98  # minimum of SentencePiece
 
 
 def _filter(name: str) -> Any:
-    """A setting as `TextFilters` declares it."""
+    """Return the declaration of a setting of `TextFilters`."""
     declared = TextFilters.__dataclass_fields__[name]
     return field(default=declared.default, metadata=declared.metadata)
 
 
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What `prepare` reads, how it treats it, and where it writes."""
+    """Settings of `prepare`: input, processing, and output."""
 
     source: str = setting(
         "", "Training text in the source language: UTF-8, one sentence a line (.gz is read too). Without --target: the "
@@ -40,7 +40,7 @@ class PrepareSettings:
         "order, and with several references first those of the first set: the same number for each.")
     valid_name: list[str] = setting(
         [], "Names of the validation sets in statistics; none: the names of their files.")
-    validation: Sequence[ValidationFiles] = ()      # for programs, in place of the three above
+    validation: Sequence[ValidationFiles] = ()      # for programs, instead of the three settings above
     source_factors: int = setting(
         0, "Number of source factors: each source word is followed by this number of fields after |, such as its "
         "part of speech (Haus|NOUN).", at_least=0, at_most=100)
@@ -103,7 +103,7 @@ class PrepareSettings:
     overwrite: bool = setting(False, "Replace another preparation in the output directory.")
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide the result; files are compared by their content instead."""
+        """Return the settings that determine the result, except files, which are compared by content."""
         elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
                      "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
                      "source_factor_files", "alignments")
@@ -112,22 +112,22 @@ class PrepareSettings:
         return {**settings, "source_factors": self.factors, "validation_sets": names}
 
     def validation_files(self) -> list[ValidationFiles]:
-        """Where the validation sets are.
+        """Return the files of the validation sets.
 
         Raises:
-            SettingsError: their files do not fit together, or their names are none.
+            SettingsError: the numbers of files differ, or a name is invalid.
         """
         if self.validation:
             return named_sets(self.validation, "validation")
         sources, targets = _listed(self.valid_source), _listed(self.valid_target)
         if bool(sources) != bool(targets):
-            raise SettingsError("--valid-source and --valid-target belong together: give both or none.")
+            raise SettingsError("--valid-source and --valid-target belong together: pass both or none.")
         if sources and len(targets) % len(sources):
             raise SettingsError(f"--valid-target names {len(targets)} files for {len(sources)} validation sets: "
-                                "give as many references for each (a corpora.yaml takes any number).")
+                                "pass the same number of references for each (in a corpora.yaml, numbers may differ).")
         if self.valid_name and len(self.valid_name) != len(sources):
             raise SettingsError(f"--valid-name gives {len(self.valid_name)} names for {len(sources)} validation sets: "
-                                "give one for each, or none.")
+                                "pass one for each, or none.")
         each = len(targets) // max(len(sources), 1)
         return named_sets([ValidationFiles(name, source, targets[number * each:(number + 1) * each])
                            for number, (name, source) in enumerate(
@@ -135,7 +135,7 @@ class PrepareSettings:
 
     @property
     def pair_filter(self) -> PairFilter:
-        """What is kept."""
+        """The filter of the pairs."""
         texts = TextFilters(**{name: getattr(self, name) for name in TextFilters.__dataclass_fields__})
         return PairFilter(self.max_length, self.max_length_ratio, texts, self.duplicates)
 
@@ -145,15 +145,17 @@ class PrepareSettings:
         return self.source_factors or len(self.source_factor_files)
 
     def text_files(self) -> list[str]:
-        """The files of text that are read line by line, as far as they are named."""
+        """Return the paths of all text files that are read line by line."""
         both = [self.source, self.target] if self.target else []
         validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
         others = [*validation, self.alignments, *self.source_factor_files]
         return [path for path in (*both, *others) if path]
 
     def check(self) -> None:
-        """Raises:
-            SettingsError: a setting is missing or cannot work.
+        """Check all settings.
+
+        Raises:
+            SettingsError: a setting is missing or invalid.
         """
         for name in ("source", "output"):
             if not getattr(self, name):
@@ -169,25 +171,25 @@ class PrepareSettings:
             check_ray()
         files = {path for path in (self.source_vocab, self.target_vocab) if path}
         if self.shared_vocab and len(files) > 1:
-            raise SettingsError("--shared-vocab with two different vocabulary files: give one file, or leave "
-                                "--shared-vocab out.")
+            raise SettingsError("--shared-vocab with two different vocabulary files: pass one file, or remove "
+                                "--shared-vocab.")
 
     def _check_places(self) -> None:
         if "://" in self.output and not self.output.startswith("s3://"):
             raise SettingsError(f"--output {mask_uri(self.output)}: expected a directory, or s3://bucket/prefix.")
         for path in self.text_files():
             if "://" in path:
-                raise SettingsError(f"{mask_uri(path)}: expected the path of a text file, and no URI. A --source that "
-                                    "is the URI of sentence pairs stands without --target.")
+                raise SettingsError(f"{mask_uri(path)}: expected the path of a text file, not a URI. If --source is "
+                                    "the URI of sentence pairs, do not pass --target.")
 
     def _check_annotations(self) -> None:
         if self.source_factors and self.source_factor_files:
-            raise SettingsError("--source-factors says that the source text holds the factors, --source-factor-files "
-                                "that other files do: give one of them.")
+            raise SettingsError("--source-factors is for factors in the source text, --source-factor-files for factors "
+                                "in other files: pass one of them.")
         if not self.target and (self.alignments or self.source_factor_files):
             option = "--alignments" if self.alignments else "--source-factor-files"
-            raise SettingsError(f"{option} belongs to text files, line by line: give --source and --target files, "
-                                "rather than a URI or a corpora.yaml.")
+            raise SettingsError(f"{option} belongs to text files, line by line: pass --source and --target files "
+                                "instead of a URI or a corpora.yaml.")
         if self.alignments and self.max_length >= LONGEST:
             raise SettingsError(f"--max-length {self.max_length} with --alignments: links can point into {LONGEST - 1} "
                                 "tokens at most; lower it.")

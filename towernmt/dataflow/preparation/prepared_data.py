@@ -49,31 +49,34 @@ _AGAIN = "Run `towernmt prepare` again."
 
 
 def open_prepared(place: str | Path) -> PreparedData:
-    """The prepared data of a directory, or of `s3://bucket/prefix[?endpoint_url=...]` through a local cache.
+    """Open the prepared data of a directory, or of `s3://bucket/prefix[?endpoint_url=...]` through a local cache.
 
     Raises:
-        DataError: see `PreparedData` and `towernmt.dataflow.preparation.prepared_data.RemotePreparedData`.
+        DataError: see `PreparedData` and `RemotePreparedData`.
     """
     if str(place).startswith("s3://"):
-
         return RemotePreparedData(str(place))
     return PreparedData(place)
 
 
 class PreparedData:
-    """Reads what `prepare` wrote. Reading is thread-safe.
+    """Reads the output of `prepare`. Reading is thread-safe.
 
-    Args:
-        directory: the output of `prepare`.
     Attributes:
-        directory: its name, for messages: a path, or the URI of a preparation in S3.
-        manifest: settings, inputs, shards and notes, as `prepare` wrote them.
-        source_vocabulary, target_vocabulary: the same object if `shared_vocabulary`.
-        pairs: number of pairs in all blocks.
-        target_tokens: of all pairs, without EOS.
+        directory: name for messages: a path, or the URI of a preparation in S3.
+        manifest: content of the manifest.
+        source_vocabulary: source vocabulary.
+        target_vocabulary: target vocabulary; the same object if `shared_vocabulary`.
+        shared_vocabulary: whether both languages share a vocabulary.
+        pairs: number of pairs of all blocks.
+        target_tokens: number of target tokens of all pairs, without EOS.
         num_blocks: number of blocks (shards).
         length_ratio: mean over the pairs of source tokens / target tokens.
         has_alignments: whether the pairs have alignments.
+
+    Args:
+        directory: the output of `prepare`.
+
     Raises:
         DataError: see `read_manifest`, `load_vocabularies`; or the vocabularies are not those of the preparation.
     """
@@ -102,12 +105,12 @@ class PreparedData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that say which ids and vocabularies these are; see `manifest.fingerprint`."""
+        """32 hexadecimal digits that identify the ids and the vocabularies; see `manifest.fingerprint`."""
         return fingerprint(self._shards, self.source_vocabulary, self.target_vocabulary)
 
     @property
     def position_settings(self) -> dict[str, Any]:
-        """The sizes that a position in these data depends on; the fingerprint compares the content."""
+        """The sizes on which a position in the data depends; the fingerprint compares the content."""
         return {"number of shards": self.num_blocks, "number of sentence pairs": self.pairs}
 
     def read_block(self, index: int) -> PairBlock:
@@ -153,17 +156,17 @@ class PreparedData:
 
     @cached_property
     def valid_source(self) -> list[str]:
-        """Validation sentences in the source language (empty if there are none)."""
+        """Validation sentences in the source language; empty without validation text."""
         return list(self.validation_sets[0].source) if self.validation_sets else []
 
     @cached_property
     def valid_target(self) -> list[str]:
-        """Their references, as the files had them."""
+        """The references of `valid_source`, unchanged."""
         return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
-        """All validation sets, that of `valid_source` first; empty if there is none."""
+        """All validation sets, that of `valid_source` first; empty without validation text."""
         found = []
         for number, info in enumerate(self._manifest.validation_sets, 1):
             source, references = files_of_set(number, info.references)
@@ -190,7 +193,7 @@ class PreparedData:
         return Chunk(str(self._files / name), 1, content.count(b"\n"), content).decode() if content else []
 
     def _read(self, name: str) -> bytes:
-        """The content of a small file, checked against the manifest."""
+        """Return the content of a small file, and compare it with the manifest."""
         path = self._files / name
         try:
             content = path.read_bytes()
@@ -199,31 +202,32 @@ class PreparedData:
         known = self._manifest.file(name)
         if known is not None and not known.matches(content):
             raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "
-                            f"Put back what was there, or run `towernmt prepare` again.")
+                            f"Restore the file, or run `towernmt prepare` again.")
         return content
 
     def _check_vocabularies(self) -> None:
-        """Check that the vocabularies are those that the shards were encoded with."""
+        """Check that the shards were encoded with these vocabularies."""
         for name, content in vocabulary_files(self.source_vocabulary, self.target_vocabulary).items():
             known = self._manifest.file(name)
             if known is None or not known.matches(content):
                 raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
-                                "Put back what was there, or run `towernmt prepare` again.")
+                                "Restore the file, or run `towernmt prepare` again.")
 
 
 _COPY_BYTES = 1 << 20
 
 
 class RemotePreparedData(PreparedData):
-    """What `prepare` wrote to S3; see `PreparedData`.
+    """Reads the output of `prepare` in S3; see `PreparedData`.
 
-    A block is copied into the cache when it is read and stays there while there is room. Its size and checksum are
-    compared with the manifest's when it arrives, and again when this object reads it for the first time; a copy that
-    is damaged is fetched again, once.
+    A block is copied into the cache when it is read, and stays there while the cache has space. Its size and checksum
+    are compared with the manifest when it arrives, and again when this object first reads it. A damaged copy is fetched
+    again, once.
 
     Args:
         uri: `s3://bucket/prefix[?endpoint_url=...&region=...&retries=...]`.
-        cache: for the shards; None: the one that the environment names.
+        cache: cache of the shards; None for the default of the environment.
+
     Raises:
         DataError: not a finished preparation, or it cannot be reached.
     """
@@ -234,7 +238,7 @@ class RemotePreparedData(PreparedData):
         with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
             fetch_small_files(self._folder, Path(directory))
             super().__init__(directory)
-            # Into memory, before the files go.
+            # Read these files before they are removed.
             _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths
         self.directory = self._folder.name
 
@@ -269,10 +273,10 @@ class RemotePreparedData(PreparedData):
 
 
 def read_remote_manifest(folder: S3Folder) -> Manifest | None:
-    """The manifest of a preparation in S3; None: there is none, so nothing was prepared or it was not finished.
+    """Read the manifest of a preparation in S3; return None if it is missing or the preparation is not finished.
 
     Raises:
-        DataError: it cannot be reached, or is damaged or of another version.
+        DataError: S3 cannot be reached, or the manifest is damaged or of another version.
     """
     try:
         content = folder.read(MANIFEST)
@@ -282,10 +286,11 @@ def read_remote_manifest(folder: S3Folder) -> Manifest | None:
 
 
 def fetch_small_files(folder: S3Folder, directory: Path) -> None:
-    """Copy all but the shards of a preparation into a directory.
+    """Copy all files of a preparation except the shards into a directory.
 
     Raises:
-        DataError: there is no finished preparation, a file is missing or damaged, or one would lie elsewhere.
+        DataError: the preparation is missing or not finished, a file is missing or damaged, or its path leaves the
+            directory.
     """
     manifest = read_remote_manifest(folder)
     if manifest is None:

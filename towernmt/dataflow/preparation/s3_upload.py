@@ -36,28 +36,31 @@ from towernmt.dataflow.storage.temporary_directories import resumable_directory,
 
 
 def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
-    """Prepare a corpus into S3, or find that it has been prepared there already.
+    """Prepare a corpus in S3, unless it was prepared there before.
 
-    The shards lie in a directory of `TMPDIR` until they are uploaded. What was done when a process was killed, or when
-    S3 could not be written, is found there by the next one that prepares into the same place.
+    The shards are in a directory of `TMPDIR` until they are uploaded. If a process is killed, or S3 cannot be written,
+    the next process with the same output resumes from this directory.
 
     Args:
-        settings: with `s3://bucket/prefix[?endpoint_url=...]` as output.
-        stream: where progress is written; None: nowhere.
+        settings: settings with `s3://bucket/prefix[?endpoint_url=...]` as output.
+        stream: destination of progress and messages; None for none.
+
     Returns:
         the prepared data in S3, opened.
+
     Raises:
-        SettingsError, DataError: what `prepare` raises; or S3 cannot be reached, read or written.
+        SettingsError: see `prepare`.
+        DataError: see `prepare`; or S3 cannot be reached, read or written.
     """
     settings.check()
     folder = parse_s3_folder(settings.output)
     if not settings.overwrite and read_remote_manifest(folder) is not None:
         with temporary_directory("towernmt prepare") as directory:
-            # With these in place, `prepare` finds its work done, or that it would replace something else.
+            # With these files, `prepare` detects a finished or a different preparation.
             fetch_small_files(folder, directory)
             prepare(dataclasses.replace(settings, output=str(directory)), stream, name=folder.name)
         return RemotePreparedData(settings.output)
-    check_writable(folder, settings.overwrite)
+    check_folder_writable(folder, settings.overwrite)
     with resumable_directory(f"towernmt prepare {folder.name}", "towernmt prepare") as directory:
         _prepare_again(dataclasses.replace(settings, output=str(directory), overwrite=False), stream, folder.name)
         upload_prepared(directory, folder, stream)
@@ -65,13 +68,13 @@ def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> Pr
 
 
 def _prepare_again(settings: PrepareSettings, stream: TextIO | None, name: str) -> None:
-    """Prepare on the disk, where a process may have prepared before whose upload was interrupted."""
+    """Prepare on the disk, which may contain a preparation whose upload was interrupted."""
     try:
         prepare(settings, stream, name)
     except DataError:
         if not (Path(settings.output) / MANIFEST).exists():
             raise
-        prepare(dataclasses.replace(settings, overwrite=True), stream, name)    # it was of another text or settings
+        prepare(dataclasses.replace(settings, overwrite=True), stream, name)    # the old text or settings differ
 
 
 PART_BYTES = 16 << 20
@@ -80,13 +83,15 @@ _FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
 _CHECKSUM = "towernmt-crc32"
 
 
-def check_writable(folder: S3Folder, overwrite: bool = True) -> None:
-    """Write and remove an empty object, so that missing permission is known before hours of work.
+def check_folder_writable(folder: S3Folder, overwrite: bool = True) -> None:
+    """Write and remove an empty object, so that a missing permission is reported before hours of work.
 
     Args:
-        overwrite: objects with the names of ours may go though no preparation is known to have written them.
+        folder: the output.
+        overwrite: whether to replace objects with the names of a preparation that may belong to the user.
+
     Raises:
-        DataError: it cannot be written, or there are such objects.
+        DataError: the folder cannot be written, or contains such objects.
     """
     uploader = _Uploader(folder, None)
     uploader.check_writable()
@@ -95,14 +100,15 @@ def check_writable(folder: S3Folder, overwrite: bool = True) -> None:
 
 
 def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
-    """Copy a finished preparation to S3, in place of what is there.
+    """Copy a finished preparation to S3, and replace an old one.
 
     Args:
         directory: the output of `prepare`.
-        folder: where to.
-        stream: where progress is written; None: nowhere.
+        folder: destination.
+        stream: destination of the progress; None for none.
+
     Raises:
-        DataError: no finished preparation, or S3 cannot be written.
+        DataError: the preparation is not finished, or S3 cannot be written.
     """
     manifest = read_manifest(directory)
     manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
@@ -116,15 +122,15 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
 
 
 def _place(manifest: Manifest, folder: S3Folder) -> str | None:
-    """The folder of the files: not that of a former preparation, unless it is the same preparation."""
+    """Return the folder of the files, which differs from that of an old, different preparation."""
     try:
-        former = read_remote_manifest(folder)
-    except DataError:       # it is damaged, or S3 cannot be reached, which the upload will tell
-        former = dataclasses.replace(manifest, notes=[*manifest.notes, "damaged"])
-    if former is None:
+        old = read_remote_manifest(folder)
+    except DataError:       # damaged, or S3 cannot be reached, which the upload reports
+        old = dataclasses.replace(manifest, notes=[*manifest.notes, "damaged"])
+    if old is None:
         return None
-    if dataclasses.replace(former, folder=None) == dataclasses.replace(manifest, folder=None):
-        return former.folder
+    if dataclasses.replace(old, folder=None) == dataclasses.replace(manifest, folder=None):
+        return old.folder
     return "data-" + hashlib.sha256(manifest.to_text().encode()).hexdigest()[:12]
 
 
@@ -137,7 +143,7 @@ class _Uploader:
         self.total = self._done = 0
 
     def upload(self, path: Path, file: str) -> dict[str, Any]:
-        """Copy one file, in parts if it is large, unless it is there already; what the manifest says of it.
+        """Copy one file unless it exists, in several requests if it is large; return its entry in the manifest.
 
         boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
         """
@@ -152,14 +158,14 @@ class _Uploader:
         return {"file": file, "bytes": size, "crc32": crc}
 
     def check(self, file: str, expected: Mapping[str, Any]) -> None:
-        """See that a file is there.
+        """Check that a file exists in S3.
 
         Raises:
-            DataError: it is not, or is another.
+            DataError: it does not exist, or has different content.
         """
         if not self._is_there(file, expected["bytes"], expected["crc32"]):
-            raise DataError(f"{self._folder.path(file)}: what was uploaded is not what is there. Prepare again, "
-                            "and see that nothing else writes to this folder.")
+            raise DataError(f"{self._folder.path(file)}: it is not the file that was uploaded. Prepare again, "
+                            "while nothing else writes to this folder.")
 
     def _transfer(self, path: Path, file: str, crc: int) -> None:
         from boto3.s3.transfer import TransferConfig
@@ -167,13 +173,13 @@ class _Uploader:
 
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
                                 max_concurrency=_THREADS)
-        patient = client(self._folder.options, attempts=self._folder.options.retries + 1)
+        retrying_client = client(self._folder.options, attempts=self._folder.options.retries + 1)
         with open(path, "rb") as content:
             try:
-                patient.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
+                retrying_client.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
                                        ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
             except ClientError as error:
-                # If the answer to the last request is lost, it is repeated, and the upload is no longer open then.
+                # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
                 if error.response["Error"]["Code"] != "NoSuchUpload":
                     raise
 
@@ -192,19 +198,19 @@ class _Uploader:
                      lambda: s3.delete_object(Bucket=self._bucket, Key=key))    # noqa: B023
 
     def check_writable(self) -> None:
-        """Put and delete."""
+        """Write and delete an empty object."""
         probe = f"write-test-{token_hex(8)}"
         self.put(probe, b"")
         self.remove([probe])
 
     def present(self) -> set[str]:
-        """The files of a preparation, this or an earlier one, that lie in the folder."""
+        """Return the names of the files of preparations in the folder."""
         objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
         names = (item["Key"].removeprefix(self._prefix) for item in objects)
         return {name for name in names if is_own(_FOLDER.sub("", name)) and name != MANIFEST}
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
-        """Whether an earlier upload has copied this file."""
+        """Return whether an object with this size and checksum exists."""
         s3 = client(self._folder.options)
 
         def head() -> bool:

@@ -35,15 +35,16 @@ class PairBlock:
     """The pairs of one block (a prepared shard, or a window of a stream), without BOS or EOS.
 
     Attributes:
-        source_ids: int32 (or a narrower unsigned type) `[source tokens]`, all sentences one after another.
+        source_ids: int32 or a narrower unsigned type `[source tokens]`, all sentences one after the other.
         source_offsets: int64 `[pairs + 1]`; sentence i is
             `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
-        target_ids: as `source_ids`.
-        target_offsets: as `source_offsets`.
-        source_factors: as `source_ids`, `[factors, source tokens]`: of each piece, the factors of its word; None: none.
-        links: uint16 `[2, links]`, the alignments of all pairs one after another: source piece and target piece, from 0
-            in each sentence; None: there are no alignments.
-        link_offsets: int64 `[pairs + 1]`, as `source_offsets`.
+        target_ids: type of `source_ids`, `[target tokens]`.
+        target_offsets: int64 `[pairs + 1]`.
+        source_factors: type of `source_ids`, `[factors, source tokens]`, the factors of the word of each subword; None
+            without factors.
+        links: uint16 `[2, links]`, the alignments of all pairs one after the other: index of the source subword and of
+            the target subword in its sentence; None without alignments.
+        link_offsets: int64 `[pairs + 1]`; None without alignments.
     """
 
     source_ids: NDArray[np.integer]
@@ -70,7 +71,7 @@ class PairBlock:
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1
-# magic, version, bytes an id, pairs, source tokens, target tokens, CRC-32; source factors, whether there are
+# magic, version, bytes of an id, pairs, source tokens, target tokens, CRC-32, source factors, whether there are
 # alignments, links
 _HEADER = struct.Struct("<8sIIQQQIHHQ8x")
 _COPY_BYTES = 1 << 22
@@ -78,22 +79,23 @@ Count = Annotated[int, Between(0, 1 << 48)]
 
 
 def id_dtype(largest_vocabulary: int) -> np.dtype[Any]:
-    """The narrowest type of the two that holds every id of a vocabulary."""
+    """Return the narrower one of the two types if it can represent all ids of a vocabulary, else the other."""
     return np.dtype("<u2") if largest_vocabulary <= 1 << 16 else np.dtype("<i4")
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of a shard.
+    """The entry of a shard in the manifest.
 
     Attributes:
         file: name in the directory of the preparation.
         pairs: number of pairs.
-        source_tokens, target_tokens: number of ids, without BOS and EOS.
-        id_bytes: bytes an id, 2 or 4.
-        crc32: of everything after the header.
-        factors: source factors.
-        links: links of pieces in all alignments; None: there are no alignments.
+        source_tokens: number of source ids, without BOS and EOS.
+        target_tokens: number of target ids, without BOS and EOS.
+        id_bytes: bytes of an id, 2 or 4.
+        crc32: CRC-32 of the file after the header.
+        factors: number of source factors.
+        links: number of links of all alignments; None without alignments.
     """
 
     file: str
@@ -124,17 +126,17 @@ class ShardInfo:
 
 
 class ShardWriter:
-    """Writes one shard while its pairs come; only a buffer is in memory.
+    """Writes one shard in steps; only a buffer is in memory.
 
-    The arrays grow in files of their own next to `path` (suffixes .p0, .p1, ...), which `finish` joins.
-    Only `append` and `finish` open files, and close them, so that thousands of writers can exist.
+    The arrays grow in separate files next to `path` (suffixes .p0, .p1, ...), which `finish` joins. Files are open only
+    during `append` and `finish`, so that thousands of writers can exist.
 
     Args:
-        path: the shard.
-        dtype: of the ids, see `id_dtype`.
-        buffer_bytes: how much is kept in memory before it is written.
-        factors: source factors.
-        linked: whether there are alignments.
+        path: path of the shard.
+        dtype: type of the ids, see `id_dtype`.
+        buffer_bytes: size of the buffer.
+        factors: number of source factors.
+        linked: whether the pairs have alignments.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], buffer_bytes: int = 1 << 22, factors: int = 0,
@@ -153,8 +155,17 @@ class ShardWriter:
                source_ids: NDArray[np.integer], target_ids: NDArray[np.integer],
                source_factors: NDArray[np.integer] | None = None, link_counts: NDArray[np.integer] | None = None,
                links: NDArray[np.integer] | None = None) -> None:
-        """Add pairs: lengths and link counts `[pairs]`, ids `[tokens]`, factors `[factors, tokens]`, and links
-        `[2, links]`."""
+        """Add pairs.
+
+        Args:
+            source_lengths: `[pairs]`, in tokens.
+            target_lengths: `[pairs]`, in tokens.
+            source_ids: `[source tokens]`.
+            target_ids: `[target tokens]`.
+            source_factors: `[factors, source tokens]`; None without factors.
+            link_counts: `[pairs]`; None without alignments.
+            links: `[2, links]`; None without alignments.
+        """
         counts = [] if link_counts is None else [link_counts]
         columns = [source_lengths, target_lengths, *counts, source_ids, target_ids,
                    *([] if source_factors is None else source_factors), *([] if links is None else links)]
@@ -170,7 +181,7 @@ class ShardWriter:
             self._flush()
 
     def finish(self) -> ShardInfo:
-        """Join the parts into the shard, under a temporary name first."""
+        """Join the arrays into the shard, atomically; return its entry for the manifest."""
         self._flush()
         crc = 0
         with replacing(self._path) as file:
@@ -195,12 +206,13 @@ class ShardWriter:
 
 
 def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlock:
-    """Map a shard: its ids stay on disk until they are touched; only the offsets are in memory.
+    """Map a shard into memory: only its offsets are loaded; its ids stay on the disk until they are used.
 
     Args:
-        directory: the directory of the preparation.
-        info: what the manifest says of this shard.
-        verify: read the whole file once and compare the CRC-32.
+        directory: directory of the preparation.
+        info: entry of the shard in the manifest.
+        verify: whether to read the complete file once and compare the CRC-32.
+
     Raises:
         DataError: missing, truncated, damaged, not a shard, or of another preparation.
     """
@@ -214,12 +226,14 @@ def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlo
 
 
 def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairBlock:
-    """Map an open shard. The block outlives the file: it may be closed, and even unlinked, afterwards.
+    """Map an open shard into memory. Afterwards the file may be closed, and even unlinked.
 
     Args:
-        file: a file of a disk, open for reading at its start.
-        name: for messages.
-        info, verify: see `read_shard`.
+        file: a file on a disk, open for reading at its start.
+        name: name of the file, for messages.
+        info: entry of the shard in the manifest.
+        verify: whether to compare the CRC-32.
+
     Raises:
         DataError: truncated, damaged, not a shard, or of another preparation.
         OSError: the disk cannot be read.
@@ -253,7 +267,7 @@ def _block(body: NDArray[np.uint8], info: ShardInfo) -> PairBlock:
     source_lengths, target_lengths, source_ids, target_ids = arrays[:4]
     block = PairBlock(source_ids, _offsets(source_lengths), target_ids, _offsets(target_lengths))
     if info.factors:
-        # The factors stand one after another, and so do both rows of the links: each is one array of two dimensions.
+        # The rows of the factors are contiguous, and so are those of the links: each is an array of two dimensions.
         start = bounds[len(columns) - info.factors - (0 if counts is None else 2)]
         stop = start + info.factors * info.source_tokens * info.id_bytes
         block = replace(block, source_factors=body[start:stop].view(source_ids.dtype).reshape(info.factors, -1))

@@ -1,6 +1,4 @@
-"""Run the tasks of a preparation in this process, or on a farm of local processes or Ray actors. The result is the
-same.
-"""
+"""Run the tasks of a preparation in this process, or on a farm. The result does not depend on it."""
 
 from __future__ import annotations
 

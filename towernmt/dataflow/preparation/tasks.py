@@ -26,11 +26,11 @@ from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """Small, and sent to other processes; what is large lies in files.
+    """A task. It is small, because it is sent to other processes; large data are in files.
 
     Attributes:
-        output: the file (or directory) that is there when the task is done.
-        lines: how many lines of the text it stands for, for progress.
+        output: the file or directory that exists when the task is done.
+        lines: number of lines of the text that it processes, for the progress.
     """
 
     output: Path
@@ -38,29 +38,29 @@ class Task(ABC):
 
     @property
     def done(self) -> bool:
-        """Whether its output is there."""
+        """Whether its output exists."""
         return self.output.exists()
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What is done, for messages: "encoding lines 1 to 65,536 of train.de"."""
+        """The work in messages: "encoding lines 1 to 65,536 of train.de"."""
 
     @abstractmethod
     def run(self) -> None:
         """Write the output.
 
         Raises:
-            DataError: the text is not as it should be.
+            DataError: the text is invalid.
             OSError: a file cannot be read or written.
         """
 
 
 @contextmanager
-def putting(output: Path) -> Iterator[Path]:
-    """A path to write a file or a directory to, which is `output` when the block has ended without an exception.
+def atomic_output(output: Path) -> Iterator[Path]:
+    """Yield a path for a file or a directory that is renamed to `output` if the block ends without an exception.
 
-    The path is unlike that of any other process. The directory of `output` has to be there.
+    Each process gets a different path. The parent directory of `output` must exist.
     """
     unfinished = output.with_name(f".{output.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -92,7 +92,7 @@ def _rename_directory(unfinished: Path, output: Path) -> None:
     except OSError:
         if not output.is_dir():
             raise
-        _remove_directory(unfinished)      # another process was first, with the same content
+        _remove_directory(unfinished)      # another process has written the same content
 
 
 def _remove_directory(path: Path) -> None:
@@ -102,25 +102,25 @@ def _remove_directory(path: Path) -> None:
 
 
 CHUNKS_OF_A_PART = 16
-"""Chunks of a part: some seconds of work, and few enough files. What is written does not depend on it."""
-_KEYS_AT_ONCE = 1 << 22     # that a task which looks for duplicates has in memory
+"""Number of chunks of a part: some seconds of work, and not too many files. The result does not depend on it."""
+_KEYS_AT_ONCE = 1 << 22     # number of keys that a task which finds duplicates has in memory
 
 
 @dataclass(frozen=True)
 class Job:
-    """A preparation, to its tasks.
+    """The data of a preparation that its tasks share.
 
     Attributes:
-        key: stands for the text and the settings; another preparation has another.
-        stage: directory of the new preparation, which every process that does tasks reads and writes.
-        pair_filter: what is kept.
-        lines: of the text.
-        parts: of the text.
-        shards: that the pairs are dealt to.
-        seed: of the dealing.
-        factors: source factors.
-        linked: whether there are alignments.
-        vocabularies: name of their directory in `stage`.
+        key: identifies the text and the settings.
+        stage: directory of the new preparation, which all workers read and write.
+        pair_filter: filter of the pairs.
+        lines: number of lines of the text.
+        parts: number of parts of the text.
+        shards: number of shards.
+        seed: seed of the distribution to shards.
+        factors: number of source factors.
+        linked: whether the pairs have alignments.
+        vocabularies: name of the directory of the vocabularies in `stage`.
     """
 
     key: str
@@ -136,45 +136,45 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """Directory of the files by which tasks hand on what they did."""
+        """Directory of the files that tasks leave for later tasks."""
         return self.stage / "work"
 
     @property
     def lookups(self) -> int:
-        """Number of tasks that look for duplicates; 0: they are kept."""
+        """Number of tasks that find duplicates; 0 if duplicates are kept."""
         keys = self.lines * KEYS_PER_PAIR[self.pair_filter.duplicates]
         return -(-keys // _KEYS_AT_ONCE)
 
     def encoded(self, part: int) -> Path:
-        """Pairs of a part as ids, in the order of the text, where duplicates are to be dropped."""
+        """Return the path of the encoded pairs of a part, in the order of the text, if duplicates are dropped."""
         return self.work / f"part-{part:05d}.encoded.npz"
 
     def keys(self, part: int) -> Path:
-        """Keys of the pairs of a part, by the task that looks them up."""
+        """Return the path of the keys of a part, grouped by the task that looks them up."""
         return self.work / f"part-{part:05d}.keys"
 
     def seen(self, lookup: int) -> Path:
-        """Places of the keys that came before, by part."""
+        """Return the path of the indices of the keys that occurred before, grouped by part."""
         return self.work / f"lookup-{lookup:05d}.seen"
 
     def dealt(self, part: int) -> Path:
-        """Pairs of a part, by shard, and their statistics."""
+        """Return the path of the pairs of a part, grouped by shard, and their statistics."""
         return self.work / f"part-{part:05d}.dealt"
 
     def shard(self, number: int) -> Path:
-        """A finished shard."""
+        """Return the path of a finished shard."""
         return self.stage / f"shard-{number:05d}.pairs"
 
     def shard_info(self, number: int) -> Path:
-        """What the manifest will say of a shard."""
+        """Return the path of the entry of a shard in the manifest."""
         return self.work / f"shard-{number:05d}.json"
 
     def encoder(self) -> ChunkEncoder:
-        """With the vocabularies, which a process reads once."""
+        """Return the encoder, whose vocabularies a process reads once."""
         return _encoder(self)
 
     def id_dtype(self) -> np.dtype:
-        """Of the ids of all shards."""
+        """Return the type of the ids of all shards."""
         return _encoder(self).dtype
 
 

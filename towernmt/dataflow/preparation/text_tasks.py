@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from towernmt.dataflow.preparation.input_texts import PairTexts
-from towernmt.dataflow.preparation.tasks import Task, putting
+from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
 from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
 from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
@@ -24,9 +24,11 @@ from towernmt.dataflow.vocabulary.source_factors import FactorError, split_facto
 
 @dataclass(frozen=True)
 class IndexText(Task):
-    """Attributes:
-        path: of the file.
-        unpacked: where its plain content goes, if it is compressed.
+    """Checks and indexes a text file.
+
+    Attributes:
+        path: path of the file.
+        unpacked: path of its decompressed content, if it is compressed.
     """
 
     path: str
@@ -34,11 +36,11 @@ class IndexText(Task):
 
     @classmethod
     def of(cls, path: str, name: str, work: Path) -> IndexText:
-        """The task.
+        """Return the task.
 
         Args:
-            path: of the file.
-            name: for its index.
+            path: path of the file.
+            name: name of its index.
             work: directory of the index.
         """
         return cls(work / f"text-{name}.json", 0, path, work / f"text-{name}.plain")
@@ -49,7 +51,7 @@ class IndexText(Task):
 
     @property
     def done(self) -> bool:
-        """Whether the file was read, and has not changed since."""
+        """Whether the file was read and has not changed since."""
         if not self.output.exists():
             return False
         found = self.index()
@@ -57,29 +59,29 @@ class IndexText(Task):
 
     def run(self) -> None:
         if is_compressed(self.path):
-            with putting(self.unpacked) as plain:
+            with atomic_output(self.unpacked) as plain:
                 index = index_text(self.path, plain, self.unpacked)
         else:
             index = index_text(self.path)
-        with putting(self.output) as unfinished:
+        with atomic_output(self.output) as unfinished:
             unfinished.write_text(index.to_text(), encoding="utf-8")
 
     def index(self) -> TextIndex:
-        """What was found."""
+        """Return the index, after the task is done."""
         return TextIndex.parse(self.output.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Which sentences are drawn.
+class SampleSpec:
+    """The sample of sentences.
 
     Attributes:
-        sides: "source", "target": whose sentences are wanted.
-        share: of the lines, for the sentences of both sides; from 1, all.
-        factor_share: the same, for the values of factors.
-        text_factors: factors that stand behind the words in the source text itself.
-        factors: whose values are wanted.
-        seed: of the draw.
+        sides: sides whose sentences are sampled, "source" and "target".
+        share: share of the sampled lines; 1 or more for all lines.
+        factor_share: share of the lines from which values of factors are sampled.
+        text_factors: number of factors after each word in the source text.
+        factors: number of factors whose values are sampled.
+        seed: seed of the sample.
     """
 
     sides: tuple[str, ...]
@@ -92,19 +94,19 @@ class Draw:
 
 @dataclass(frozen=True)
 class SampleText(Task):
-    """Writes the cleaned sentences of a part that are drawn.
+    """Writes the sampled sentences of a part, cleaned.
 
     Attributes:
-        texts: the part.
-        draw: which sentences.
+        texts: texts of the part.
+        draw: the sample.
     """
 
     texts: PairTexts
-    draw: Draw
+    draw: SampleSpec
 
     @classmethod
-    def of(cls, number: int, texts: PairTexts, draw: Draw, work: Path) -> SampleText:
-        """The task for part `number`."""
+    def of(cls, number: int, texts: PairTexts, draw: SampleSpec, work: Path) -> SampleText:
+        """Return the task for part `number`."""
         return cls(work / f"part-{number:05d}.sample.json", texts.source.lines, texts, draw)
 
     @property
@@ -114,31 +116,32 @@ class SampleText(Task):
     def run(self) -> None:
         draw, texts = self.draw, {"source": self.texts.source, "target": self.texts.target}
         drawn: dict[str, list[str]] = {
-            side: list(drawn_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
+            side: list(sampled_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
             for side in draw.sides}
         if self.draw.factors:
             rows = list(self._factor_values())
             drawn |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
-        with putting(self.output) as unfinished:
+        with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(drawn), encoding="utf-8")
 
     def _factor_values(self) -> Iterator[list[str]]:
         factors = self.draw.factors
         for chunk in self.texts.source_chunks():
-            for number, line in chosen(chunk, self.draw.factor_share, self.draw.seed):
+            for number, line in sampled_lines(chunk, self.draw.factor_share, self.draw.seed):
                 yield [" ".join(values) for values in _split(clean(line), factors, chunk.path, number)[1]]
 
 
-def drawn_texts(part: TextRange, share: float, seed: int, factors: int) -> Iterator[str]:
-    """The cleaned sentences of a part that are drawn, without empty ones, and without the factors behind their words.
+def sampled_texts(part: TextRange, share: float, seed: int, factors: int) -> Iterator[str]:
+    """Yield the sampled sentences of a part: cleaned, not empty, and without factors.
 
     Args:
-        part: of one side.
-        share, seed: of the draw, see `Draw`.
-        factors: behind each word.
+        part: range of one side.
+        share: share of the lines; see `SampleSpec`.
+        seed: seed of the sample.
+        factors: number of factors after each word.
     """
     for chunk in part.chunks():
-        for number, line in chosen(chunk, share, seed):
+        for number, line in sampled_lines(chunk, share, seed):
             text = clean(line)
             if text and factors:
                 text = " ".join(_split(text, factors, chunk.path, number)[0])
@@ -146,8 +149,8 @@ def drawn_texts(part: TextRange, share: float, seed: int, factors: int) -> Itera
                 yield text
 
 
-def chosen(chunk: Chunk, share: float, seed: int) -> Iterator[tuple[int, str]]:
-    """The lines of a chunk that are drawn, with their numbers."""
+def sampled_lines(chunk: Chunk, share: float, seed: int) -> Iterator[tuple[int, str]]:
+    """Yield the numbers and the text of the sampled lines of a chunk."""
     lines = chunk.decode()
     if share >= 1:
         yield from enumerate(lines, chunk.first_line)
@@ -158,8 +161,8 @@ def chosen(chunk: Chunk, share: float, seed: int) -> Iterator[tuple[int, str]]:
         yield chunk.first_line + index, lines[index]
 
 
-def drawn_sentences(samples: Iterable[Path], name: str) -> Iterator[str]:
-    """What was drawn from all parts, in the order of the text.
+def sampled_sentences(samples: Iterable[Path], name: str) -> Iterator[str]:
+    """Yield the sampled sentences of all parts, in the order of the text.
 
     Args:
         samples: outputs of the tasks, in the order of the parts.
@@ -177,34 +180,34 @@ def _split(text: str, factors: int, path: str, number: int) -> tuple[list[str], 
 
 
 MEASURED_LINES = 100_000
-"""Of a larger text so many are drawn, which tells its words to some parts in a thousand."""
+"""Maximum number of measured lines, which give the number of words with an error of some tenths of a percent."""
 
 
 @dataclass
 class SideMeasure:
-    """What was found of one side, in the lines that were drawn.
+    """The measures of one side in the sampled lines.
 
     Attributes:
-        words: between white space.
-        characters: how often each comes.
+        words: number of words, separated by white space.
+        characters: frequency of each character.
     """
 
     words: int = 0
     characters: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: SideMeasure) -> None:
-        """Count what was found in other lines."""
+        """Add the measures of other lines."""
         self.words += other.words
         self.characters.update(other.characters)
 
 
 @dataclass
 class TextMeasure:
-    """What was found of both sides.
+    """The measures of both sides.
 
     Attributes:
-        share: of the lines, that were drawn; 1: all.
-        sides: "source" and "target".
+        share: share of the sampled lines.
+        sides: measures of "source" and "target".
     """
 
     share: float
@@ -213,13 +216,13 @@ class TextMeasure:
 
 @dataclass(frozen=True)
 class MeasureText(Task):
-    """Measures a part.
+    """Counts the words and characters of a part.
 
     Attributes:
-        texts: the part.
-        share: of the lines, that are drawn.
-        factors: that stand behind the words in the source text itself.
-        seed: of the draw.
+        texts: texts of the part.
+        share: share of the sampled lines.
+        factors: number of factors after each word in the source text.
+        seed: seed of the sample.
     """
 
     texts: PairTexts
@@ -229,7 +232,7 @@ class MeasureText(Task):
 
     @classmethod
     def of(cls, number: int, texts: PairTexts, share: float, factors: int, seed: int, work: Path) -> MeasureText:
-        """The task for part `number`."""
+        """Return the task for part `number`."""
         return cls(work / f"part-{number:05d}.measure.json", texts.source.lines, texts, share, factors, seed)
 
     @property
@@ -238,21 +241,21 @@ class MeasureText(Task):
 
     @property
     def done(self) -> bool:
-        """Never: what an interrupted preparation measured may have been another text."""
+        """False: an interrupted preparation may have measured a different text."""
         return False
 
     def run(self) -> None:
         sides = {"source": (self.texts.source, self.factors), "target": (self.texts.target, 0)}
         found = {}
         for side, (part, factors) in sides.items():
-            measure = measure_sentences(drawn_texts(part, self.share, self.seed, factors))
+            measure = measure_sentences(sampled_texts(part, self.share, self.seed, factors))
             found[side] = [measure.words, measure.characters]
-        with putting(self.output) as unfinished:
+        with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(found), encoding="utf-8")
 
 
 def measure_sentences(sentences: Iterable[str]) -> SideMeasure:
-    """What is in sentences of one side."""
+    """Count the words and characters of sentences of one side."""
     found = SideMeasure()
     for sentence in sentences:
         found.words += len(sentence.split())
@@ -260,8 +263,8 @@ def measure_sentences(sentences: Iterable[str]) -> SideMeasure:
     return found
 
 
-def merged(tasks: Iterable[MeasureText], share: float) -> TextMeasure:
-    """What tasks that are done have found together."""
+def merge_measures(tasks: Iterable[MeasureText], share: float) -> TextMeasure:
+    """Return the sum of the results of tasks that are done."""
     whole = TextMeasure(share, {"source": SideMeasure(), "target": SideMeasure()})
     for task in tasks:
         for side, (words, characters) in json.loads(task.output.read_text(encoding="utf-8")).items():

@@ -34,8 +34,8 @@ from pathlib import Path
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
-from towernmt.dataflow.preparation.tasks import Task, putting
-from towernmt.dataflow.preparation.text_tasks import Draw, SideMeasure, TextMeasure, drawn_sentences
+from towernmt.dataflow.preparation.tasks import Task, atomic_output
+from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, TextMeasure, sampled_sentences
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
@@ -45,22 +45,25 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_w
 
 
 def check_vocabulary_files(settings: PrepareSettings) -> None:
-    """Raises:
-        DataError: a file that the settings name is not there.
+    """Check that the vocabulary files of the settings exist.
+
+    Raises:
+        DataError: a file is missing.
     """
     for path in (settings.source_vocab, settings.target_vocab):
         if path and not Path(path).is_file():
-            raise DataError(f"{path}: there is no such vocabulary file. Check the path.")
+            raise DataError(f"{path}: the vocabulary file does not exist. Check the path.")
 
 
 class VocabularyMaker:
     """Makes the two vocabularies of a preparation.
 
     Args:
-        settings: of the preparation.
-        plan: what they are like.
+        settings: settings of the preparation.
+        plan: plan of the vocabularies.
+
     Raises:
-        DataError: a vocabulary file that the settings name cannot be read.
+        DataError: a vocabulary file of the settings cannot be read.
     """
 
     def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
@@ -72,14 +75,14 @@ class VocabularyMaker:
         self._factors = self._factors_from_files()
 
     def file_checksums(self) -> dict[str, str]:
-        """SHA-256 of the vocabulary files that the settings name."""
+        """Return the SHA-256 of the vocabulary files of the settings."""
         checksums = {}
         for side, path in self._files.items():
             if path:
                 checksum = hashlib.sha256(Path(path).read_bytes())
-                pieces = Path(path).with_suffix(".pieces")
-                if pieces.is_file():
-                    checksum.update(pieces.read_bytes())
+                subwords = Path(path).with_suffix(".pieces")
+                if subwords.is_file():
+                    checksum.update(subwords.read_bytes())
                 checksums[f"{side}_vocab"] = checksum.hexdigest()
         for number, vocabulary in enumerate(self._factors or (), 1):
             content = b"".join(vocabulary.files().values())
@@ -87,16 +90,16 @@ class VocabularyMaker:
         return checksums
 
     def _factors_from_files(self) -> list[WordVocabulary] | None:
-        """The word lists next to the source vocabulary's file; None: they are to be learned."""
+        """Return the word lists next to the file of the source vocabulary, or None if they must be learned."""
         path, wanted = self._files["source"], self._settings.factors
         found = load_factors(Path(path).parent) if path and wanted else []
         if found and len(found) != wanted:
             raise DataError(f"{path}: {len(found)} source factors have their word lists next to it, but the text has "
-                            f"{wanted}: give the vocabulary of such text.")
+                            f"{wanted}: pass a vocabulary with that number of factors.")
         return found or None
 
-    def draw(self, lines: int) -> Draw | None:
-        """The sentences that are needed of a text of so many lines; None: of none."""
+    def draw(self, lines: int) -> SampleSpec | None:
+        """Return the sample of sentences for a text with `lines` lines; None if no sentences are needed."""
         settings = self._settings
         sides = tuple(side for side in self._texts() if self._is_learned(side))
         factors = 0 if self._factors else settings.factors
@@ -105,16 +108,16 @@ class VocabularyMaker:
         if self._plan.shared and sides:
             sides = ("source", "target")
         texts = 2 if self._plan.shared else 1
-        return Draw(sides, settings.vocab_sentences / (lines * texts), settings.vocab_sentences / lines,
+        return SampleSpec(sides, settings.vocab_sentences / (lines * texts), settings.vocab_sentences / lines,
                     settings.source_factors, factors, settings.seed)
 
     def learning(self, lines: int, samples: Sequence[Path], work: Path) -> dict[str, LearnVocabulary]:
-        """The vocabularies that are to be learned: side to task.
+        """Return the tasks that learn vocabularies, by side.
 
         Args:
             lines: number of lines of each text.
-            samples: files of the sentences that `draw` asks for.
-            work: where the tasks write.
+            samples: files of the sentences of the sample of `draw`.
+            work: directory for the output of the tasks.
         """
         settings = self._settings
         tasks = {}
@@ -122,7 +125,7 @@ class VocabularyMaker:
             if not self._is_learned(side):
                 continue
             names = ("source", "target") if self._plan.shared else (side,)
-            recipe = Recipe(
+            recipe = VocabularyRecipe(
                 settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
                 tuple((settings.vocab_symbols or "").split(",")), self._files[side], settings.vocab_sentences,
                 lines * len(names))
@@ -131,11 +134,12 @@ class VocabularyMaker:
 
     def make(self, learned: Mapping[str, LearnVocabulary], samples: Sequence[Path]
              ) -> tuple[Vocabulary, Vocabulary, list[str]]:
-        """The source vocabulary (with its factors), the target vocabulary, and notes for the user.
+        """Return the source vocabulary with its factors, the target vocabulary, and notes for the user.
 
         Args:
-            learned: the tasks of `learning`, done.
-            samples: as there.
+            learned: the tasks of `learning`, after they are done.
+            samples: files of the sampled sentences.
+
         Raises:
             DataError: the files are not vocabularies.
         """
@@ -152,12 +156,12 @@ class VocabularyMaker:
             notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
                          f"without: if its words have them behind them, pass --source-factors {word_lists}")
         factors = self._factors or [
-            learn_words(drawn_sentences(samples, f"factor_{number}"), plan.size)
+            learn_words(sampled_sentences(samples, f"factor_{number}"), plan.size)
             for number in range(1, settings.factors + 1)]
         return factored(found["source"], factors), found.get("target", found["source"]), notes
 
     def _texts(self) -> tuple[str, ...]:
-        """The sides that have a vocabulary of their own."""
+        """Return the sides that have a separate vocabulary."""
         return ("source",) if self._plan.shared else ("source", "target")
 
     def _is_learned(self, side: str) -> bool:
@@ -166,27 +170,27 @@ class VocabularyMaker:
 
 
 SIZES = ((20_000, 2_000), (200_000, 4_000), (10_000_000, 8_000), (100_000_000, 16_000), (float("inf"), 32_000))
-"""Words of the text that the vocabulary is learned from, below which it has so many ids."""
+"""Pairs of an upper limit for the number of words of the text, and the number of ids of its vocabulary."""
 FIXED_SIZE = 8_000
-"""Where nothing is measured: of words, which no size suits, and where no vocabulary is learned."""
+"""Number of ids if the text is not measured: for plain words, and if no vocabulary is learned."""
 COVERAGE = 0.9995
-"""Share of the text whose characters fill half of the vocabulary at most."""
+"""Share of the text whose characters may fill at most half of the vocabulary."""
 COMMON = 0.4
-"""Share of the letters from which both languages share a vocabulary."""
+"""Minimum share of common letters with which both languages share a vocabulary."""
 CHARACTERS_OF_A_WORD = 2
-"""Where words have no spaces between them."""
+"""Estimated number of characters of a word in scripts without spaces."""
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
                        "\U00020000-\U0003ffff]")    # Thai, Lao, Burmese, Khmer, kana, Han
 
 
 @dataclass(frozen=True)
 class VocabularyPlan:
-    """What vocabularies a preparation has.
+    """The plan of the vocabularies of a preparation.
 
     Attributes:
-        size: ids of each that is learned, the special ones included.
-        shared: whether it is one for both languages.
-        chosen: what nobody asked for, each with its reason: "--vocab-size 4000, as ...".
+        size: number of ids of each learned vocabulary, including the special ones.
+        shared: whether both languages share a vocabulary.
+        chosen: automatic settings, each with its reason: "--vocab-size 4000, as ...".
     """
 
     size: int
@@ -194,13 +198,14 @@ class VocabularyPlan:
     chosen: tuple[str, ...] = ()
 
 
-def planned(settings: PrepareSettings, measure: Callable[[], TextMeasure]) -> VocabularyPlan:
-    """The vocabularies that the settings ask for; what they leave open is chosen by the text.
+def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasure]) -> VocabularyPlan:
+    """Plan the vocabularies by the settings, and by the text for automatic settings.
 
-    A size that is asked for leaves nothing open.
+    If the settings specify a size, nothing is automatic.
 
     Args:
-        measure: measures the text; it is called if something is to be chosen.
+        settings: settings of the preparation.
+        measure: measures the text; called only for automatic settings.
     """
     sides = _learned_sides(settings)
     if settings.vocab_size is not None or settings.vocab_kind == "word" or not sides:
@@ -208,26 +213,26 @@ def planned(settings: PrepareSettings, measure: Callable[[], TextMeasure]) -> Vo
     text, chosen = measure(), []
     shared = settings.shared_vocab
     if shared is None and len(sides) == 2:
-        shared, reason = proposed_sharing(common_letters(*(text.sides[side].characters for side in sides)))
+        shared, reason = propose_sharing(common_letters(*(text.sides[side].characters for side in sides)))
         chosen.append(f"--{'' if shared else 'no-'}shared-vocab, as {reason}")
-    words = sum(words_of(text.sides[side]) for side in sides) / text.share
+    words = sum(estimate_words(text.sides[side]) for side in sides) / text.share
     characters = [text.sides[side].characters for side in sides]
     if shared:
         characters, whose = [sum(characters, Counter())], "the text has"
     else:
         words, whose = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
     needed = max(_characters_needed(settings, counts) for counts in characters)
-    size, reason = proposed_size(words, needed, whose)
+    size, reason = propose_size(words, needed, whose)
     return VocabularyPlan(size, bool(shared), (*chosen, f"--vocab-size {size}, as {reason}"))
 
 
-def proposed_size(words: float, characters: int, whose: str = "the text has") -> tuple[int, str]:
-    """How many ids, and why.
+def propose_size(words: float, characters: int, whose: str = "the text has") -> tuple[int, str]:
+    """Return the number of ids, and the reason.
 
     Args:
-        words: of the text that a vocabulary is learned from.
-        characters: that must have a piece.
-        whose: begins the reason.
+        words: number of words of the text.
+        characters: number of characters that must be subwords.
+        whose: beginning of the reason.
     """
     by_words = next(size for limit, size in SIZES if words < limit)
     size = next((size for _, size in SIZES if size >= max(by_words, 2 * characters)), -(-2 * characters // 1000) * 1000)
@@ -236,18 +241,18 @@ def proposed_size(words: float, characters: int, whose: str = "the text has") ->
     return size, f"{whose} about {_two_digits(words):,} words"
 
 
-def proposed_sharing(common: float) -> tuple[bool, str]:
-    """Whether both languages share a vocabulary, and why.
+def propose_sharing(common: float) -> tuple[bool, str]:
+    """Return whether both languages share a vocabulary, and the reason.
 
     Args:
-        common: see `common_letters`.
+        common: share of common letters; see `common_letters`.
     """
     same = common >= COMMON
     return same, f"the languages have {100 * common:.0f} % of their letters in common"
 
 
 def common_letters(first: Counter[str], second: Counter[str]) -> float:
-    """How much the frequencies of the letters overlap, 0 to 1; a few foreign names weigh little."""
+    """Return the overlap of the frequencies of letters, 0 to 1; a few foreign names hardly change it."""
     shares = []
     for characters in (first, second):
         letters = {letter: count for letter, count in characters.items() if letter.isalpha()}
@@ -256,14 +261,14 @@ def common_letters(first: Counter[str], second: Counter[str]) -> float:
     return sum(min(share, shares[1].get(letter, 0.0)) for letter, share in shares[0].items())
 
 
-def words_of(side: SideMeasure) -> float:
-    """Words of the lines that were measured, with or without spaces between them."""
+def estimate_words(side: SideMeasure) -> float:
+    """Return the number of words of the measured lines; it is estimated for scripts without spaces."""
     unspaced = sum(count for character, count in side.characters.items() if _UNSPACED.match(character))
     return max(side.words, unspaced / CHARACTERS_OF_A_WORD)
 
 
 def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> int:
-    if settings.vocab_kind == "bpe-codes":      # each inside a word and at its end, however rare
+    if settings.vocab_kind == "bpe-codes":      # every character has a subword inside a word and one at its end
         return 2 * len(characters)
     left = (settings.character_coverage or COVERAGE) * characters.total()
     needed = 0
@@ -275,7 +280,7 @@ def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> i
 
 
 def _learned_sides(settings: PrepareSettings) -> Sequence[str]:
-    """The sides whose text a vocabulary is learned from."""
+    """Return the sides whose text a vocabulary is learned from."""
     files = {"source": settings.source_vocab, "target": settings.target_vocab}
     if settings.shared_vocab and any(files.values()):
         return ()
@@ -287,14 +292,18 @@ def _two_digits(number: float) -> int:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a vocabulary is learned; see the settings of a preparation.
+class VocabularyRecipe:
+    """The options for learning a vocabulary; see the settings of a preparation.
 
     Attributes:
-        kind, size, coverage, byte_fallback, symbols: as there.
-        codes: file of codes that are there, whose pieces are taken from the text; None: they are learned, too.
-        sentences: to draw, as there.
-        lines: that are drawn from.
+        kind: kind of vocabulary.
+        size: number of ids.
+        coverage: share of the characters that become subwords; None for the automatic share.
+        byte_fallback: whether other characters are encoded as bytes.
+        symbols: tokens that are always subwords.
+        codes: file of existing BPE codes, whose subwords are taken from the text; None to learn the codes, too.
+        sentences: number of sentences of the sample.
+        lines: number of lines from which they are sampled.
     """
 
     kind: str
@@ -309,14 +318,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class LearnVocabulary(Task):
-    """Attributes:
-        names: whose sentences, see `drawn_sentences`; of a shared vocabulary, those of the source first.
-        recipe: how.
+    """Learns a vocabulary from sampled sentences.
+
+    Attributes:
+        names: sides of the sentences (see `sampled_sentences`); for a shared vocabulary, the source first.
+        recipe: options.
         samples: files of the sentences, in the order of the text.
     """
 
     names: tuple[str, ...]
-    recipe: Recipe
+    recipe: VocabularyRecipe
     samples: tuple[Path, ...]
 
     @property
@@ -325,16 +336,16 @@ class LearnVocabulary(Task):
 
     def run(self) -> None:
         vocabulary = self._learn()
-        with putting(self.output) as unfinished:
+        with atomic_output(self.output) as unfinished:
             unfinished.mkdir()
             vocabulary.save(unfinished / "vocabulary")
 
     def vocabulary(self) -> Vocabulary:
-        """What was learned."""
+        """Return the vocabulary, after the task is done."""
         return load_vocabulary(self.output / "vocabulary")
 
     def _learn(self) -> Vocabulary:
-        recipe, sentences = self.recipe, self._some()
+        recipe, sentences = self.recipe, self._checked_sentences()
         if recipe.codes:
             return learn_bpe_codes(sentences, recipe.size, Path(recipe.codes).read_bytes(), origin=recipe.codes)
         if recipe.kind == "word":
@@ -345,13 +356,14 @@ class LearnVocabulary(Task):
         return learn_sentence_piece(sentences, recipe.kind, recipe.size, coverage, recipe.byte_fallback, recipe.symbols)
 
     def _sentences(self) -> Iterator[str]:
-        return chain.from_iterable(drawn_sentences(self.samples, name) for name in self.names)
+        return chain.from_iterable(sampled_sentences(self.samples, name) for name in self.names)
 
-    def _some(self) -> Iterator[str]:
-        """The same sentences.
+    def _checked_sentences(self) -> Iterator[str]:
+        """Return the sentences, of which there is at least one.
 
         Raises:
-            DataError: no sentence with text was drawn, or there is none."""
+            DataError: the sample or the text contains no sentence.
+        """
         sentences, recipe = self._sentences(), self.recipe
         first = list(islice(sentences, 1))
         if not first and recipe.sentences < recipe.lines:
@@ -363,7 +375,7 @@ class LearnVocabulary(Task):
         return chain(first, sentences)
 
     def _coverage(self) -> float:
-        """The share of the text that its characters cover, as many of them as fill half of the vocabulary."""
+        """Return the share of the text that is covered by as many characters as fill half of the vocabulary."""
         characters: Counter[str] = Counter()
         for sentence in self._sentences():
             characters.update(sentence)

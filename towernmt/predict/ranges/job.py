@@ -146,7 +146,7 @@ def output_paths(path: str, texts: Sequence[Text]) -> list[str]:
     return paths
 
 
-def check_output(path: str) -> None:
+def check_writable_output(path: str) -> None:
     """Check that an output can be written, before hours of work.
 
     Raises:
