@@ -13,7 +13,7 @@ from towernmt.core.settings import assigned, describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
-from towernmt.run.run_settings import FACTS
+from towernmt.run.run_settings import VOCABULARY_SIZES
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 GROUPS = {
@@ -54,7 +54,7 @@ def page() -> str:
     parts = [HEAD]
     for name in ARCHITECTURES:
         kind = architecture(name)
-        rows = [row for row in describe(kind.settings(), "model.") if row[0] not in FACTS]
+        rows = [row for row in describe(kind.settings(), "model.") if row[0] not in VOCABULARY_SIZES]
         parts.append(f"## model.* of `{name}`\n\n" + _table(rows))
         parts.append(_presets(kind))
     settings = default_settings()

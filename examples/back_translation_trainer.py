@@ -28,7 +28,7 @@ from tensorpack.callbacks import Callback
 
 from towernmt.checkpoint.checkpoint_files import keep_last, write_checkpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_sources
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.tf_compat import tf, tf1
@@ -44,6 +44,7 @@ from towernmt.predict.search.decoding_tower import SamplingSettings, build_sampl
 from towernmt.run.assemble import with_vocabulary_sizes
 from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.launch import train
+from towernmt.run.resolve import resolve_settings
 from towernmt.run.run_settings import Settings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -231,7 +232,7 @@ def run(options: argparse.Namespace) -> int:
     if data.source_vocabulary.streams > 1:
         raise SettingsError(f"{data.directory} has source factors, but sampled translations have none: prepare the "
                             "data without --source-factors.")
-    settings = with_vocabulary_sizes(settings_of(options), data)
+    settings = with_vocabulary_sizes(resolve_settings(settings_sources(options)).settings, data)
     text = {"forward": read_ids(options.mono_target, data.target_vocabulary, options.max_length),
             "backward": read_ids(options.mono_source, data.source_vocabulary, options.max_length)}
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers,

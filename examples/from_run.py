@@ -7,9 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.cli.train import with_user_settings
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides, parse_assignments
+from towernmt.core.settings import parse_assignments
 
 if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
@@ -42,22 +41,23 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     """
     from towernmt.checkpoint.restore import initial_checkpoint
     from towernmt.run.directory import RunDirectory
+    from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 
+    assigned = Overrides("--set", parse_assignments(options.assignments))
     new = RunDirectory(options.logdir)
     finished, _ = initial_checkpoint(options.model)
     if new.path.resolve() == finished.path.resolve():
         raise SettingsError(f"--logdir {options.logdir} is the run of --model: pass a directory for the new run.")
     if new.exists():
-        settings = new.settings()
-    else:
-        settings = RunDirectory(finished.path).settings()
-        train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
-        validation = dataclasses.replace(settings.validation, minutes=0.0)
-        checkpoint = dataclasses.replace(settings.checkpoint, minutes=0.0, average=0)
-        init = dataclasses.replace(settings.init, checkpoint=str(options.model))
-        settings = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint, init=init)
-        settings = apply_overrides(settings, parse_assignments(defaults))
-    return with_user_settings(settings, parse_assignments(options.assignments))
+        return resolve_settings(SettingsSources(run=new, overrides=(assigned,))).settings
+    settings = RunDirectory(finished.path).settings()
+    train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
+    validation = dataclasses.replace(settings.validation, minutes=0.0)
+    checkpoint = dataclasses.replace(settings.checkpoint, minutes=0.0, average=0)
+    init = dataclasses.replace(settings.init, checkpoint=str(options.model))
+    base = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint, init=init)
+    overrides = (Overrides("defaults", parse_assignments(defaults)), assigned)
+    return resolve_settings(SettingsSources(base=base, overrides=overrides)).settings
 
 
 def data_from_run(options: argparse.Namespace) -> TrainingData:

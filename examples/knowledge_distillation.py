@@ -31,7 +31,7 @@ from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_of
+from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_sources
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
@@ -44,6 +44,7 @@ from towernmt.optim.optimizer import SUFFIX
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
 from towernmt.run.launch import train
+from towernmt.run.resolve import resolve_settings
 from towernmt.run.run_settings import Settings
 
 SCOPE = "teacher"
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     """Train and return the exit status."""
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory of the student's run.")
-    teacher, settings = RunDirectory(options.teacher), settings_of(options)
+    teacher, settings = RunDirectory(options.teacher), resolve_settings(settings_sources(options)).settings
     own: dict[str, Any] = {}
     if options.level == "word":
         check_cost(settings)

@@ -19,7 +19,7 @@ from pathlib import Path
 from nearest import nearest_translations
 
 from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, print_settings, settings_of, train_prepared, wants_chosen
+from towernmt.cli.train import add_run_arguments, is_in_cluster, print_settings, settings_sources, train_resolved
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -29,6 +29,7 @@ from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.plots.picture import draw_curves
 from towernmt.plots.recorded_runs import read_run
+from towernmt.run.resolve import resolve_settings
 
 MINUTES = 8.5
 """Minutes of training on the default corpus. All other settings are automatic, unless --set specifies them."""
@@ -43,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pair", default="en-de", help="languages of the default corpus (no --source)")
     parser.add_argument("--vocab-size", type=int, default=None, help="size of a shared vocabulary (default: automatic)")
     add_run_arguments(parser)
-    parser.set_defaults(defaults=None, workers=None)
     options = parser.parse_args(arguments)
     return run_command(lambda: print_settings(options) if options.help_settings is not None else run(options))
 
@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
         valid_target=options.valid_target, vocab_size=options.vocab_size, shared_vocab=bool(options.vocab_size) or None,
         output=str(Path(options.logdir) / "data")), stream=sys.stderr)
     print(data.statistics_table, flush=True)
-    status = train_prepared(options, data, settings_of(options), chosen=wants_chosen(options))
+    sources = settings_sources(options, lambda: data, "fixed" if is_in_cluster() else "automatic", is_in_cluster())
+    status = train_resolved(options, resolve_settings(sources), data)
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)
     draw_run(options.logdir)

@@ -73,20 +73,6 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def fixed_defaults() -> Iterator[None]:
-    """`towernmt train` has fixed defaults in the tests' own process, unless a test asks for chosen ones.
-
-    Choosing measures the machine for seconds, and what a test trains must not depend on it.
-    """
-    from towernmt.cli import train
-
-    wants = train.wants_chosen
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "wants_chosen", lambda options: wants(options) and options.defaults == "chosen")
-        yield
-
-
 @pytest.fixture(autouse=True)
 def no_determinism_left_behind() -> Iterator[None]:
     """Op determinism is a switch of the whole process: a test that trains as a command does turns it on."""

@@ -15,12 +15,13 @@ import yaml
 
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
-from towernmt.cli.train import settings_of
+from towernmt.cli.train import settings_sources
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text
 from towernmt.jobs.trials import read_space
 from towernmt.run import default_settings
+from towernmt.run.resolve import resolve_settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -87,7 +88,7 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 pytest.fail(f"{page}: {shlex.join(words)}: {capsys.readouterr().err}")
             if words[1] == "train":
                 options.logdir = options.config = None
-                settings_of(options)                # an unknown setting would be refused
+                resolve_settings(settings_sources(options))     # an unknown setting would be refused
 
 
 def test_the_shown_yaml_holds_settings_a_corpus_a_space_or_a_card(tmp_path: Path) -> None:

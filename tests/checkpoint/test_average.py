@@ -30,7 +30,8 @@ def logdir(tmp_path_factory, prepare_pairs) -> Path:
     """Eight updates with checkpoints 4, 6 and 8, two validations, and a moving average."""
     place = tmp_path_factory.mktemp("run")
     prepare_pairs(place)
-    assert main(["train", "--data", str(place / "data"), "--logdir", str(place / "run"), "--set", *SETTINGS]) == 0
+    assert main(["train", "--defaults=fixed", "--data", str(place / "data"), "--logdir", str(place / "run"), "--set",
+                 *SETTINGS]) == 0
     return place / "run"
 
 
@@ -125,8 +126,8 @@ def test_the_validation_uses_the_moving_average(logdir):
 
 def test_a_run_does_not_go_on_with_another_average(logdir, capsys):
     settings = [s for s in SETTINGS if "ema" not in s]
-    status = main(["train", "--data", str(logdir.parent / "data"), "--logdir", str(logdir), "--set", *settings,
-                   "optimizer.ema_decay=0"])
+    status = main(["train", "--defaults=fixed", "--data", str(logdir.parent / "data"), "--logdir", str(logdir),
+                   "--set", *settings, "optimizer.ema_decay=0"])
     assert status == 1 and "optimizer.ema_decay=0.9" in capsys.readouterr().err
 
 

@@ -58,7 +58,7 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, data) -> Path:
     logdir = tmp_path_factory.mktemp("trained") / "run"
-    assert main(["train", "--data", str(data), "--logdir", str(logdir), "--set", *TINY]) == 0
+    assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), "--set", *TINY]) == 0
     return logdir
 
 
@@ -95,7 +95,7 @@ def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(
     assert f"towernmt {towernmt.__version__}, tensorflow {tensorflow.__version__}" in log and str(data) in log
     assert run.settings().train.steps == 4
     shutil.rmtree(run.checkpoints)
-    assert main(["train", "--config", str(run.settings_file), "--data", str(data), "--logdir",
+    assert main(["train", "--defaults=fixed", "--config", str(run.settings_file), "--data", str(data), "--logdir",
                  str(run.path.parent / "other"), "--set", "train.steps=1"]) == 0
 
 
@@ -108,10 +108,10 @@ def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read
                  lambda: grow_vocabulary(run, data / "vocabulary", tmp_path / "grown")):
         with pytest.raises(SettingsError, match="is not the vocabulary that this run was trained with"):
             read()
-    error = error_of(capsys, "train", "--data", data, "--logdir", tmp_path / "new", "--set", *TINY,
+    error = error_of(capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "new", "--set", *TINY,
                      f"init.checkpoint={run.path}")
     assert "is not the vocabulary that this run was trained with" in error
-    assert "another vocabulary" in error_of(capsys, "train", "--data", data, "--logdir", run.path)
+    assert "another vocabulary" in error_of(capsys, "train", "--defaults=fixed", "--data", data, "--logdir", run.path)
 
 
 def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_too(run, tmp_path):
@@ -134,10 +134,11 @@ def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way
     for file in (data / "vocabulary").iterdir():
         assert (other / "vocabulary" / file.name).read_bytes() == file.read_bytes()
     before = content(run.path)
-    error = error_of(capsys, "train", "--data", other, "--logdir", run.path, "--set", "train.steps=6")
+    error = error_of(capsys, "train", "--defaults=fixed", "--data", other, "--logdir", run.path, "--set",
+                     "train.steps=6")
     assert "trained on other data than" in error and f"init.checkpoint={run.path}" in error
     assert content(run.path) == before
-    assert main(["train", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
+    assert main(["train", "--defaults=fixed", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
                  f"init.checkpoint={run.path}"]) == 0
 
 
@@ -148,13 +149,14 @@ def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way
 def test_a_setting_that_the_position_depends_on_is_refused_by_name(run: RunDirectory, data: Path, capsys: Any,
                                                                    change: str, sentence: str) -> None:
     before = content(run.path)
-    error = error_of(capsys, "train", "--data", data, "--logdir", run.path, "--set", "train.steps=6", change)
+    error = error_of(capsys, "train", "--defaults=fixed", "--data", data, "--logdir", run.path, "--set",
+                     "train.steps=6", change)
     assert sentence in error and f"init.checkpoint={run.path}" in error and content(run.path) == before
 
 
 def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run, data, caplog):
     before = content(run.path)
-    assert main(["train", "--data", str(data), "--logdir", str(run.path)]) == 0
+    assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(run.path)]) == 0
     assert [record.getMessage() for record in caplog.records] == [
         f"{run.path} is finished: train.steps=4 is reached at step 4. To go on, give a higher limit (--set ...)."]
     assert content(run.path) == before
@@ -185,7 +187,7 @@ def test_prepared_data_are_never_taken_for_a_run_or_for_the_place_of_one(run, da
     prepared = Path(shutil.copytree(data, tmp_path / "data"))
     before = content(prepared)
     other = prepare(tmp_path / "other", "abc", 1)
-    for arguments in (["train", "--data", other, "--logdir", prepared, "--set", *TINY],
+    for arguments in (["train", "--defaults=fixed", "--data", other, "--logdir", prepared, "--set", *TINY],
                       ["grow", "--model", run.path, "--vocabulary", other, "--output", prepared],
                       ["average", "--model", run.path, "--last", "2", "--output", prepared],
                       ["average", "--model", run.path, "--last", "2", "--output", prepared / "vocabulary"]):
@@ -200,7 +202,7 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
     shutil.copytree(other / "vocabulary", tmp_path / "mine" / "vocabulary")
     before = content(tmp_path / "mine")
     assert "holds a vocabulary of something else" in error_of(
-        capsys, "train", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)
+        capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)
     assert content(tmp_path / "mine") == before
 
 
@@ -223,12 +225,13 @@ def test_average_and_grow_never_write_over_a_step_of_a_run(run, data, tmp_path, 
 
 def test_one_training_a_directory_and_one_a_process(run, data, tmp_path, capsys):
     with run.writing("towernmt train"):
-        error = error_of(capsys, "train", "--data", data, "--logdir", run.path, "--set", "train.steps=9")
+        error = error_of(capsys, "train", "--defaults=fixed", "--data", data, "--logdir", run.path, "--set",
+                         "train.steps=9")
         assert "(towernmt train) has been writing there since" in error
     with launch.one_training():
         errors = []
         thread = threading.Thread(target=lambda: errors.append(error_of(
-            capsys, "train", "--data", data, "--logdir", tmp_path / "second", "--set", *TINY)))
+            capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "second", "--set", *TINY)))
         thread.start()
         thread.join()
     assert "This process is training already" in errors[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.train import arguments_of_each
+from towernmt.cli.train import worker_arguments
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -20,16 +20,16 @@ def test_each_worker_gets_the_same_command_without_what_is_for_workers() -> None
               "--towers", "0", "--config", "c", "--verbose", "--set", "a=1", "b= 2", "--set", "c=3"]
     options = parsed(*of_all, "--workers", "3", "--min-workers", "2", "--max-failures", "0", "--cpus", "1", "--wait",
                      "5", "--ray", "local")
-    assert vars(parsed(*arguments_of_each(options)[1:])) == vars(parsed(*of_all, "--defaults", "fixed"))
+    assert vars(parsed(*worker_arguments(options)[1:])) == vars(parsed(*of_all, "--defaults", "fixed"))
 
 
 @pytest.mark.parametrize("arguments, message", [
     (["--workers", "0"], "--workers 0 must be at least 1."),
     (["--workers", "2", "--min-workers", "3"], "--min-workers 3 is more than --workers 2."),
     (["--workers", "2", "--max-failures", "-1"], "--max-failures -1 must be at least 0."),
-    (["--workers", "2", "--gpu", "2,3"], "write --gpu 0,1 for 2 GPUs of each worker."),
-    (["--min-workers", "1"], "--min-workers is for training by workers: pass --workers, too."),
-    (["--ray", "local"], "--ray is for training by workers: pass --workers, too."),
+    (["--workers", "2", "--gpu", "2,3"], "write --gpu 0,1 for 2 GPUs per worker."),
+    (["--min-workers", "1"], "--min-workers is an option of --workers: pass --workers, too."),
+    (["--ray", "local"], "--ray is an option of --workers: pass --workers, too."),
     (["--workers", "2", "--set", "train.steps=-1"], "train.steps=-1 must be at least 0.")])
 def test_what_cannot_be_asked_for_is_one_sentence(
         prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str],
@@ -44,7 +44,7 @@ def test_workers_in_a_cluster_that_the_environment_names_are_refused(
         prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}')
     assert main(["train", "--data", str(prepared), "--logdir", str(tmp_path / "run"), "--workers", "2"]) == 1
-    assert "TF_CONFIG, or SLURM, names the workers already" in capsys.readouterr().err
+    assert "TF_CONFIG or SLURM already names the workers" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

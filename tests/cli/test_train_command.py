@@ -12,11 +12,12 @@ import yaml
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.train import settings_of, wants_chosen
+from towernmt.cli.train import defaults_mode, is_in_cluster, settings_sources
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run.automatic_settings import choose, circumstances_of
+from towernmt.run.automatic_settings import apply_automatic_settings, training_conditions
 from towernmt.run.directory import RunDirectory
+from towernmt.run.resolve import ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.run_settings import default_settings
 
 SETTINGS_OF_THE_ISSUE = """
@@ -47,7 +48,7 @@ def train(data, tmp_path, capsys):
 
     def run(*settings: str, arguments: tuple[str, ...] = (), logdir: Path = tmp_path / "run") -> tuple[int, str]:
         given = ["--set", *settings] if settings else []
-        status = main(["train", "--data", str(data), "--logdir", str(logdir), *arguments, *given])
+        status = main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), *arguments, *given])
         return status, capsys.readouterr().err
 
     return run
@@ -57,8 +58,8 @@ def train(data, tmp_path, capsys):
 def six_steps(data, tmp_path_factory) -> Path:
     """The directory of a run of six steps."""
     logdir = tmp_path_factory.mktemp("six") / "run"
-    assert main(["train", "--data", str(data), "--logdir", str(logdir), "--set", *SMALL, "train.steps=6",
-                 "checkpoint.steps=3"]) == 0
+    assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), "--set", *SMALL,
+                 "train.steps=6", "checkpoint.steps=3"]) == 0
     return logdir
 
 
@@ -104,15 +105,16 @@ def test_gpu_and_towers_together_are_refused(train, capsys):
 
 
 def test_data_that_is_not_there_is_one_sentence(tmp_path, capsys):
-    assert main(["train", "--data", str(tmp_path / "none"), "--logdir", str(tmp_path / "run")]) == 1
+    assert main(["train", "--defaults=fixed", "--data", str(tmp_path / "none"), "--logdir", str(tmp_path / "run")]) == 1
     assert "none" in capsys.readouterr().err
-    assert main(["train", "--logdir", str(tmp_path / "run")]) == 1
+    assert main(["train", "--defaults=fixed", "--logdir", str(tmp_path / "run")]) == 1
     assert "--data is missing" in capsys.readouterr().err
 
 
 def test_a_directory_that_cannot_be_written_is_one_sentence(data, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert main(["train", "--data", str(data), "--logdir", str(tmp_path / "file" / "run"), "--set", *SMALL]) == 1
+    assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(tmp_path / "file" / "run"), "--set",
+                 *SMALL]) == 1
     error = capsys.readouterr().err
     assert "file" in error and error.startswith("towernmt: ") and error.count("\n") == 1
 
@@ -151,7 +153,8 @@ def of_preset(logdir: Path, preset: str, **model: object) -> Path:
 
 def resumed(logdir: Path, *arguments: str) -> Any:
     """The model's settings with which a command goes on."""
-    return settings_of(make_parser(["train"])[0].parse_args(["train", "--logdir", str(logdir), *arguments])).model
+    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(logdir), *arguments])
+    return resolve_settings(settings_sources(options)).settings.model
 
 
 def test_the_same_preset_keeps_what_it_does_not_name_as_the_run_has_it(tmp_path):
@@ -190,7 +193,7 @@ def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp
     main(["prepare", "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target"), "--vocab-kind",
           "word", "--shared-vocab", "--output", str(tmp_path / "other")])
     capsys.readouterr()
-    assert main(["train", "--data", str(tmp_path / "other"), "--logdir", str(logdir)]) == 1
+    assert main(["train", "--defaults=fixed", "--data", str(tmp_path / "other"), "--logdir", str(logdir)]) == 1
     assert "vocabulary" in capsys.readouterr().err
     assert (logdir / "vocabulary" / "source.words").read_text() == before
 
@@ -222,18 +225,18 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
 ])
 def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_size(
         arguments, many, preset, depth, train, monkeypatch):
-    from towernmt.run import automatic_choice as rule
+    from towernmt.run import automatic_settings as rule
     from towernmt.run import launch
 
     runs = []
-    monkeypatch.setattr("towernmt.run.product_rates.product_rates", lambda gpus: None)
+    monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
     monkeypatch.setattr(rule, "MANY", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
     assert train(arguments=("--defaults", "chosen", *arguments))[0] == 0
     (settings, record), = runs
     assert getattr(settings.model, "hidden_size", None) == depth or preset is None and depth is None
-    assert [choice.value for choice in record._choices if choice.key == "--preset"] == ([preset] if preset else [])
+    assert [choice.value for choice in record.automatic if choice.key == "--preset"] == ([preset] if preset else [])
 
 
 @pytest.mark.thorough
@@ -255,25 +258,32 @@ def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(trai
 WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}'
 
 
-@pytest.mark.parametrize(("arguments", "tf_config", "chosen"), [
-    ([], "", True), (["--defaults", "chosen"], "", True), (["--defaults", "fixed"], "", False),
-    (["--workers", "2"], "", False), ([], WORKERS, False)])
-def test_a_new_run_has_chosen_defaults_but_for_workers(monkeypatch, tmp_path, arguments, tf_config, chosen):
+@pytest.mark.parametrize(("arguments", "tf_config", "mode"), [
+    ([], "", "automatic"), (["--defaults", "chosen"], "", "automatic"), (["--defaults", "fixed"], "", "fixed"),
+    (["--workers", "2"], "", "fixed"), ([], WORKERS, "fixed")])
+def test_a_new_run_has_automatic_defaults_except_with_several_workers(monkeypatch, arguments, tf_config, mode):
     monkeypatch.setenv("TF_CONFIG", tf_config)
-    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(tmp_path / "new"), *arguments])
-    assert wants_chosen(options) is chosen
+    options = make_parser(["train"])[0].parse_args(["train", *arguments])
+    assert defaults_mode(options.defaults, options.workers is not None or is_in_cluster()) == mode
 
 
-def test_a_run_that_goes_on_keeps_its_settings(six_steps):
-    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(six_steps)])
-    assert not wants_chosen(options)
+def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedSettings:
+    """The settings of a run with automatic defaults."""
+    monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
+    return resolve_settings(SettingsSources(
+        run=RunDirectory(run), defaults="automatic", open_data=lambda: PreparedData(data)))
 
 
-def test_a_run_that_was_killed_before_it_could_tell_what_was_chosen_is_a_new_one(tmp_path):
-    options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(of_preset(tmp_path, "mini"))])
-    assert wants_chosen(options)
+def test_a_resumed_run_keeps_its_settings(six_steps, data, monkeypatch):
+    found = resolved(six_steps, data, monkeypatch)
+    assert found.automatic is None and found.settings == RunDirectory(six_steps).settings()
+
+
+def test_a_run_that_was_killed_before_it_recorded_its_automatic_settings_is_a_new_one(tmp_path, data, monkeypatch):
+    run = of_preset(tmp_path, "mini")
+    assert resolved(run, data, monkeypatch).automatic
     (tmp_path / "chosen.yaml").write_text("")
-    assert not wants_chosen(options)
+    assert resolved(run, data, monkeypatch).automatic is None
 
 
 def test_chosen_defaults_are_refused_for_several_workers(train):
@@ -283,7 +293,8 @@ def test_chosen_defaults_are_refused_for_several_workers(train):
 
 def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_steps, data):
     settings = apply_overrides(default_settings(), {"init.checkpoint": str(six_steps), "train.steps": 3})
-    found, choices = choose(settings, circumstances_of(PreparedData(data), None, None), {"model.heads"})
+    found, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None),
+                                              {"model.heads"})
     assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
     assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
     assert "optimizer.learning_rate" not in {choice.key for choice in choices}
@@ -294,7 +305,7 @@ def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_pa
     free = {"model.residual_dropout": 0.0, "model.label_smoothing": 0.3, "model.r_drop_alpha": 5.0}
     save_yaml(apply_overrides(RunDirectory(other).settings(), free), other / "settings.yaml")
     settings = apply_overrides(default_settings(), {"init.checkpoint": str(other)})
-    found, choices = choose(settings, circumstances_of(PreparedData(data), None, None), set())
+    found, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
     assert found.model.hidden_size == 16 and found.model.residual_dropout == 0.1
     assert not free.keys() & {choice.key for choice in choices if choice.reason.startswith(str(other))}
 
@@ -308,5 +319,5 @@ def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps,
     text = (other / "settings.yaml").read_text().replace("architecture: transformer", "architecture: mine.py:Mine")
     (other / "settings.yaml").write_text(text)
     settings = apply_overrides(default_settings("models/mine.py:Mine"), {"init.checkpoint": str(other)})
-    found, _ = choose(settings, circumstances_of(PreparedData(data), None, None), set())
+    found, _ = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
     assert found.model.hidden_size == 16

@@ -58,7 +58,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     files = [f"--{kind}{side}={directory / ('valid' if kind else 'text') / side}"
              for kind in ("", "valid-") for side in ("source", "target")]
     assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", f"--output={place.data}"]) == 0
-    assert main(["train", f"--data={place.data}", f"--logdir={place.run}", "--set", *TINY, "train.steps=100"]) == 0
+    assert main(["train", "--defaults=fixed", f"--data={place.data}", f"--logdir={place.run}", "--set", *TINY,
+                 "train.steps=100"]) == 0
     return place
 
 

@@ -42,7 +42,8 @@ def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(place, domain, 
     ("convs2s", ["embedding_size=16", "output_size=16", "encoder=1x16/3", "decoder=2x16/3"], 3),
 ])
 def test_lhuc_adapts_the_other_models_too(place, example, weights, tmp_path, name, sizes, scales):
-    arguments = ["train", f"--model={name}", f"--data={place.data}", f"--logdir={tmp_path / 'general'}", "--set",
+    arguments = ["train", "--defaults=fixed", f"--model={name}", f"--data={place.data}",
+                 f"--logdir={tmp_path / 'general'}", "--set",
                  *[f"model.{size}" for size in sizes], "train.steps=2", "validation.steps=0"]
     assert main(arguments) == 0
     arguments = ["lhuc", f"--model={tmp_path / 'general'}", f"--data={place.data}", f"--logdir={tmp_path / 'new'}"]

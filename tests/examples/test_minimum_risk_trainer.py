@@ -32,7 +32,8 @@ def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scala
 
 def test_words_with_factors_are_drawn_for_and_learned_from_in_cycles(factored, tiny, example, scalars, tmp_path):
     run = tmp_path / "run"
-    assert main(["train", f"--data={factored}", f"--logdir={run}", "--set", *tiny, "train.steps=1"]) == 0
+    assert main(["train", "--defaults=fixed", f"--data={factored}", f"--logdir={run}", "--set", *tiny,
+                 "train.steps=1"]) == 0
     assert example("minimum_risk_trainer").main([
         f"--model={run}", f"--data={factored}", f"--logdir={tmp_path / 'risk'}", "--samples=2", "--set",
         "train.steps=1", "validation.steps=0", "train.update_cycle=2", "data.batch_tokens=64"]) == 0

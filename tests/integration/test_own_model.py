@@ -104,8 +104,8 @@ def test_the_pages_hold_a_variant_and_an_architecture_whose_runs_translate_elsew
 def test_a_run_goes_on_with_the_same_file_or_by_its_copy(run):
     for extra in (["--model", "gated.py:Gated"], []):
         steps = 41 if extra else 42
-        assert main(["train", *extra, "--data", "data", "--logdir", str(run), "--set", f"train.steps={steps}",
-                     "validation.steps=0"]) == 0
+        assert main(["train", "--defaults=fixed", *extra, "--data", "data", "--logdir", str(run), "--set",
+                     f"train.steps={steps}", "validation.steps=0"]) == 0
         assert RunDirectory(run).checkpoint("last").endswith(f"step-{steps}/model")
     assert (run / "code" / "gated.py").read_bytes() == Path("gated.py").read_bytes()
 
@@ -113,8 +113,8 @@ def test_a_run_goes_on_with_the_same_file_or_by_its_copy(run):
 def test_a_file_that_has_changed_is_refused_until_the_copy_is_removed(run, tmp_path, capsys):
     changed = tmp_path / "gated.py"
     changed.write_text(Path("gated.py").read_text() + "# another\n")
-    command = ["train", "--model", f"{changed}:Gated", "--data", "data", "--logdir", str(run), "--set",
-               "train.steps=41", "validation.steps=0"]
+    command = ["train", "--defaults=fixed", "--model", f"{changed}:Gated", "--data", "data", "--logdir", str(run),
+               "--set", "train.steps=41", "validation.steps=0"]
     assert main(command) == 1
     error = capsys.readouterr().err
     assert f"{changed} has changed since {run} began: leave out --model" in error and f"rm -r {run}/code" in error
@@ -127,7 +127,7 @@ def test_a_file_that_has_changed_is_refused_until_the_copy_is_removed(run, tmp_p
 
 def test_another_model_is_refused_by_name(run, capsys):
     for other in ("averaging.py:Averaging", "transformer"):
-        assert main(["train", "--model", other, "--data", "data", "--logdir", str(run)]) == 1
+        assert main(["train", "--defaults=fixed", "--model", other, "--data", "data", "--logdir", str(run)]) == 1
         assert f"holds a run of the model gated.py:Gated, not of {other}: leave out --model" in capsys.readouterr().err
 
 
@@ -140,7 +140,8 @@ def test_the_checkpoint_of_a_variant_is_not_read_as_its_parents(run, capsys):
                     ["grow", "--vocabulary", "data", "--output", "no"]):
         assert main([*command, "--model", str(run)]) == 1
         assert "has the trained variable 'gate', which the model does not have" in capsys.readouterr().err
-    assert main(["train", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set", f"init.checkpoint={run}",
+    assert main(["train", "--defaults=fixed", "--data", "data", "--logdir", "new", "--preset", "tiny", "--set",
+                 f"init.checkpoint={run}",
                  "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
                  "model.decoder_layers=1", "train.steps=1"]) == 1
     assert "has the trained variable 'gate', which the model does not have" in capsys.readouterr().err
@@ -215,5 +216,5 @@ def test_a_model_without_sizes_of_vocabularies_is_told_what_it_lacks(tmp_path, c
         "@dataclass\nclass Sizes:\n    depth: int = 3\n"
         "class Mine(NMTModel):\n    def __init__(self, settings: Sizes): pass\n")
     model = ["--model", f"{tmp_path}/mine.py:Mine"]
-    assert main(["train", *model, "--data", "data", "--logdir", str(tmp_path / "run")]) == 1
+    assert main(["train", "--defaults=fixed", *model, "--data", "data", "--logdir", str(tmp_path / "run")]) == 1
     assert "lacks 'source_vocab_size': add `source_vocab_size: int = 0`" in capsys.readouterr().err

@@ -113,7 +113,8 @@ def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus
                "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]
     result = start(*command, "train.steps=10").wait()
     assert result.status == 0, result.text
-    assert "Chosen: schedule.name=budget, as the rate falls to the end that train.steps sets." in result.text
+    assert ("Automatic setting: schedule.name=budget, because the rate falls to the end that train.steps sets."
+            in result.text)
     assert "data.batch_tokens=512" not in result.text
     told = yaml.safe_load((tmp_path / "run" / "chosen.yaml").read_text())
     saved = load_yaml(tmp_path / "run" / "settings.yaml")
@@ -122,9 +123,9 @@ def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus
     assert "--preset" not in told       # sizes are set
     assert saved["data.batch_tokens"] == 256 and "data.batch_tokens" not in told
     again = start(*command, "train.steps=20").wait()
-    assert again.status == 0 and "Chosen:" not in again.text, again.text
+    assert again.status == 0 and "Automatic setting:" not in again.text, again.text
     towers = f"on {told['--towers']['value']} CPU tower"
     assert towers in result.text and towers in again.text
-    assert "The limit is another: train.steps=20 (before: 10)." in again.text
-    assert "stays, unless --set changes it: schedule.name=budget" in again.text
+    assert ("train.steps changed from 10 to 20. These automatic settings keep their old values: schedule.name=budget"
+            in again.text)
     assert load_yaml(tmp_path / "run" / "settings.yaml") == {**saved, "train.steps": 20}

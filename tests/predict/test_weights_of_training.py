@@ -102,8 +102,8 @@ def run(request, tmp_path_factory, prepare_pairs) -> Path:
     prepare_pairs(place)
     (place / "heads.py").write_text(CODE)
     (place / "text").write_text("a b c\nd e\n")
-    assert main(["train", "--model", f"{place / 'heads.py'}:{request.param}", "--preset", "toy", "--data",
-                 str(place / "data"), "--logdir", str(place / "run"), "--set", *SETTINGS]) == 0
+    assert main(["train", "--defaults=fixed", "--model", f"{place / 'heads.py'}:{request.param}", "--preset", "toy",
+                 "--data", str(place / "data"), "--logdir", str(place / "run"), "--set", *SETTINGS]) == 0
     (place / "heads.py").unlink()
     return place / "run"
 
@@ -148,7 +148,8 @@ def test_averaged_and_grown_checkpoints_keep_the_weights_and_begin_other_runs(ru
     assert main(["grow", "--model", str(run), "--vocabulary", str(run.parent / "data"), "--output", str(grown)]) == 0
     assert HEAD <= names_in(grown / "checkpoints" / "step-0")
     shutil.copytree(run / "code", tmp_path / "code")
-    command = ["train", "--model", f"{tmp_path / 'code' / 'heads.py'}:InTrainingTowers", "--preset", "toy", "--data",
+    command = ["train", "--defaults=fixed", "--model", f"{tmp_path / 'code' / 'heads.py'}:InTrainingTowers",
+               "--preset", "toy", "--data",
                str(run.parent / "data"), "--logdir", str(tmp_path / "tuned"), "--set", "train.steps=1",
                "data.batch_tokens=100", "validation.steps=0"]
     assert main([*command, f"init.checkpoint={grown}"]) == 0
@@ -212,8 +213,8 @@ def test_what_is_not_the_models_own_is_refused(run, name, message, tmp_path, cap
 
 def test_a_weight_that_only_search_uses_ends_a_training_with_validation(run, tmp_path, capsys):
     (tmp_path / "heads.py").write_text(CODE)
-    assert main(["train", "--model", f"{tmp_path / 'heads.py'}:Sharpened", "--preset", "toy", "--data",
-                 str(run.parent / "data"), "--logdir", str(tmp_path / "new"), "--set", *SETTINGS]) == 1
+    assert main(["train", "--defaults=fixed", "--model", f"{tmp_path / 'heads.py'}:Sharpened", "--preset", "toy",
+                 "--data", str(run.parent / "data"), "--logdir", str(tmp_path / "new"), "--set", *SETTINGS]) == 1
     error = capsys.readouterr().err
     assert "asks for the variable 'sharpness', which the first training tower did not make" in error
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from towernmt.core.settings import apply_overrides, save_yaml
-from towernmt.run.automatic_settings import Circumstances, choose
+from towernmt.run.automatic_settings import TrainingConditions, apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.product_rates import ProductRates
-from towernmt.run.resume import BY_LIMIT, chosen_for, note_of_other_limit
+from towernmt.run.resolve import DEPENDS_ON_LIMIT, note_of_changed_limit, recorded_automatic_settings
 from towernmt.run.run_settings import default_settings
 
 TEN_MINUTES = {"train.minutes": 10, "checkpoint.minutes": 1, "model.residual_dropout": 0, "optimizer.learning_rate": 1}
@@ -31,30 +31,30 @@ def run_with(path: Path, chosen: dict[str, Any] | None) -> RunDirectory:
 
 @pytest.mark.parametrize(("chosen", "towers"), [(CHOSEN, 2), ({"train.clip_norm": 1}, None), ({}, None), (None, None)])
 def test_the_chosen_towers_are_kept(tmp_path, chosen, towers):
-    assert chosen_for(run_with(tmp_path, chosen)).get("--towers") == towers
+    assert recorded_automatic_settings(run_with(tmp_path, chosen)).get("--towers") == towers
 
 
 def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
     """Not what is set since then, nor what depends on no limit."""
     run = run_with(tmp_path, CHOSEN)
     settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": 600, "model.residual_dropout": 0.2})
-    assert note_of_other_limit(chosen_for(run), run.settings_like(settings), settings) == (
-        "The limit is another: train.minutes=600 (before: 10). What was chosen by the one before stays, unless --set "
-        "changes it: checkpoint.minutes=1.0.")
+    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == (
+        "train.minutes changed from 10 to 600. These automatic settings keep their old values: checkpoint.minutes=1.0. "
+        "Use --set to change them.")
 
 
 @pytest.mark.parametrize(("chosen", "minutes"), [(CHOSEN, 10), (None, 600), ({"--towers": 2}, 600)])
 def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp_path, chosen, minutes):
     run = run_with(tmp_path, chosen)
     settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": minutes})
-    assert note_of_other_limit(chosen_for(run), run.settings_like(settings), settings) == ""
+    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == ""
 
 
 def test_all_that_is_chosen_by_a_limit_is_among_what_is_told():
-    at = Circumstances(target_tokens=100_000, pairs=10_000, vocabulary=8000, unigram=True, validation_pairs=1000,
+    at = TrainingConditions(target_tokens=100_000, pairs=10_000, vocabulary=8000, unigram=True, validation_pairs=1000,
                        gpus=0, processors=2, bfloat16=True, rates=ProductRates(2.8e11, 8e11))
-    found = [{choice.key: choice.value for choice in choose(
+    found = [{choice.key: choice.value for choice in apply_automatic_settings(
         apply_overrides(default_settings(), limit), at, set(limit))[1]} for limit in (
             {}, {"train.minutes": 1}, {"train.minutes": 200}, {"train.steps": 100}, {"train.epochs": 50})]
     keys = {key for one in found for key in one}
-    assert {key for key in keys if len({one.get(key) for one in found}) > 1} == set(BY_LIMIT)
+    assert {key for key in keys if len({one.get(key) for one in found}) > 1} == set(DEPENDS_ON_LIMIT)

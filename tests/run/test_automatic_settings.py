@@ -9,27 +9,28 @@ import pytest
 
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run import automatic_settings
-from towernmt.run.automatic_choice import round_down
 from towernmt.run.automatic_settings import (
     RULES,
-    Circumstances,
-    choose,
-    choose_towers,
-    needs_rates,
+    TrainingConditions,
+    apply_automatic_settings,
+    automatic_towers,
+    needs_product_rates,
     parameters_in_products,
+    round_down,
 )
 from towernmt.run.product_rates import ProductRates
 from towernmt.run.run_settings import Settings, default_settings
 
 SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
-TATOEBA = Circumstances(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, unigram=True,
+TATOEBA = TrainingConditions(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, unigram=True,
                         validation_pairs=1000, gpus=0, processors=2, bfloat16=True, rates=FAST)
 
 
-def chosen(at: Circumstances, model: str = "transformer", preset: str | None = None, **given: Any) -> dict[str, Any]:
+def chosen(at: TrainingConditions, model: str = "transformer", preset: str | None = None, **given: Any
+           ) -> dict[str, Any]:
     """All settings, with those that were chosen where they are not given; a key's dots are two underscores."""
     keys = {key.replace("__", "."): value for key, value in given.items()}
-    settings, _ = choose(apply_overrides(default_settings(model, preset), keys), at, set(keys))
+    settings, _ = apply_automatic_settings(apply_overrides(default_settings(model, preset), keys), at, set(keys))
     return flatten(settings)
 
 
@@ -70,7 +71,7 @@ def test_little_text_has_small_batches(tokens, batch):
 
 @pytest.mark.parametrize(("tokens", "shown"), [(42_310, "42,000"), (1_528_000, "1,500,000")])
 def test_the_tokens_of_a_pass_are_shown_with_two_digits(tokens, shown):
-    _, choices = choose(default_settings(), dataclasses.replace(TATOEBA, target_tokens=tokens), set())
+    _, choices = apply_automatic_settings(default_settings(), dataclasses.replace(TATOEBA, target_tokens=tokens), set())
     reason = next(choice.reason for choice in choices if choice.key == "data.batch_tokens")
     assert reason == f"a pass has about {shown} target tokens"
 
@@ -125,7 +126,8 @@ def test_steps_alone_tell_the_updates_whatever_a_batch_holds():
 
 
 def test_the_batch_that_a_memory_limit_finds_is_not_chosen():
-    _, choices = choose(apply_overrides(default_settings(), {"data.memory_gb": 8}), TATOEBA, {"data.memory_gb"})
+    _, choices = apply_automatic_settings(apply_overrides(default_settings(), {"data.memory_gb": 8}), TATOEBA,
+                                          {"data.memory_gb"})
     assert "data.batch_tokens" not in {choice.key for choice in choices}
     assert chosen(TATOEBA, data__memory_gb=8, data__batch_tokens=256)["optimizer.learning_rate"] == 0.002
 
@@ -216,7 +218,7 @@ def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
     ({"train.minutes": 5}, {"train.precision"}, [0], False, False)])
 def test_the_machine_is_measured_only_where_something_depends_on_it(monkeypatch, settings, given, gpus, fast, needed):
     monkeypatch.setattr(automatic_settings, "has_fast_bfloat16", lambda: fast)
-    assert needs_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
+    assert needs_product_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
 
 
 def test_a_run_without_an_end_has_patience():
@@ -273,7 +275,7 @@ def test_a_wide_transformer_has_a_lower_rate():
 @pytest.mark.parametrize(("at", "preset", "towers"), [
     (TATOEBA, "tiny", 2), (TATOEBA, "base", 1), (dataclasses.replace(TATOEBA, processors=1), "tiny", 1)])
 def test_two_towers_for_small_models_where_there_are_processors(at, preset, towers):
-    assert choose_towers(default_settings("transformer", preset), at).value == towers
+    assert automatic_towers(default_settings("transformer", preset), at).value == towers
 
 
 def test_the_size_of_a_model_is_that_of_its_parameters():
@@ -282,7 +284,8 @@ def test_the_size_of_a_model_is_that_of_its_parameters():
 
 
 def test_every_choice_has_a_reason_and_every_rule_its_evidence():
-    settings, choices = choose(apply_overrides(default_settings(), {"train.minutes": 30}), TATOEBA, {"train.minutes"})
+    settings, choices = apply_automatic_settings(apply_overrides(default_settings(), {"train.minutes": 30}), TATOEBA,
+                                                 {"train.minutes"})
     assert isinstance(settings, Settings) and len({choice.key for choice in choices}) == len(choices) >= 12
     assert all(len(choice.reason) > 10 for choice in choices)
     assert all(rule.__doc__ for rule in RULES)

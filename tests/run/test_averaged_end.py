@@ -54,7 +54,8 @@ def logdir(place, tmp_path) -> Path:
 
 
 def train(logdir: Path, place: Path, *settings: str) -> int:
-    return main(["train", "--data", str(place / "data"), "--logdir", str(logdir), "--set", *settings])
+    return main(["train", "--defaults=fixed", "--data", str(place / "data"), "--logdir", str(logdir), "--set",
+                 *settings])
 
 
 def average(logdir: Path, place: Path, last: int = 2) -> None:

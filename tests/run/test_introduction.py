@@ -39,8 +39,8 @@ def train(tmp_path, capsys):
         for handler in terminal_handlers():     # of the test that imported it
             handler.stream = sys.stdout
         capsys.readouterr()
-        assert main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments, "--set",
-                     *SMALL, *settings]) == 0
+        assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments,
+                     "--set", *SMALL, *settings]) == 0
         return capsys.readouterr().out.splitlines()
 
     return run

@@ -102,7 +102,6 @@ def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundles
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, wrapped):
     from towernmt.core.tf_compat import tf
-    from towernmt.run import measure_step
 
     def measure(*_):
         lack = tf.errors.ResourceExhaustedError(None, None, "OOM")
@@ -110,9 +109,9 @@ def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, w
             raise SettingsError("a step ran out of memory") from lack
         raise lack      # before the first step, when variables get their first values
 
-    monkeypatch.setattr(measure_step, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["measure_step", "directory"])
-    assert measure_step.main() == memory_fit.OUT_OF_MEMORY
+    monkeypatch.setattr(memory_fit, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["memory_fit", "directory"])
+    assert memory_fit.main() == memory_fit.OUT_OF_MEMORY
 
 
 def test_a_run_keeps_what_it_found_until_it_is_given_another_limit(tmp_path):
@@ -170,7 +169,8 @@ MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.encoder_layers=1
 
 def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(memory_fit, "LARGEST", 1024)
-    command = ["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL, "train.steps=1"]
+    command = ["train", "--defaults=fixed", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL,
+               "train.steps=1"]
     assert main([*command, "data.memory_gb=30"]) == 0
     assert RunDirectory(tmp_path / "run").settings().data.batch_tokens == 1024
     assert "data.batch_tokens=1024 is the largest that fits into 30 GiB" in caplog.text
@@ -179,7 +179,7 @@ def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tm
 
 
 def test_a_limit_below_what_tensorflow_itself_takes_is_refused(corpus, tmp_path, capfd):
-    assert main(["train", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL,
+    assert main(["train", "--defaults=fixed", "--data", corpus, "--logdir", str(tmp_path / "run"), "--set", *MODEL,
                  "data.memory_gb=0.05"]) == 1
     assert "data.memory_gb=0.05: not even data.batch_tokens=16 fits" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()

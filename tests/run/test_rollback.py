@@ -156,7 +156,7 @@ def arguments(tmp_path) -> list[str]:
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines * 10))
     assert main(["prepare", f"--source={tmp_path}/source", f"--target={tmp_path}/target", "--vocab-kind", "word",
                  f"--output={tmp_path}/data"]) == 0
-    return ["train", f"--data={tmp_path}/data", f"--logdir={tmp_path}/run", "--set", *TINY]
+    return ["train", "--defaults=fixed", f"--data={tmp_path}/data", f"--logdir={tmp_path}/run", "--set", *TINY]
 
 
 def rates(run: RunDirectory) -> dict[int, float]:

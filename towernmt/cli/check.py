@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from towernmt.cli.train import with_user_settings
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import parse_assignments
 from towernmt.models.architectures import settings_class
@@ -99,8 +98,9 @@ def _model_of(thing: Any, name: str) -> Any:
 
 def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Sequence[str]) -> Any:
     """A model from settings, with vocabularies of a few words where the settings have their sizes."""
-    from towernmt.run.run_settings import default_settings
+    from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 
-    settings = with_user_settings(default_settings(name, preset), parse_assignments(assignments)).model
+    overrides = Overrides("--set", parse_assignments(assignments))
+    settings = resolve_settings(SettingsSources(name, preset, overrides=(overrides,))).settings.model
     names = {field.name for field in dataclasses.fields(settings)} & {"source_vocab_size", "target_vocab_size"}
     return kind(dataclasses.replace(settings, **{name: 16 for name in names}))

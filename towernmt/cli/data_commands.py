@@ -38,7 +38,7 @@ from towernmt.predict.search.lexical_table import (
     entries_of_table,
     learn_model_1,
 )
-from towernmt.run.automatic_choice import proposed_preset
+from towernmt.run.automatic_settings import proposed_preset
 
 PREPARE_TEXT = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
                "line, or from any sources of sentence pairs, in flat memory.")

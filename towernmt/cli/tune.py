@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.cli.train import settings_of
+from towernmt.cli.train import settings_sources
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides
 
 if TYPE_CHECKING:
     from towernmt.jobs.trials import TrialRow, TrialTable
     from towernmt.jobs.tune_search import SearchLimits, Trial
+    from towernmt.run.resolve import SettingsSources
     from towernmt.run.run_settings import Settings
 
 
@@ -55,10 +55,12 @@ def run_tune(options: argparse.Namespace) -> int:
     from towernmt.farm.ray_workers import connected
     from towernmt.jobs.trials import draw_points, read_space
     from towernmt.jobs.tune_search import check_tune, search
+    from towernmt.run.resolve import resolve_settings
 
     check_tune()
-    options.logdir = None
-    settings = settings_of(options)
+    options.logdir = options.gpu = options.towers = None        # of the trials, which have their own
+    sources = settings_sources(options)
+    settings = resolve_settings(sources).settings
     limits = _limits(options, settings)
     points = draw_points(read_space(options.space, settings), options.trials, options.seed)
     output = Path(options.output).absolute()
@@ -67,7 +69,7 @@ def run_tune(options: argparse.Namespace) -> int:
     if not (output / "trials").exists():
         refuse_files_of_others(output)
     with DirectoryLock(output, "towernmt tune"):
-        table, trials = _trials(options, settings, points, output)
+        table, trials = _trials(options, sources, settings, points, output)
         if len(trials) < options.trials:
             print(f"The space holds {len(trials)} different points only.", flush=True)
         with connected(options.ray, 0, lambda text: print(text, flush=True)):
@@ -112,20 +114,22 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
     return SearchLimits(steps, first, options.factor, options.at_once, options.minutes, options.gpus)
 
 
-def _trials(options: argparse.Namespace, settings: Settings, points: list[dict[str, Any]],
-            output: Path) -> tuple[TrialTable, list[Trial]]:
+def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Settings,
+            points: list[dict[str, Any]], output: Path) -> tuple[TrialTable, list[Trial]]:
     """The trials, each with its settings in its directory."""
     from towernmt.callbacks.validation_metrics import METRICS
     from towernmt.core.files import write_text
     from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, run_of
     from towernmt.jobs.tune_search import Trial
+    from towernmt.run.resolve import Overrides, resolve_settings
 
     table = TrialTable(METRICS[settings.validation.metric],
                        [TrialRow(number, point) for number, point in enumerate(points, 1)])
     trials = []
     for row in table.rows:
         directory = _directory(output, row)
-        text = _as_config(apply_overrides(settings, row.values, options.space))
+        overrides = (*sources.overrides, Overrides(options.space, row.values))
+        text = _as_config(resolve_settings(dataclasses.replace(sources, overrides=overrides)).settings)
         file = directory / SETTINGS
         if file.exists() and file.read_text(encoding="utf-8") != text:
             raise SettingsError(f"{file}: the search in {output} has other settings: give the same command as then "
@@ -153,10 +157,10 @@ def _place(text: str) -> str:
 
 def _as_config(settings: Settings) -> str:
     """Return all settings as the text of a file for --config."""
-    from towernmt.run.run_settings import FACTS
+    from towernmt.run.run_settings import VOCABULARY_SIZES
 
     content = dataclasses.asdict(settings)
-    for key in FACTS:
+    for key in VOCABULARY_SIZES:
         content["model"].pop(key.partition(".")[2], None)
     del content["architecture"]
     return yaml.safe_dump(content, sort_keys=False)

@@ -26,10 +26,10 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, load_yaml
 from towernmt.jobs.training_process import TrainingProcess, ended_by_signal
-from towernmt.run.run_settings import FACTS, Settings
+from towernmt.run.run_settings import VOCABULARY_SIZES, Settings
 
 KINDS = ("choice", "uniform", "loguniform", "integer")
-NOT_SEARCHED = (*FACTS, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
+NOT_SEARCHED = (*VOCABULARY_SIZES, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
 """Settings that must be equal in all trials, because their scores are compared; a prefix ends with a dot."""
 _REDRAWS = 1000     # maximum number of draws of known points
 

@@ -12,9 +12,11 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from tensorpack.callbacks import Callback
 from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.utils import logger
@@ -35,16 +37,19 @@ from towernmt.checkpoint.records import check_vocabulary_of, fingerprints
 from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
+from towernmt.core.files import write_text
 from towernmt.core.graph_state import GraphSettings, LossScaling
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
+from towernmt.core.world import present_world
 from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.optim.optimizer import make_optimizer
+from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
 from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
 from towernmt.run.run_settings import InitSettings, Settings, TrainSettings, model_with_sizes
 from towernmt.train.config import TrainConfig
@@ -347,3 +352,23 @@ def _wants_alignments(model: Any, settings: Settings) -> bool:
         raise SettingsError(f"model.guided_alignment_weight={weight:g} would do nothing here: the training towers of "
                             f"{type(model).__name__} do not read alignments; set it to 0.")
     return wants
+
+
+class AutomaticSettingsRecord(Callback):
+    """Log the automatic settings when training begins, and write them into the directory of the run."""
+
+    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path) -> None:
+        """Store the arguments.
+
+        Args:
+            automatic: automatic settings of the run.
+            run: directory of the run.
+        """
+        self.automatic, self._path = automatic, run / AUTOMATIC_SETTINGS_FILE
+
+    def _before_train(self) -> None:
+        for setting in self.automatic:
+            logger.info(f"Automatic setting: {setting.key}={setting.value}, because {setting.reason}.")
+        if present_world().is_chief:
+            content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
+            write_text(self._path, yaml.safe_dump(content, sort_keys=False))

@@ -1,7 +1,11 @@
-"""Find the largest batch whose step fits into a memory limit, by measuring real steps in separate processes."""
+"""Find the largest batch whose step fits into a memory limit, by measuring real steps in separate processes.
+
+Such a process runs `python -m towernmt.run.memory_fit DIRECTORY`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -10,19 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
+from towernmt.callbacks.stopping import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.graph_state import configure_graph
 from towernmt.core.machine import peak_memory
-from towernmt.dataflow.batches.batch import Batch
+from towernmt.core.tf_compat import tf
+from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.training_data import TrainingData, make_batches
+from towernmt.input_source import GeneralQueueInput
 from towernmt.models.architectures import architecture
+from towernmt.optim.optimizer import TrainedVariables
+from towernmt.run.assemble import graph_settings, hand_optimizer
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import Settings
+from towernmt.train.config import TrainConfig
+from towernmt.train.trainer import SyncMultiGPUTrainer
 
 LOOKED_AT = 300
 """Batches among which the largest are looked for."""
@@ -33,6 +47,8 @@ BATCHES, PEAK = "batches.npz", "peak.json"
 OUT_OF_MEMORY = 3
 """Exit status of a measurement whose step did not fit into the device's memory."""
 GIB = 1 << 30
+STEPS = 4
+"""The first steps take more than later ones: slots and buffers are made."""
 
 
 def wants_search(settings: Settings, run: RunDirectory) -> bool:
@@ -163,7 +179,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
     with tempfile.TemporaryDirectory() as place:
         RunDirectory(place).save_settings(settings)
         save_batches(largest_batches(settings, data), Path(place) / BATCHES)
-        command = [sys.executable, "-m", "towernmt.run.measure_step", place]
+        command = [sys.executable, "-m", "towernmt.run.memory_fit", place]
         command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
         with open(Path(place) / "output", "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -231,3 +247,66 @@ def load_batches(file: Path) -> list[Batch]:
             number, name = key.split(".")
             fields.setdefault(int(number), {})[name] = arrays[key]
     return [Batch(**fields[i]) for i in sorted(fields)]
+
+
+class FixedBatches:
+    """Saved batches, repeated in turn."""
+
+    def __init__(self, batches: list[Batch], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def batches_per_epoch(self) -> int:
+        """Return the number of batches."""
+        return self._count
+
+    def read(self, position: Any = None, start: int = 0, step: int = 1) -> Iterator[tuple[Position, Batch]]:
+        """Yield every `step`-th batch from number `start` on."""
+        for i in range(start, self._count, step):
+            yield Position(0, 0, i + 1), self._batches[i % len(self._batches)]
+
+
+def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
+    """Train on the batches that lie there, with the settings that lie there.
+
+    Returns:
+        the most bytes in use at once: of the process, or of one of the GPUs.
+    Raises:
+        SettingsError: the GPU's memory is too small.
+    """
+    run = RunDirectory(directory)
+    settings = run.settings()
+    s = settings.train
+    with tf.Graph().as_default():
+        configure_graph(graph_settings(settings))
+        source = GeneralQueueInput(FixedBatches(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
+        model = run.load_model()
+        hand_optimizer(model, settings)
+        config = TrainConfig(model=model, data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
+                             update_cycle=s.update_cycle, max_epoch=1)
+        launch_train_with_config(config, SyncMultiGPUTrainer(
+            gpus=gpus, towers=towers, update_cycle=s.update_cycle, trained=TrainedVariables(s.only, s.freeze)))
+    if gpus is None:
+        return peak_memory()
+    return max(int(tf.config.experimental.get_memory_info(f"GPU:{gpu}")["peak"]) for gpu in gpus)
+
+
+def main() -> int:
+    """The command: `python -m towernmt.run.memory_fit DIRECTORY --towers N`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--gpu", default=None)
+    parser.add_argument("--towers", type=int, default=None)
+    options = parser.parse_args()
+    gpus = [int(gpu) for gpu in options.gpu.split(",")] if options.gpu else None
+    try:
+        peak = measure(options.directory, gpus, options.towers)
+    except (SettingsError, MemoryError, tf.errors.ResourceExhaustedError) as error:
+        if not isinstance(error, SettingsError) or isinstance(error.__cause__, tf.errors.ResourceExhaustedError):
+            return OUT_OF_MEMORY
+        raise
+    (options.directory / PEAK).write_text(json.dumps(peak), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from towernmt.core.tf_compat import tf, tf1
-
 SIZES = (1024, 512, 512)
 """A product of tokens and depths that a small model has."""
 SIZES_ON_GPU = (4096, 2048, 2048)
@@ -80,6 +78,8 @@ def visible_device(gpus: Sequence[int] | None, environment: Mapping[str, str]) -
 
 def measure() -> ProductRates:
     """The rates of this process: of each precision the best of runs in turn, since other programs may be busy."""
+    from towernmt.core.tf_compat import tf, tf1  # the parent process does not need TensorFlow
+
     sizes = SIZES_ON_GPU if tf.config.list_physical_devices("GPU") else SIZES
     with tf.Graph().as_default(), tf1.Session() as session:
         runs = {precision: _products(session, precision, sizes) for precision in ("float32", "bfloat16")}
@@ -98,6 +98,8 @@ def measure() -> ProductRates:
 
 def _products(session: Any, precision: str, sizes: tuple[int, int, int]) -> Callable[[], Any]:
     """Return a function that computes a chain of products whose elements keep their value."""
+    from towernmt.core.tf_compat import tf, tf1
+
     rows, depth, width = sizes
     value = tf1.placeholder(tf.float32, [])
     left, right = (tf.cast(tf.fill(shape, value), precision) for shape in ([rows, depth], [depth, width]))

@@ -1,24 +1,18 @@
-"""Resume a run: whether its settings and data allow it, whether anything is left to do, and its automatic settings.
-
-A resumed run keeps the automatic settings of its start. A changed training limit is reported.
-"""
+"""Check whether a run can be resumed with its settings and data, and whether it is finished."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.settings import flatten, load_yaml
+from towernmt.core.settings import flatten
 from towernmt.dataflow.batches.batch import Position
 from towernmt.dataflow.batches.training_data import TrainingData
-from towernmt.run.automatic_choice import CHOSEN
 from towernmt.run.directory import RunDirectory, differing_vocabulary
-from towernmt.run.run_settings import Settings, TrainSettings
+from towernmt.run.run_settings import Settings, TrainSettings, affects_training_only
 
 FIXED_GROUPS = ("model.",)
-_FREE_PARTS = ("dropout", "smoothing", "r_drop", "guided_alignment")
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
 
 
@@ -34,14 +28,9 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     old, new = flatten(run.settings_like(settings)), flatten(settings)
     for key in old:
         fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
-        if fixed and not is_free(key) and old[key] != new.get(key):
+        if fixed and not affects_training_only(key) and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
                                 "as it was to go on with it, or pass another --logdir to begin another.")
-
-
-def is_free(key: str) -> bool:
-    """Whether a setting of the model says how it is trained, and no variable depends on it, as on dropout."""
-    return any(part in key for part in _FREE_PARTS)
 
 
 def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
@@ -144,38 +133,3 @@ def _remembered(state: CheckpointState, key: str, name: str) -> Any:
     memory = state.callbacks.get(key)
     value = memory.get(name) if isinstance(memory, dict) else None
     return value if isinstance(value, (int, float)) else None
-
-
-_LIMITS = ("train.steps", "train.epochs", "train.minutes")
-BY_LIMIT = ("schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout",
-            "validation.steps", "validation.minutes", "validation.sentences", "train.stop_patience",
-            "checkpoint.steps", "checkpoint.minutes", "checkpoint.average")
-"""What is chosen by a limit, and can be changed within a run."""
-
-
-def chosen_for(run: RunDirectory) -> dict[str, Any]:
-    """By key of a setting or option, the value that was chosen when a run began; nothing where nothing was.
-
-    `--towers` is no setting, so it is kept here alone: with another number dropout would be drawn otherwise, and the
-    run would not end as one that was never stopped.
-    """
-    path = run.path / CHOSEN
-    told = load_yaml(path) if path.is_file() else {}
-    return {key.removesuffix(".value"): value for key, value in told.items() if key.endswith(".value")}
-
-
-def note_of_other_limit(chosen: Mapping[str, Any], former: Settings, settings: Settings) -> str:
-    """A sentence on what stays as it was chosen for another limit; "" where the limit is the same, or nothing stays.
-
-    Args:
-        chosen: for the run.
-        former: the settings with which it was trained so far.
-        settings: with which it goes on.
-    """
-    before, now = flatten(former), flatten(settings)
-    others = [f"{key}={now[key]:g} (before: {before[key]:g})" for key in _LIMITS if now[key] != before[key]]
-    stays = [f"{key}={now[key]}" for key in BY_LIMIT if key in chosen and now.get(key) == chosen[key]]
-    if not others or not stays:
-        return ""
-    return (f"The limit is another: {', '.join(others)}. What was chosen by the one before stays, unless --set changes "
-            f"it: {', '.join(stays)}.")

@@ -1,4 +1,4 @@
-"""The log file of a run: one `log.log` over all its resumes, plain text, with everything that was logged."""
+"""The log file of a run, which contains all messages of all its resumes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from towernmt.models.model_settings import PRECISIONS
 from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
-FACTS = ("model.source_vocab_size", "model.target_vocab_size", "model.source_factor_vocab_sizes")
+VOCABULARY_SIZES = ("model.source_vocab_size", "model.target_vocab_size", "model.source_factor_vocab_sizes")
 """The model's settings that the vocabularies determine (`model_with_sizes`), and that a user cannot set."""
 
 
@@ -225,6 +225,11 @@ def default_settings(name: str = "transformer", preset: str | None = None) -> Se
             raise SettingsError(f"--preset {preset}: {name} has {names}.")
         model = dataclasses.replace(model, **presets[preset])
     return Settings(architecture=name, model=model)
+
+
+def affects_training_only(key: str) -> bool:
+    """Return whether only the training of a model depends on one of its settings, and no variable, as for dropout."""
+    return any(part in key for part in ("dropout", "smoothing", "r_drop", "guided_alignment"))
 
 
 def model_with_sizes(settings: Settings, source: int, target: int) -> Any:

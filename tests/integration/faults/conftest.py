@@ -160,8 +160,8 @@ def train(numbered: NumberedCorpus, counting: ModuleType, tmp_path: Path, capfd:
         capfd.readouterr()
         with pytest.MonkeyPatch.context() as change:
             counting.install(change.setattr, at or {}, more_callbacks)
-            status = main(["train", "--data", str(data), *vocabulary, "--logdir", str(place), "--towers", str(towers),
-                           "--set", *SMALL, *settings])
+            status = main(["train", "--defaults=fixed", "--data", str(data), *vocabulary, "--logdir", str(place),
+                           "--towers", str(towers), "--set", *SMALL, *settings])
         steps = checkpoint_steps(place / "checkpoints")
         return Ended(status, capfd.readouterr().err, counting.counted(place) if steps else None, steps)
 

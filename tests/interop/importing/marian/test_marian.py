@@ -264,7 +264,7 @@ def test_an_imported_run_is_tuned_averaged_exported_and_says_the_same_before(
                  str(imported / "vocabulary/source.model"), "--target-vocab", str(imported / "vocabulary/target.model"),
                  "--output", str(tmp_path / "data")]) == 0
     tuned = tmp_path / "tuned"
-    assert main(["train", "--data", str(tmp_path / "data"), "--logdir", str(tuned), "--config",
+    assert main(["train", "--defaults=fixed", "--data", str(tmp_path / "data"), "--logdir", str(tuned), "--config",
                  str(imported / "settings.yaml"), "--set", f"init.checkpoint={imported}", "train.steps=2",
                  "checkpoint.steps=1", "validation.steps=0", "data.batch_tokens=200"]) == 0
     assert yaml.safe_load((tuned / "settings.yaml").read_text())["model"]["tie_embeddings"] == "all"

@@ -1,0 +1,236 @@
+"""Resolve the settings of a run from all of their sources; command line, examples and tuning call `resolve_settings`.
+
+From low to high priority: the defaults of the model or of a preset, the settings of the run to resume, and overrides
+(a configuration file, then `--set`). In a new run, automatic values replace the defaults that nobody has specified.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from towernmt.checkpoint.records import without_provenance
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides, flatten, load_yaml
+from towernmt.models.architectures import settings_and_presets
+from towernmt.run.automatic_settings import (
+    AUTOMATIC_SETTINGS_FILE,
+    PROPOSED_PRESETS,
+    AutomaticSetting,
+    TrainingConditions,
+    apply_automatic_settings,
+    automatic_towers,
+    needs_product_rates,
+    proposed_preset,
+    training_conditions,
+)
+from towernmt.run.product_rates import product_rates
+from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
+
+if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
+    from towernmt.dataflow.batches.training_data import TrainingData
+    from towernmt.run.directory import RunDirectory
+
+LIMITS = ("train.steps", "train.epochs", "train.minutes")
+DEPENDS_ON_LIMIT = (
+    "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout", "validation.steps",
+    "validation.minutes", "validation.sentences", "train.stop_patience", "checkpoint.steps", "checkpoint.minutes",
+    "checkpoint.average")
+"""Automatic settings that depend on the training limit, and that can change within a run."""
+
+
+class Overrides(NamedTuple):
+    """Values that a user specifies.
+
+    Attributes:
+        origin: their source, for error messages: `--set`, or the path of a file.
+        values: dotted key to value.
+    """
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SettingsSources:
+    """All sources of the settings of a run.
+
+    Attributes:
+        model: an architecture or a custom model; None for that of the run, or the Transformer.
+        preset: a preset of the model; None for its defaults.
+        run: an existing run, whose settings are resumed; None for a new one.
+        base: settings that replace the defaults of the model, for example those of another run; ignored with `run`.
+        overrides: specified values; later ones replace earlier ones.
+        defaults: whether a new run gets automatic values or the fixed defaults.
+        open_data: opens the training data, on which automatic values depend; called when the specified settings are
+            found valid. None for no automatic values.
+        gpus: numbers of the GPUs; None for the CPU.
+        towers: number of towers on the CPU; None if not specified.
+        several_workers: whether several processes train, so that the values of one machine must not be used for all.
+    """
+
+    model: str | None = None
+    preset: str | None = None
+    run: RunDirectory | None = None
+    base: Settings | None = None
+    overrides: tuple[Overrides, ...] = ()
+    defaults: Literal["automatic", "fixed"] = "fixed"
+    open_data: Callable[[], TrainingData] | None = None
+    gpus: Sequence[int] | None = None
+    towers: int | None = None
+    several_workers: bool = False
+
+
+@dataclass(frozen=True)
+class ResolvedSettings:
+    """The settings of a run.
+
+    Attributes:
+        settings: all settings.
+        automatic: the automatic settings with their reasons; None if the run has the fixed or the saved ones.
+        towers: number of towers on the CPU; None for the default.
+        notes: sentences for the log.
+    """
+
+    settings: Settings
+    automatic: list[AutomaticSetting] | None = None
+    towers: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
+    """Return the settings of a run, with the reasons of the automatic ones.
+
+    Raises:
+        SettingsError: an unknown model, preset or setting, or an invalid value.
+    """
+    settings = _specified_settings(sources)
+    data = sources.open_data() if sources.open_data is not None else None
+    if data is not None and sources.defaults == "automatic" and _is_new(sources.run):
+        return _with_automatic_settings(sources, data, settings)
+    if sources.run is None or sources.several_workers:
+        return ResolvedSettings(settings, towers=sources.towers)
+    recorded = recorded_automatic_settings(sources.run)
+    towers = recorded.get("--towers") if sources.gpus is None and sources.towers is None else sources.towers
+    note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings)
+    return ResolvedSettings(settings, towers=towers, notes=[note] if note else [])
+
+
+def read_config(path: str | Path) -> Overrides:
+    """Return the values of a configuration file, which may be the `settings.yaml` of a run.
+
+    Raises:
+        SettingsError: the file is missing or invalid.
+    """
+    content = without_provenance(load_yaml(Path(path)))
+    return Overrides(str(path), {key: value for key, value in content.items() if key not in VOCABULARY_SIZES})
+
+
+def _specified_settings(sources: SettingsSources) -> Settings:
+    """Return the settings without automatic values."""
+    if sources.run is not None:
+        settings = sources.run.settings(sources.model)
+        if sources.preset is not None:
+            settings.model = _resumed_preset(settings, sources.preset)
+    else:
+        settings = sources.base or default_settings(sources.model or "transformer", sources.preset)
+    for origin, values in sources.overrides:
+        for key in values:
+            if key in VOCABULARY_SIZES:
+                raise SettingsError(f"{origin}: {key} cannot be set, because it is the size of the vocabulary of "
+                                    "--data: leave it out, or prepare the data with another vocabulary (towernmt "
+                                    "prepare --vocab-size).")
+        settings = apply_overrides(settings, values, origin)
+    return settings
+
+
+def _resumed_preset(saved: Settings, preset: str) -> Any:
+    """Return the model settings of a resumed run for which a preset is specified.
+
+    Settings that the preset does not set keep the saved values if only training depends on them, or if the run took
+    its sizes from another run. All others are those of the preset, so that a run of another preset is refused.
+    """
+    model = default_settings(saved.architecture, preset).model
+    names = settings_and_presets(saved.architecture)[1][preset]
+    kept = {f.name: getattr(saved.model, f.name) for f in dataclasses.fields(saved.model) if f.name not in names and (
+        f"model.{f.name}" in VOCABULARY_SIZES or saved.init.checkpoint or affects_training_only(f.name))}
+    return dataclasses.replace(model, **kept)
+
+
+def _is_new(run: RunDirectory | None) -> bool:
+    """Return whether a run has neither a checkpoint nor recorded automatic settings."""
+    from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+
+    return run is None or (latest_checkpoint(run.checkpoints) is None
+                           and not (run.path / AUTOMATIC_SETTINGS_FILE).is_file())
+
+
+def _with_automatic_settings(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
+    specified = _specified_keys(sources, settings)
+    measured = needs_product_rates(settings, specified, sources.gpus)
+    conditions = training_conditions(data, sources.gpus, product_rates(sources.gpus) if measured else None)
+    automatic = []
+    preset = _proposed_preset(sources, data, settings, specified, conditions)
+    if preset is not None:
+        sources = dataclasses.replace(sources, preset=preset.value)
+        settings = _specified_settings(sources)
+        specified = _specified_keys(sources, settings)
+        automatic.append(preset)
+    settings, values = apply_automatic_settings(settings, conditions, specified)
+    automatic += values
+    towers = sources.towers
+    if sources.gpus is None and towers is None:
+        automatic.append(automatic_towers(settings, conditions))
+        towers = automatic[-1].value
+    return ResolvedSettings(settings, automatic, towers)
+
+
+def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:
+    """Return the dotted keys that the preset and the overrides set."""
+    preset = settings_and_presets(settings.architecture)[1].get(sources.preset or "", ())
+    return {f"model.{name}" for name in preset}.union(*(values for _, values in sources.overrides))
+
+
+def _proposed_preset(sources: SettingsSources, data: TrainingData, settings: Settings, specified: set[str],
+                     conditions: TrainingConditions) -> AutomaticSetting | None:
+    """Return the preset for prepared data; None if the user specifies the model, a preset or a size."""
+    from towernmt.dataflow.preparation.prepared_data import PreparedData
+
+    if sources.model or sources.preset or settings.init.checkpoint or not isinstance(data, PreparedData):
+        return None
+    presets = settings_and_presets(settings.architecture)[1]
+    if specified & {f"model.{name}" for preset in PROPOSED_PRESETS for name in presets[preset]}:
+        return None
+    tokens = conditions.tokens(apply_automatic_settings(settings, conditions, specified)[0])
+    return proposed_preset(data.pairs, conditions.gpus, tokens)
+
+
+def recorded_automatic_settings(run: RunDirectory) -> dict[str, Any]:
+    """Return the automatic settings that a run recorded at its start, by key of a setting or option.
+
+    `--towers` is an option and no setting, so it is only stored here. A resumed run needs the same number of towers to
+    draw the same dropout masks as an uninterrupted run.
+    """
+    path = run.path / AUTOMATIC_SETTINGS_FILE
+    content = load_yaml(path) if path.is_file() else {}
+    return {key.removesuffix(".value"): value for key, value in content.items() if key.endswith(".value")}
+
+
+def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings) -> str:
+    """Return a sentence on automatic settings that keep their values although the limit has changed, or "".
+
+    Args:
+        recorded: automatic settings of the run's start.
+        old: saved settings of the run.
+        new: settings with which the run resumes.
+    """
+    before, now = flatten(old), flatten(new)
+    changes = [f"{key} changed from {before[key]:g} to {now[key]:g}" for key in LIMITS if now[key] != before[key]]
+    kept = [f"{key}={now[key]}" for key in DEPENDS_ON_LIMIT if key in recorded and now.get(key) == recorded[key]]
+    if not changes or not kept:
+        return ""
+    return (f"{', '.join(changes)}. These automatic settings keep their old values: {', '.join(kept)}. Use --set to "
+            "change them.")
