@@ -209,7 +209,7 @@ def test_the_settings_suggested_for_names_of_other_toolkits_exist():
 
 
 @pytest.mark.parametrize("inside, said", [
-    ("checkpoints/step-4", "a checkpoint of the run {run}.*: step-4"),
+    ("checkpoints/step-4", "a checkpoint of the run {run}: pass .* --checkpoint step-4"),
     ("best/step-4/", "a checkpoint of the run {run}"),
     ("checkpoints/step-4/model", "a checkpoint of the run {run}"),
     ("checkpoints/step-4/model.index", "a checkpoint of the run {run}"),

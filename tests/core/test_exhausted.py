@@ -27,6 +27,7 @@ def _raise(error: BaseException) -> Callable[[], int]:
     (RuntimeError("CUDA failed with error out of memory"), "out of memory (CUDA failed with error out of memory)."),
     (RuntimeError("std::bad_alloc"), "out of memory"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory"),
+    (ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"), "out of memory (libtensorflow"),
     (RuntimeError("can't start new thread"), "no further thread or process can be started. Use fewer --threads"),
     (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "no further thread or process"),
     (OSError(errno.EMFILE, "Too many open files", "a.txt"), "a.txt: too many files are open. Raise the limit"),
@@ -47,8 +48,10 @@ def test_errors_of_tensorflow_without_memory_are_known() -> None:
     assert exhausted_resource(tf.errors.InvalidArgumentError(None, None, "shapes differ")) is None
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a fault of the program"), OSError(errno.EINVAL, "Invalid argument"),
-                                   BlockingIOError(errno.EAGAIN, "write could not complete without blocking")])
+@pytest.mark.parametrize("error", [
+    RuntimeError("a fault of the program"), ImportError("No module named 'x'"),
+    OSError(errno.EINVAL, "Invalid argument"),
+    BlockingIOError(errno.EAGAIN, "write could not complete without blocking")])
 def test_other_errors_keep_their_stack(error: Exception) -> None:
     with pytest.raises(type(error)):
         run_command(_raise(error))

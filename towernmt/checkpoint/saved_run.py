@@ -234,7 +234,7 @@ def _named_inside(run: SavedRun, path: Path) -> str:
     name = next((part for part in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", part)), None)
     if name is None:
         return f"inside the run {shown}: pass the run's directory, {shown}."
-    return f"a checkpoint of the run {shown}: pass the run's directory, {shown}, and choose its checkpoint: {name}."
+    return f"a checkpoint of the run {shown}: pass the run's directory, {shown}, and --checkpoint {name}."
 
 
 def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:

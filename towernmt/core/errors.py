@@ -124,6 +124,8 @@ def exhausted_resource(error: BaseException, smaller: Sequence[str] = ()) -> str
 def _is_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
+    if isinstance(error, ImportError):      # of a library that is too large for the address space
+        return "failed to map segment" in str(error)
     tensorflow = sys.modules.get("tensorflow.python.framework.errors_impl")
     if tensorflow is not None and isinstance(error, tensorflow.ResourceExhaustedError):
         return True
