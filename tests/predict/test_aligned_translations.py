@@ -13,6 +13,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.line_options import line_requests
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
@@ -34,7 +35,7 @@ def backwards(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray
 
 
 def translated(**settings: int) -> list[list[Hypothesis]]:
-    return list(translate_stream(backwards, WORDS, WORDS, LINES, StreamSettings(**settings)))
+    return list(translate_stream(backwards, WORDS, WORDS, line_requests(LINES), StreamSettings(**settings)))
 
 
 def test_the_links_of_each_hypothesis_are_those_of_its_words_whatever_the_batch() -> None:
@@ -62,7 +63,7 @@ class Aligning:
     search = SearchSettings()
 
     def translate_stream(self, lines: object, name: str = "input", options: object = None, first: int = 1) -> object:
-        return translate_stream(backwards, WORDS, WORDS, lines, StreamSettings(), name)  # type: ignore[arg-type]
+        return translate_stream(backwards, WORDS, WORDS, line_requests(lines, name), StreamSettings(), name)  # type: ignore[arg-type]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> list[str]:

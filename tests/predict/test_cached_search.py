@@ -22,10 +22,10 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models import architecture, make_model
-from towernmt.predict import cached_search as kept_towers
+from towernmt.predict import cached_search
 from towernmt.predict.cached_graph import KEPT_GRAPHS, GraphNames, KeptGraph, read_graph, write_graph
+from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.lines.requests import SearchArguments
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.translator import Translator
 
@@ -79,7 +79,7 @@ def same(one: Sequence[Any], two: Sequence[Any]) -> bool:
 
 def is_kept(translator: Translator) -> bool:
     """Whether it searches by a kept graph."""
-    return isinstance(translator._searches, kept_towers.KeptTowers) and translator._searches._session is not None
+    return isinstance(translator._searches, cached_search.KeptTowers) and translator._searches._session is not None
 
 
 def test_a_kept_graph_gives_the_same_texts_and_scores(first: tuple[Path, list[Any]]) -> None:
@@ -102,11 +102,11 @@ def test_a_damaged_file_is_built_anew_and_replaced(first: tuple[Path, list[Any]]
     (file,) = (run / "graphs").iterdir()
     file.write_bytes(damage)
     built: list[Path | None] = []
-    monkeypatch.setattr(kept_towers, "_built", lambda asked, at=None: built.append(at) or "built")
-    monkeypatch.setattr(kept_towers, "key_of", lambda *_: file.stem.removeprefix("search-"))
+    monkeypatch.setattr(cached_search, "_built", lambda asked, at=None: built.append(at) or "built")
+    monkeypatch.setattr(cached_search, "key_of", lambda *_: file.stem.removeprefix("search-"))
     search = SearchArguments([SavedRun(run)], ["step-1"], [None], None, None, SearchSettings(beam_size=2), (), False,
                              False)
-    assert kept_towers.open_towers(search, True) == "built" and built == [file]
+    assert cached_search.open_towers(search, True) == "built" and built == [file]
 
 
 def test_each_changed_byte_of_a_cached_graph_is_found(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, PAD, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.line_options import line_requests
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.stream import translate_stream
@@ -32,7 +33,7 @@ def spell(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np
 
 
 def translate(lines: list[str], **settings: int) -> list[str]:
-    stream = translate_stream(spell, SOURCE, BOTH, lines, StreamSettings(**settings), "in.de")
+    stream = translate_stream(spell, SOURCE, BOTH, line_requests(lines, "in.de"), StreamSettings(**settings), "in.de")
     return [hypotheses[0].text for hypotheses in stream]
 
 

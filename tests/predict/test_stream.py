@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.evaluate.metrics import corpus_scores
-from towernmt.predict.lines.batch_inputs import SearchRequest
 from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.text_io import clean_lines, read_text
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import StreamSettings
@@ -79,7 +79,7 @@ class Echo:
 
 def echo(lines: Iterable[str | bytes], predictor: Echo | None = None, **settings: int) -> list[str]:
     words = Words()
-    stream = translate_stream(predictor or Echo(), words, words, lines, StreamSettings(**settings))
+    stream = translate_stream(predictor or Echo(), words, words, line_requests(lines), StreamSettings(**settings))
     return [hypotheses[0].text for hypotheses in stream]
 
 
@@ -134,7 +134,7 @@ def test_the_stream_is_not_read_further_than_its_window() -> None:
             read += 1
             yield f"line {read}"
     words = Words()
-    stream = translate_stream(Echo(), words, words, endless(), StreamSettings(window=5))
+    stream = translate_stream(Echo(), words, words, line_requests(endless()), StreamSettings(window=5))
     assert [next(stream)[0].text for _ in range(7)] == [f"line {i}" for i in range(1, 8)]
     assert read == 10
 
@@ -161,14 +161,15 @@ class Together(Echo):
 def test_threads_translate_batches_side_by_side_and_the_lines_keep_their_order() -> None:
     lines, words = [f"{'a ' * (i % 7)}{i}" for i in range(40)], Words()
     settings = StreamSettings(batch_sentences=5, threads=2)
-    assert [found[0].text for found in translate_stream(Together(), words, words, lines, settings)] == lines
+    stream = translate_stream(Together(), words, words, line_requests(lines), settings)
+    assert [found[0].text for found in stream] == lines
 
 
 def test_few_lines_are_shared_among_the_threads_the_longest_first_but_not_fewer_than_some() -> None:
     def batches(count: int, threads: int = 2, shares: int = 0) -> list[int]:
         predictor, words = Echo(), Words()
         settings = StreamSettings(threads=threads, shares=shares)
-        list(translate_stream(predictor, words, words, map(str, range(count)), settings))
+        list(translate_stream(predictor, words, words, line_requests(map(str, range(count))), settings))
         return sorted(map(len, predictor.batches))
 
     assert batches(40) == [20, 20] and batches(10) == [2, 8] and batches(7) == [7]
@@ -213,7 +214,7 @@ def test_lines_share_one_window_in_translate_lines_and_none_gives_none() -> None
 
 def test_n_best_lists_come_with_scores_and_blank_lines_with_one_empty_text() -> None:
     words = Words()
-    stream = translate_stream(Echo(n_best=2), words, words, ["a b", ""], StreamSettings())
+    stream = translate_stream(Echo(n_best=2), words, words, line_requests(["a b", ""]), StreamSettings())
     assert list(stream) == [[Hypothesis("a b", -3.0), Hypothesis("a", -4.0)], [Hypothesis("", 0.0)]]
 
 
@@ -222,7 +223,7 @@ def test_places_without_a_hypothesis_are_left_out() -> None:
 
     def one_of_two(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.stack([source, source * 0], axis=1), np.array([[-1.0, -np.inf]], np.float32)
-    stream = translate_stream(one_of_two, words, words, ["a"], StreamSettings())
+    stream = translate_stream(one_of_two, words, words, line_requests(["a"]), StreamSettings())
     assert list(stream) == [[Hypothesis("a", -1.0)]]
 
 
@@ -270,7 +271,8 @@ def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(
 
 def test_hypotheses_of_pieces_are_joined_by_rank_with_their_mean_score() -> None:
     words = Words()
-    stream = translate_stream(Echo(n_best=2), words, words, ["a b. c"], StreamSettings(max_source_length=2))
+    stream = translate_stream(Echo(n_best=2), words, words, line_requests(["a b. c"]),
+                              StreamSettings(max_source_length=2))
     assert list(stream) == [[Hypothesis("a b. c", -2.5), Hypothesis("a", -3.5)]]
 
 
@@ -316,8 +318,9 @@ def test_further_inputs_of_the_lines_reach_the_predictor_by_name_padded_and_in_p
 
     ids = words.encode_batch(["p q", "p"])
     lines, prefixes = ["a b", "a", "", "a b", "a b"], [ids[0], ids[1], [], ids[1], ids[0]]
-    asked = [SearchRequest({"prefix": prefix, "weight": -float(len(prefix))}) for prefix in prefixes]
-    stream = translate_stream(prefixed, words, words, lines, StreamSettings(), asked=iter(asked))
+    requests = [LineRequest(line, LineOptions(inputs={"prefix": prefix, "weight": -float(len(prefix))}))
+                for line, prefix in zip(lines, prefixes, strict=True)]
+    stream = translate_stream(prefixed, words, words, iter(requests), StreamSettings())
     assert [best for (best,) in stream] == [
         ("p q a b", -2.0), ("p <unk> a", -1.0), ("", 0.0), ("p <unk> a b", -1.0), ("p q a b", -2.0)]
     # The same words with the same inputs are translated once; with others they are not the same.
@@ -332,12 +335,12 @@ def test_lines_that_ask_for_different_things_go_into_different_batches() -> None
         return np.repeat(inputs["source"][:, None], 2, axis=1), np.zeros([len(inputs["source"]), 2])
 
     lines = ["a b", "c", "d", "e f", "c", "c", "a b"]
-    asked = [SearchRequest(), SearchRequest({"x": [1]}), SearchRequest({"x": [2, 3]}),
-             SearchRequest(search={"beam_size": 3}), SearchRequest({"x": [1]}, n_best=1),
-             SearchRequest({"x": [1]}, {"beam_size": 3}), SearchRequest()]
+    options = [LineOptions(), LineOptions(inputs={"x": [1]}), LineOptions(inputs={"x": [2, 3]}),
+               LineOptions(search={"beam_size": 3}), LineOptions(inputs={"x": [1]}, n_best=1),
+               LineOptions(inputs={"x": [1]}, search={"beam_size": 3}), LineOptions()]
     searches = Searches(lambda settings: partial(predictor, settings))
-    stream = list(translate_stream(partial(predictor, {}), words, words, lines, StreamSettings(), asked=iter(asked),
-                                   searches=searches))
+    stream = list(translate_stream(partial(predictor, {}), words, words, map(LineRequest, lines, options),
+                                   StreamSettings(), searches=searches))
     assert [best.text for best, *_ in stream] == lines and [len(found) for found in stream] == [2, 2, 2, 2, 1, 2, 2]
     assert seen == [([], {}, 1), ([], {"beam_size": 3}, 1), (["x"], {}, 2), (["x"], {"beam_size": 3}, 1)]
 
@@ -350,16 +353,18 @@ def test_lines_before_one_that_cannot_be_read_are_translated() -> None:
     for window in (1, 2, 3, 9):
         found = []
         with pytest.raises(DataError, match="line 4 is broken"):
-            for best, *_ in translate_stream(Echo(), words, words, lines(), StreamSettings(window=window)):
+            requests = line_requests(lines())
+            for best, *_ in translate_stream(Echo(), words, words, requests, StreamSettings(window=window)):
                 found.append(best.text)
         assert found == ["a", "b", "c"]
 
 
 def test_lines_without_inputs_and_inputs_without_lines_are_refused() -> None:
-    for inputs, match in (([SearchRequest({"a": 1})], "line 2 has no inputs"),
-                          ([SearchRequest({"a": 1})] * 3, "2 lines but more inputs")):
+    for inputs, match in (([LineOptions(inputs={"a": 1})], "line 2 has no inputs"),
+                          ([LineOptions(inputs={"a": 1})] * 3, "2 lines but more inputs")):
         def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return source[:, None], np.zeros([len(source), 1])
         words = Words()
         with pytest.raises(DataError, match=match):
-            list(translate_stream(predictor, words, words, ["x", "y"], StreamSettings(), asked=inputs))
+            requests = line_requests(["x", "y"], options=inputs)
+            list(translate_stream(predictor, words, words, requests, StreamSettings()))

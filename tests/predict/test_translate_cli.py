@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from towernmt.cli.translation_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
-from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
-from towernmt.predict.lines.text_io import clean_lines
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
 
@@ -37,10 +35,9 @@ class Reverser:
 
     def translate_stream(self, lines: Iterable[str | bytes], name: str = "input", options: Any = None,
                          first: int = 1) -> Iterator[list[Hypothesis]]:
-        options = repeat(None) if options is None else options
-        for line, asked in zip(clean_lines(lines, name), options, strict=False):
-            self.asked.append(asked)
-            yield Translation([Hypothesis(" ".join(reversed(line.split())), -0.5), Hypothesis("", -2.0)])
+        for request in line_requests(lines, name, options=options):
+            self.asked.append(request.options)
+            yield Translation([Hypothesis(" ".join(reversed(request.text.split())), -0.5), Hypothesis("", -2.0)])
 
     def translate(self, lines: list[str]) -> list[str]:
         return [hypotheses[0].text for hypotheses in self.translate_stream(lines)]

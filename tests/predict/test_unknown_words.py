@@ -13,6 +13,7 @@ from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords, read_translations
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.stream import translate_stream
@@ -28,7 +29,8 @@ def copied(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, .
 
 def replaced(line: str, vocabulary: Vocabulary, table: dict[str, str] | None = None, predictor=copied,
              limit: int = 100) -> Hypothesis:
-    stream = translate_stream(predictor, vocabulary, vocabulary, [line], StreamSettings(max_source_length=limit))
+    stream = translate_stream(predictor, vocabulary, vocabulary, [LineRequest(line)],
+                              StreamSettings(max_source_length=limit))
     return UnknownWords(vocabulary, vocabulary, table).replace(next(stream))[0]
 
 

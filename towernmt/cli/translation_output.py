@@ -186,12 +186,9 @@ def text_answers(args: argparse.Namespace, translator: LineTranslator, given: In
 def json_answers(args: argparse.Namespace, translator: LineTranslator, given: InputLines,
                  alignments: AlignmentOutput) -> Iterator[list[str]]:
     """For each JSON object, the one to write; arguments as for `text_answers`."""
-    texts, asked, requests = tee(read_requests(given.lines, given.name, given.first), 3)
-    options: Iterator[LineOptions] = (request.options for request in asked)
-    if given.options is not None:
-        options = (own.over(other) for own, other in zip(options, given.options, strict=False))
+    lines, requests = tee(read_requests(given.lines, given.name, given.first))
     stream = alignments.watch(translator.translate_stream(
-        (request.text for request in texts), given.name, options=options, first=given.first), translator)
+        lines, given.name, options=given.options, first=given.first), translator)
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
                                                     start=given.before + given.first):
         links = translation[0].links(args.alignment_threshold) if args.alignments == BEHIND else None

@@ -20,8 +20,8 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel, Wanted, exported, is_export
 from towernmt.interop.export import export_format
 from towernmt.predict.line_translator import LineTranslator, search_settings
-from towernmt.predict.lines.hypotheses import Found, Translation
-from towernmt.predict.lines.line_options import PLAIN, LineOptions
+from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.pair_scorer import PairScorer, token_batches
 from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
@@ -101,12 +101,12 @@ def check_line(options: LineOptions, search: SearchSettings) -> None:
         check_search(dataclasses.replace(search, **options.search))
 
 
-def checked_lines(options: Iterable[LineOptions], search: SearchSettings, name: str,
-                  first: int) -> Iterator[LineOptions]:
-    """Yield the options of each line after a check with `check_line`.
+def check_requests(requests: Iterable[LineRequest], search: SearchSettings, name: str,
+                   first: int) -> Iterator[LineRequest]:
+    """Yield each request after a check with `check_line`.
 
     Args:
-        options: the options of each line.
+        requests: requests of lines.
         search: search settings that all lines share.
         name: name of the text, for messages.
         first: number of the first line.
@@ -114,12 +114,12 @@ def checked_lines(options: Iterable[LineOptions], search: SearchSettings, name: 
     Raises:
         DataError: an option of a line is not supported.
     """
-    for number, line_options in enumerate(options, start=first):
+    for number, request in enumerate(requests, start=first):
         try:
-            check_line(line_options, search)
+            check_line(request.options, search)
         except SettingsError as error:
             raise DataError(f"{name} line {number}: {error}") from None
-        yield line_options
+        yield request
 
 
 NO_PENALTY = 1e-9
@@ -370,12 +370,10 @@ class CTranslate2Translator(LineTranslator):
                          self.model.target_vocabulary, checkpoint=checkpoint, search=settings, stream=everything,
                          options=options, retry=retry, reranker=reranker)
 
-    def translate_stream(self, lines: Iterable[str | bytes], name: str = "input", inputs: Any = None,
-                         options: Iterable[LineOptions] | None = None, first: int = 1) -> Iterator[Translation]:
-        """See `LineTranslator.translate_stream`. An unsupported option raises an error that names the line."""
-        if options is not None:
-            options = checked_lines(options, self.search, name, first)
-        return super().translate_stream(lines, name, inputs, options, first)
+    def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
+                 options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:
+        """Yield the request of each line. An unsupported option raises an error that names the line."""
+        return check_requests(super().requests(lines, name, first, options), self.search, name, first)
 
 
 def open_exported(model: str | Path | SavedRun, trust_code: bool = False) -> Path | SavedRun:

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "aligner": ["Aligner"],
     "ensemble": ["EnsembleModel"],
     "lines.hypotheses": ["Hypothesis", "Translation", "WordAlignment"],
-    "lines.line_options": ["LineOptions"],
+    "lines.line_options": ["LineOptions", "LineRequest"],
     "minimum_bayes_risk": ["MinimumBayesRisk"],
     "model_reranker": ["Judge", "ModelReranker"],
     "reranking": ["Reranker"],

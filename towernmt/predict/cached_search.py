@@ -22,8 +22,8 @@ from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.core.errors import DataError
 from towernmt.core.machine import processor_flags, processors
 from towernmt.predict.cached_graph import CSession, CSessionError, KeptGraph, graph_file, library_files, read_graph
+from towernmt.predict.line_translator import SearchArguments, SearchTowers
 from towernmt.predict.lines.hypotheses import Found
-from towernmt.predict.lines.requests import SearchArguments, SearchTowers
 
 FORMAT = 1
 """Suffix of the files of cached graphs."""

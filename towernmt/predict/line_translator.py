@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import tee
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
 from towernmt.predict.lines.hypotheses import Found, Translation
-from towernmt.predict.lines.line_options import PLAIN, LineOptions
-from towernmt.predict.lines.requests import Requests
-from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest, line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import WINDOW, Reranker, reranked
-from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_stream
+
+if TYPE_CHECKING:
+    from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 
 
 class Search(Protocol):
@@ -31,6 +37,47 @@ class Search(Protocol):
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
         """Return a predictor with these search settings changed."""
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """Search arguments of a `Translator`; see there.
+
+    Attributes:
+        runs, checkpoints, models: one per member, or one for all.
+        attention: whether the caller or another component needs attention.
+        threads: number of threads that search concurrently.
+        precision: dtype of matrix products.
+    """
+
+    runs: Sequence[SavedRun]
+    checkpoints: Sequence[str | HeldCheckpoint | None]
+    models: Sequence[Any]
+    ensemble: EnsembleSettings | None
+    device: str | None
+    search: SearchSettings
+    processors: Sequence[LogitsProcessor]
+    log_probs: bool
+    attention: bool
+    threads: int = 1
+    precision: str = PRECISIONS[0]
+
+
+class SearchTowers(Search, Protocol):
+    """Interface of the towers that translate batches with a trained run.
+
+    Attributes:
+        checkpoint: the checkpoint in use (TensorFlow's prefix); for an ensemble, those of its members joined by " + ".
+        source_vocabulary, target_vocabulary: vocabularies of the run.
+    """
+
+    checkpoint: str
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+
+    @property
+    def predictor(self) -> Any:
+        """The plain search as tensorpack's `OfflinePredictor`."""
 
 
 class LineTranslator:
@@ -61,8 +108,9 @@ class LineTranslator:
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown
         self._retry = retry_settings(search) if retry else None
-        self._requests = Requests(search, target_vocabulary, options)
-        self._checks = Requests(search, target_vocabulary)      # other threads call `check`
+        self._options = options
+        self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
+        self._encoder.check(options)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.
@@ -71,17 +119,18 @@ class LineTranslator:
             SettingsError: the vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
             DataError: the vocabulary cannot write a term of the terminology.
         """
-        self._checks.asked(options)
+        self._checker.check(options)      # of its own, since other threads call this method
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]
                   options: LineOptions | None = None) -> str: ...
 
     @overload
-    def translate(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None,
+    def translate(self, lines: Iterable[str | LineRequest], inputs: Iterable[LineInputs] | None = None,
                   options: Iterable[LineOptions] | None = None) -> list[str]: ...
 
-    def translate(self, lines: str | Iterable[str], inputs: Any = None, options: Any = None) -> str | list[str]:
+    def translate(self, lines: str | Iterable[str | LineRequest], inputs: Any = None,
+                  options: Any = None) -> str | list[str]:
         """Return the best translation of each line, or of one sentence; that of a blank line is empty.
 
         Args:
@@ -98,10 +147,10 @@ class LineTranslator:
                         options: LineOptions | None = None) -> Translation: ...
 
     @overload
-    def translate_nbest(self, lines: Iterable[str], inputs: Iterable[LineInputs] | None = None,
+    def translate_nbest(self, lines: Iterable[str | LineRequest], inputs: Iterable[LineInputs] | None = None,
                         options: Iterable[LineOptions] | None = None) -> list[Translation]: ...
 
-    def translate_nbest(self, lines: str | Iterable[str], inputs: Any = None,
+    def translate_nbest(self, lines: str | Iterable[str | LineRequest], inputs: Any = None,
                         options: Any = None) -> Translation | list[Translation]:
         """Return up to n_best translations with scores, best first, of each line or of one sentence.
 
@@ -113,17 +162,18 @@ class LineTranslator:
                                               options=None if options is None else [options]))
         return list(self.translate_stream(lines, inputs=inputs, options=options))
 
-    def translate_stream(self, lines: Iterable[str | bytes], name: str = "input",
+    def translate_stream(self, lines: Iterable[str | bytes | LineRequest], name: str = "input",
                          inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
                          first: int = 1) -> Iterator[Translation]:
         """Yield what `translate_nbest` returns, and read at most `stream.window` lines ahead.
 
         Args:
-            lines: text, or bytes in UTF-8 (invalid bytes become U+FFFD, with a warning).
+            lines: text, bytes in UTF-8 (invalid bytes become U+FFFD, with a warning), or requests.
             name: name of the input, for warnings.
             inputs: for each line, by name what the model or the processors declare beyond `source` and
                 `source_length`: arrays without the batch's dimension. Those of a batch are padded with 0.
-            options: options of each line. Only lines with the same kinds of options share a batch.
+            options: options of each line, which those of a request override. Only lines with the same kinds of options
+                share a batch.
             first: number of the first line, for warnings.
         Raises:
             DataError: the number of inputs or options differs from that of lines, or an option of a line is not valid.
@@ -136,20 +186,35 @@ class LineTranslator:
             if options is not None:
                 raise SettingsError("Give inputs or options, not both: LineOptions(inputs=...) has both.")
             options = (LineOptions(inputs=given) for given in inputs)
+        requests = self.requests(lines, name, first, options)
         sources: Iterable[str] = ()
         if self._reranker is not None:
-            if options is not None:     # the reranker judges all hypotheses, not only as many as a line requests
-                options = (dataclasses.replace(line, n_best=None) for line in options)
-            sources, lines = tee(clean_lines(lines, name, first))
-        requests = self._requests.of_lines(options, name, first)
+            requests, copies = tee(map(self._with_all_hypotheses, requests))
+            sources = (request.text for request in copies)
         translations = translate_stream(
-            self._search, self.source_vocabulary, self.target_vocabulary, lines, self.stream, name, requests,
+            self._search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, name, self._encoder,
             Searches(self._search.with_settings, True, self._retry), first)
         if self._unknown is not None:
             translations = map(self._unknown.replace, translations)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
         return counted(translations, name, first, self.faults)
+
+    def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
+                 options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:
+        """Yield the request of each line; arguments as for `translate_stream`. Subclasses can check the options.
+
+        Raises:
+            DataError: the number of options differs from that of lines.
+        """
+        return line_requests(lines, name, first, options, self._options)
+
+    def _with_all_hypotheses(self, request: LineRequest) -> LineRequest:
+        """Return a request for all hypotheses, since a reranker needs more than the line requests."""
+        if request.options.n_best == self._options.n_best:
+            return request
+        options = dataclasses.replace(request.options, n_best=self._options.n_best)
+        return dataclasses.replace(request, options=options)
 
 
 def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,

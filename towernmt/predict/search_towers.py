@@ -20,8 +20,8 @@ from towernmt.core.standard_streams import without_noise
 from towernmt.core.terminal_log import configure_terminal_log
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.ensemble import TrainedEnsemble, open_trained
+from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.lines.hypotheses import Found
-from towernmt.predict.lines.requests import SearchArguments
 from towernmt.predict.search.decoding_loop import Decoding, LimitBehindPrefix
 from towernmt.predict.search.decoding_tower import (
     SearchPredictor,

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from towernmt.core.errors import DataError, DivergenceError
+from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
-from towernmt.predict.lines.batch_inputs import NOTHING, Piece, SearchRequest, asked_of_lines, batch_inputs, piece_of
+from towernmt.predict.lines.batch_inputs import LinePiece, batch_inputs
 from towernmt.predict.lines.faults import fault_of, worse
 from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, align, joined, with_words
-from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.lines.line_options import LineRequest, line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.words_of_lines import cut_line
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 __all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "plan_batches",
            "translate_lines", "translate_stream"]
@@ -69,47 +70,50 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
     lines = list(lines)
     settings = StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences,
                               window=max(len(lines), 1), max_source_length=max_source_length)
-    stream = translate_stream(predictor, source_vocabulary, target_vocabulary, lines, settings, deal=deal)
+    stream = translate_stream(predictor, source_vocabulary, target_vocabulary, line_requests(lines), settings,
+                              deal=deal)
     return [hypotheses[0].text for hypotheses in stream]
 
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
-                     lines: Iterable[str | bytes], settings: StreamSettings, name: str = "input",
-                     asked: Iterable[SearchRequest] | SearchRequest = NOTHING,
+                     requests: Iterable[LineRequest], settings: StreamSettings, name: str = "input",
+                     encoder: RequestEncoder | None = None,
                      searches: Searches = Searches(),  # noqa: B008 -- immutable
                      first: int = 1, deal: Deal | None = None) -> Iterator[Translation]:
     """Yield the translations of each line, best first, in the order of the lines.
 
-    At most `settings.window` lines are read ahead. A line has one translation or more (up to the
+    At most `settings.window` requests are read ahead. A line has one translation or more (up to the
     search's n_best); a blank line has one, the empty text with score 0. If the source has factors, each word is
     followed by them (`word|factor`). Lines before one that cannot be read are translated before the error
     is raised.
 
     Args:
         name: name of the input, for warnings and errors.
-        asked: request of each line, or one of all lines. The pieces of a long line have that of the line unless
-            `of_piece` is set.
+        encoder: encodes the options of lines; None means an encoder with the default search settings.
         searches: additional searches and checks.
         first: number of the first line.
         deal: runs the batches; None means that this process translates them in `settings.threads` threads.
     Raises:
-        DataError: a word lacks its factors, or the number of requests differs from that of lines.
+        DataError: a word lacks its factors, or an option of a line is not valid.
         DivergenceError: the model's output is not a number.
     """
-    rest = asked_of_lines(enumerate(clean_lines(lines, name, first), start=first), asked, name)
+    requests = iter(requests)
+    encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
                                   deal or partial(side_by_side, threads=settings.threads))
     error: DataError | None = None
     while error is None:
-        window, error = _read(rest, settings.window)
-        pieces, error = _encode(window, name, source_vocabulary, settings.max_source_length, error)
+        window, error = _read(requests, settings.window)
+        pieces, wrong = _encode(window, name, first, source_vocabulary, settings.max_source_length, encoder)
+        error = wrong or error
         translated = translator.translate({piece for line in pieces for piece in line})
-        for line, (_, text, request) in zip(pieces, window, strict=False):
-            translation = joined([translated[piece] for piece in line], request.n_best)
-            align(translation, text, source_vocabulary, settings.max_source_length)
+        for line, request in zip(pieces, window, strict=False):
+            translation = joined([translated[piece] for piece in line], request.options.n_best)
+            align(translation, request.text, source_vocabulary, settings.max_source_length)
             yield translation
         if not window and error is None:
             return
+        first += len(window)
     raise error
 
 
@@ -148,11 +152,11 @@ class _BatchTranslator(NamedTuple):
     searches: Searches
     deal: Deal
 
-    def translate(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
+    def translate(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
         """Return the translation of each piece; for a faulty one, the better of two if `searches.retry` is set."""
         found = self._once(pieces)
         if self.searches.retry is not None:
-            again = {piece: piece.searched(self.searches.retry) for piece, translation in found.items()
+            again = {piece: piece.with_search(self.searches.retry) for piece, translation in found.items()
                      if translation.fault}
             second = self._once(again.values())
             for piece, other in again.items():
@@ -161,14 +165,14 @@ class _BatchTranslator(NamedTuple):
                 found[piece].retried = True
         return found
 
-    def _once(self, pieces: Iterable[Piece]) -> dict[Piece, Translation]:
-        translated: dict[Piece, Translation] = {}
+    def _once(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
+        translated: dict[LinePiece, Translation] = {}
         batches = self._batches(list(pieces))
         for batch, translations in zip(batches, self.deal(self._batch, batches), strict=True):
             translated.update(zip(batch, translations, strict=True))
         return translated
 
-    def _batches(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+    def _batches(self, pieces: Sequence[LinePiece]) -> list[list[LinePiece]]:
         """Return the batches of pieces: with threads, the longest first, and enough for every thread."""
         sentences, shares = self.settings.batch_sentences, self.settings.shares or self.settings.threads
         if shares > 1:
@@ -177,8 +181,8 @@ class _BatchTranslator(NamedTuple):
         batches = [batch for _, kind in kinds for batch in plan_batches(kind, self.settings.batch_tokens, sentences)]
         return batches[::-1] if self.settings.threads > 1 else batches
 
-    def _batch(self, batch: Sequence[Piece]) -> list[Translation]:
-        predictor, changed = self.predictor, batch[0].asked.search
+    def _batch(self, batch: Sequence[LinePiece]) -> list[Translation]:
+        predictor, changed = self.predictor, batch[0].search
         if changed and self.searches.with_settings is not None:
             predictor = self.searches.with_settings(changed)
         found = Found(*predictor(**batch_inputs(batch, self.source_vocabulary.streams)))
@@ -189,13 +193,13 @@ class _BatchTranslator(NamedTuple):
             raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
         return [self._translation(found, row, piece) for row, piece in enumerate(batch)]
 
-    def _translation(self, found: Found, row: int, piece: Piece) -> Translation:
+    def _translation(self, found: Found, row: int, piece: LinePiece) -> Translation:
         translation = Translation(self._hypothesis(found, row, k, piece)
                                   for k in range(len(found.scores[row])) if np.isfinite(found.scores[row, k]))
-        translation.terms = piece.asked.terms
+        translation.terms = piece.terms
         return translation
 
-    def _hypothesis(self, found: Found, row: int, k: int, piece: Piece) -> Hypothesis:
+    def _hypothesis(self, found: Found, row: int, k: int, piece: LinePiece) -> Hypothesis:
         ids, ended = found.text_ids(row, k)
         text = one_line(self.target_vocabulary.decode(ids))
         fault = fault_of(text, ids, ended, lambda: self.source_vocabulary.decode(piece.ids)
@@ -205,40 +209,45 @@ class _BatchTranslator(NamedTuple):
                           len(ids) + ended)
 
 
-def _read(lines: Iterator[tuple[int, str, SearchRequest]],
-          size: int) -> tuple[list[tuple[int, str, SearchRequest]], DataError | None]:
-    """Return the next lines, and the error that follows them, if any."""
-    window: list[tuple[int, str, SearchRequest]] = []
+def _read(requests: Iterator[LineRequest], size: int) -> tuple[list[LineRequest], DataError | None]:
+    """Return the next requests, and the error that follows them, if any."""
+    window: list[LineRequest] = []
     try:
-        for line in islice(lines, size):
-            window.append(line)
+        for request in islice(requests, size):
+            window.append(request)
     except DataError as error:
         return window, error
     return window, None
 
 
-def _encode(window: list[tuple[int, str, SearchRequest]], name: str, vocabulary: Vocabulary, limit: int,
-            error: DataError | None) -> tuple[list[list[Piece]], DataError | None]:
-    """Return the pieces of each (line number, text, request); a blank line has none, most lines have one.
+def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vocabulary, limit: int,
+            encoder: RequestEncoder) -> tuple[list[list[LinePiece]], DataError | None]:
+    """Return the pieces of each request; a blank line has none, most lines have one.
 
+    Args:
+        window: requests.
+        name: name of the input, for warnings and errors.
+        first: number of the first line.
+        vocabulary: source vocabulary.
+        limit: maximum number of tokens of a piece.
+        encoder: encodes the options.
     Returns:
-        The pieces of the lines before one without its factors, and the error: that of this line, or the passed one.
+        the pieces of the lines before the first one that cannot be encoded; the error of that line, or None.
     """
+    error: DataError | None = None
     try:
-        encoded = vocabulary.encode_batch([text for _, text, _ in window])
+        encoded = vocabulary.encode_batch([request.text for request in window])
     except FactorError as wrong:
-        error = wrong.at(name, window[wrong.index][0])
-        encoded = vocabulary.encode_batch([text for _, text, _ in window[:wrong.index]])
-    result = []
-    for (number, text, asked), ids in zip(window, encoded, strict=False):
-        pieces = cut_line(text, ids, vocabulary, limit) if text.strip() else []
-        if len(pieces) > 1:
+        error = wrong.at(name, first + wrong.index)
+        encoded = vocabulary.encode_batch([request.text for request in window[:wrong.index]])
+    lines: list[list[LinePiece]] = []
+    for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
+        cuts = cut_line(request.text, ids, vocabulary, limit) if request.text.strip() else []
+        if len(cuts) > 1:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
-                        name, number, len(ids), limit, len(pieces))
-        if asked.of_piece is None:
-            result.append([piece_of(piece, asked) for piece in pieces])
-        else:
-            texts = [text] if len(pieces) == 1 else map(vocabulary.decode, pieces)
-            result.append([piece_of(piece, asked.of_piece(part, place, place == len(pieces) - 1))
-                           for place, (piece, part) in enumerate(zip(pieces, texts, strict=False))])
-    return result, error
+                        name, number, len(ids), limit, len(cuts))
+        try:
+            lines.append(encoder.pieces(request, cuts, vocabulary))
+        except SettingsError as wrong_option:
+            return lines, DataError(f"{name} line {number}: {wrong_option}")
+    return lines, error

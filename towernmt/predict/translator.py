@@ -12,9 +12,9 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.machine import processors
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.cached_search import has_gpu_driver, open_towers
-from towernmt.predict.line_translator import LineTranslator, search_settings
+from towernmt.predict.line_translator import LineTranslator, SearchArguments, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
-from towernmt.predict.lines.requests import Requests, SearchArguments
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.lexical_table import Lexicon
@@ -115,7 +115,7 @@ def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) ->
     if search.shortlist:
         Lexicon.load(search.shortlist).check_vocabularies(*run.vocabularies(), search.shortlist)
     if options != PLAIN:
-        Requests(search, run.vocabularies()[1], options).asked(PLAIN)
+        RequestEncoder(search, run.vocabularies()[1]).check(options)
 
 
 def _with_threads(stream: StreamSettings, device: str | None) -> StreamSettings:

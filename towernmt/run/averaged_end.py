@@ -31,7 +31,7 @@ from towernmt.core.world import World, in_world
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.metrics import corpus_scores
-from towernmt.predict.lines.requests import SearchArguments
+from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search_towers import build_towers

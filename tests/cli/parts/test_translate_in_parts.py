@@ -19,8 +19,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.farm.farm import Event, Ready, call
 from towernmt.predict.lines.faults import counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
-from towernmt.predict.lines.line_options import PLAIN
-from towernmt.predict.lines.text_io import clean_lines
+from towernmt.predict.lines.line_options import line_requests
 from towernmt.predict.ranges.job import PartWork
 from towernmt.predict.search.search_settings import SearchSettings
 
@@ -39,10 +38,10 @@ class Reverser:
         return counted(self._found(lines, name, options, first), name, first, self.faults)
 
     def _found(self, lines: Any, name: str, options: Any, first: int) -> Any:
-        for line in clean_lines(lines, name, first):
-            asked = PLAIN if options is None else next(options)
-            text = " ".join([asked.prefix, *asked.constraints, *reversed(line.split())])
-            looks_wrong = "loop" if line.startswith("7") else None
+        for request in line_requests(lines, name, first, options):
+            words = reversed(request.text.split())
+            text = " ".join([request.options.prefix, *request.options.constraints, *words])
+            looks_wrong = "loop" if request.text.startswith("7") else None
             yield Translation([Hypothesis(text, -0.5, fault=looks_wrong, tokens=3), Hypothesis("", -2.0)])
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.lines.batch_inputs import SearchRequest
 from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, counted, fault_of, most_copies, retry_settings, worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_stream
 
@@ -76,9 +76,9 @@ def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.n
 
 def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
     searches = Searches(lambda settings: partial(predict, settings), True, retry)
-    asked = [SearchRequest({"weight": 1.0}) if line == 2 else SearchRequest() for line in range(6)]
-    return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, ["a", "b", "a", "c", "f", ""],
-                                         StreamSettings(), "in", asked, searches), "in"))
+    lines = ["a", "b", LineRequest("a", LineOptions(inputs={"weight": 1.0})), "c", "f", ""]
+    return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, line_requests(lines, "in"),
+                                         StreamSettings(), "in", searches=searches), "in"))
 
 
 def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:

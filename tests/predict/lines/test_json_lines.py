@@ -12,13 +12,13 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation
-from towernmt.predict.lines.line_options import JsonLine, LineOptions, read_requests, written
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, read_requests, written
 from towernmt.predict.lines.terminology import Term
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "good", "morning"])
 
 
-def read(*objects: Any) -> list[JsonLine]:
+def read(*objects: Any) -> list[LineRequest]:
     lines = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in objects]
     return list(read_requests(lines, "in.jsonl"))
 
@@ -27,10 +27,10 @@ def test_an_object_says_what_is_asked_in_our_names_or_sockeyes() -> None:
     assert read({"text": "Guten Morgen"}, {"text": "a", "target_prefix": "x", "avoid": ["y", "z"], "n_best": 3},
                 {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}},
                 {"text": "a", "use_target_prefix_all_chunks": False, "search": {"length_penalty": 1}}) == [
-        JsonLine("Guten Morgen", LineOptions(), {}),
-        JsonLine("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
-        JsonLine("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
-        JsonLine("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
+        LineRequest("Guten Morgen", LineOptions(), {}),
+        LineRequest("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
+        LineRequest("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
+        LineRequest("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
 
 
 def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:

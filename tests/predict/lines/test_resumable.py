@@ -28,7 +28,8 @@ from towernmt.cli.main import main
 from towernmt.cli import translate
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.lines.batch_inputs import NOTHING, SearchRequest
+from towernmt.predict.lines.line_options import line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
@@ -50,9 +51,10 @@ class Echo:
     source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *map(str, range(50))])
 
     def translate_stream(self, lines, name, options=None, first=1):
-        asked = NOTHING if options is None else (SearchRequest(n_best=option.n_best) for option in options)
-        return translate_stream(predict, self.source_vocabulary, self.target_vocabulary, lines,
-                                StreamSettings(batch_sentences=3, window=7), name, asked, first=first)
+        requests = line_requests(lines, name, first, options)
+        encoder = RequestEncoder(self.search, self.target_vocabulary)
+        return translate_stream(predict, self.source_vocabulary, self.target_vocabulary, requests,
+                                StreamSettings(batch_sentences=3, window=7), name, encoder, first=first)
 
 translate.make_translator = lambda args, **details: Echo()
 sys.exit(main(["translate", "--model", "none", "--window", "7", *sys.argv[2:]]))

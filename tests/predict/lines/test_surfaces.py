@@ -14,7 +14,7 @@ from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.lines.requests import TargetText
+from towernmt.predict.lines.request_encoder import TargetText
 from towernmt.predict.search.surfaces import MARK, Surfaces
 
 SENTENCES = ["the house is old", "there were houses on the hill", "a lighthouse (in New York ) is there", "straße über",

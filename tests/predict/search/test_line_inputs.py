@@ -17,7 +17,7 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.models.interface import NMTModel
 from towernmt.predict.ensemble import EnsembleModel
 from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.lines.requests import TargetText, padded
+from towernmt.predict.lines.request_encoder import TargetText, padded
 from towernmt.predict.search.decoding_loop import decode
 from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings

@@ -1,19 +1,22 @@
-"""Options of a line, their registry, and lines as JSON objects."""
+"""Options of a line, their registry, the request of a line, and lines as JSON objects."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.terminology import Terminology
+from towernmt.predict.lines.text_io import clean_line
 from towernmt.predict.search.search_settings import SearchSettings
 
 
@@ -107,6 +110,8 @@ class LineOptions:
 
     def over(self, others: LineOptions) -> LineOptions:
         """Return these options with unset ones taken from `others`, and with the phrases of both."""
+        if self is PLAIN or others is PLAIN:
+            return others if self is PLAIN else self
         changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)
                    if getattr(self, field.name) != getattr(PLAIN, field.name)}
         changes |= {name: (*getattr(others, name), *getattr(self, name)) for name in _LISTS}
@@ -129,25 +134,57 @@ PLAIN = LineOptions()
 """Options of a line that requests nothing."""
 NAMES = {name: field for field, option in OPTIONS.items() if option.in_json for name in (field, *option.aliases)}
 """Fields of options by their names in JSON lines."""
-PASSED = ("id", "sentence_id")
-"""Fields with any value, which the answer repeats unchanged."""
+ANSWER_FIELDS = ("id", "sentence_id")
+"""Fields of a JSON line with any value, which its answer repeats unchanged."""
 
 
-class JsonLine(NamedTuple):
-    """A line of JSON.
+@dataclass(frozen=True)
+class LineRequest:
+    """A line to translate, from its input to the search.
 
     Attributes:
         text: source text, as `word|factor` if it has factors.
         options: options of the line.
-        passed: fields that the answer repeats unchanged.
+        answer_fields: fields of a JSON line that its answer repeats unchanged.
     """
 
     text: str
-    options: LineOptions
-    passed: Mapping[str, Any]
+    options: LineOptions = PLAIN
+    answer_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[JsonLine]:
+def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input", first: int = 1,
+                  options: Iterable[LineOptions] | None = None, defaults: LineOptions = PLAIN) -> Iterator[LineRequest]:
+    """Yield the request of each line, with its text cleaned as by `clean_lines`.
+
+    Args:
+        lines: a binary stream, texts, or requests.
+        name: name of the input, for warnings and errors.
+        first: number of the first line.
+        options: further options of each line, which those of a request override; None for no further options.
+        defaults: options of all lines, which the other options override.
+    Raises:
+        DataError: the number of options differs from the number of lines, or a line of a stream is longer than
+            `LONGEST_LINE`.
+    """
+    if isinstance(lines, io.IOBase):
+        lines = bounded_lines(cast(BinaryIO, lines), name, first)
+    rest = None if options is None else iter(options)
+    number = first - 1
+    for number, line in enumerate(lines, start=first):
+        further = PLAIN if rest is None else next(rest, None)
+        if further is None:
+            raise DataError(f"{name} line {number} has no inputs: pass inputs for each line.")
+        if isinstance(line, LineRequest):
+            yield LineRequest(clean_line(line.text, number, name), line.options.over(further).over(defaults),
+                              line.answer_fields)
+        else:
+            yield LineRequest(clean_line(line, number, name), further.over(defaults))
+    if rest is not None and next(rest, None) is not None:
+        raise DataError(f"{name} has {number - first + 1} lines but more inputs: pass one for each line.")
+
+
+def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[LineRequest]:
     """Yield the request of each line.
 
     Args:
@@ -163,7 +200,7 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
             raise DataError(f"{name} line {number}: {error}") from None
 
 
-def written(number: int, request: JsonLine, translation: Translation, vocabulary: Vocabulary, count: int = 1,
+def written(number: int, request: LineRequest, translation: Translation, vocabulary: Vocabulary, count: int = 1,
             links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
     """Return the answer to a JSON line as one line of JSON without its line end.
 
@@ -177,7 +214,7 @@ def written(number: int, request: JsonLine, translation: Translation, vocabulary
         attention: attention of the best translation from `WordAlignment.as_json`; None if not requested.
     """
     best = translation[0]
-    answer: dict[str, Any] = {"sentence_id": number, **request.passed, "translation": best.text,
+    answer: dict[str, Any] = {"sentence_id": number, **request.answer_fields, "translation": best.text,
                               "score": _rounded(best.score), **_details(best, vocabulary)}
     if links is not None:
         answer["alignment"] = [list(link) for link in links]
@@ -195,7 +232,7 @@ def written(number: int, request: JsonLine, translation: Translation, vocabulary
     return json.dumps(answer, ensure_ascii=False)
 
 
-def _request(line: bytes) -> JsonLine:
+def _request(line: bytes) -> LineRequest:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -206,7 +243,7 @@ def _request(line: bytes) -> JsonLine:
     fields: dict[str, Any] = {}
     for name, value in found.items():
         field = NAMES[name] if name in NAMES else name
-        if name not in ("text", "factors", *NAMES, *PASSED):
+        if name not in ("text", "factors", *NAMES, *ANSWER_FIELDS):
             raise DataError(f"the field '{name}' is not known{_near(name)}")
         if field in fields:
             raise DataError(f"'{name}' repeats another field: leave one out.")
@@ -214,8 +251,8 @@ def _request(line: bytes) -> JsonLine:
     text = fields.pop("text")
     if (factors := fields.pop("factors", None)) is not None:
         text = _with_factors(text, factors)
-    passed = {name: fields.pop(name) for name in PASSED if name in fields}
-    return JsonLine(text, LineOptions(**fields), passed)
+    answer_fields = {name: fields.pop(name) for name in ANSWER_FIELDS if name in fields}
+    return LineRequest(text, LineOptions(**fields), answer_fields)
 
 
 def _reason(error: ValueError | RecursionError) -> str:
@@ -241,7 +278,7 @@ def _with_factors(text: str, factors: Any) -> str:
 
 
 def _near(name: str) -> str:
-    known = sorted({"text", "factors", *NAMES, *PASSED})
+    known = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
     near = difflib.get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}."
 

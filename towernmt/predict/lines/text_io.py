@@ -17,27 +17,35 @@ log = logging.getLogger(__name__)
 
 
 def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]:
-    """Each line as text without control characters, one for one.
-
-    Bytes are read as UTF-8; what is not valid becomes U+FFFD, with one warning a line that tells its
-    number. A final "\\n" or "\\r\\n" and a byte order mark in the first line are dropped; every other run
-    of control characters or line separators becomes one space.
+    """Yield each line as text without control characters.
 
     Args:
-        lines: a binary stream, or the lines themselves.
-        name: where the lines come from, for the warnings.
-        first: the number of the first line.
+        lines: a binary stream, or the lines.
+        name: name of the input, for warnings.
+        first: number of the first line.
     Raises:
         DataError: a line of a stream is longer than `LONGEST_LINE`.
     """
     if isinstance(lines, io.IOBase):
         lines = bounded_lines(cast(BinaryIO, lines), name, first)
     for number, line in enumerate(lines, start=first):
-        text = _decode(line, f"{name} line {number}") if isinstance(line, bytes) else line
-        if number == 1:
-            text = text.removeprefix("\ufeff")
-        text = text.removesuffix("\n").removesuffix("\r")
-        yield one_line(text)
+        yield clean_line(line, number, name)
+
+
+def clean_line(line: str | bytes, number: int, name: str) -> str:
+    r"""Return a line as text without control characters.
+
+    Bytes are read as UTF-8. Invalid bytes become U+FFFD, with one warning per line. A final `\n` or `\r\n` and a byte
+    order mark in line 1 are dropped. Every other run of control characters or line separators becomes a space.
+
+    Args:
+        number: line number.
+        name: name of the input, for warnings.
+    """
+    text = _decode(line, f"{name} line {number}") if isinstance(line, bytes) else line
+    if number == 1:
+        text = text.removeprefix("\ufeff")
+    return one_line(text.removesuffix("\n").removesuffix("\r"))
 
 
 def read_text(path: str | Path) -> list[str]:

@@ -1,30 +1,21 @@
-"""From what lines request to the terms of a search: prefixes and phrases as token ids, and the options of a search."""
+"""Encode the requests of lines: prefixes and phrases as token ids, and the changed settings of the search."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
-from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
-from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.lines.batch_inputs import NOTHING, SearchRequest
-from towernmt.predict.lines.hypotheses import Found
-from towernmt.predict.lines.line_options import PLAIN, LineOptions
-from towernmt.predict.lines.terminology import Anchored, Terminology, WritableTerms, phrase_ids
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
+from towernmt.predict.lines.batch_inputs import LinePiece
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
+from towernmt.predict.lines.terminology import Anchored, Term, Terminology, WritableTerms, phrase_ids
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
-
-if TYPE_CHECKING:
-    from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 
 SEGMENTATIONS = 20
 """Maximum number of segmentations of an avoided phrase that are excluded, shortest first."""
@@ -151,106 +142,87 @@ def padded(rows: Iterable[Sequence[int]]) -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True)
-class SearchArguments:
-    """Search arguments of a `Translator`; see there.
-
-    Attributes:
-        runs, checkpoints, models: one per member, or one for all.
-        attention: whether the caller or another component needs attention.
-        threads: number of threads that search concurrently.
-        precision: dtype of matrix products.
-    """
-
-    runs: Sequence[SavedRun]
-    checkpoints: Sequence[str | HeldCheckpoint | None]
-    models: Sequence[Any]
-    ensemble: EnsembleSettings | None
-    device: str | None
-    search: SearchSettings
-    processors: Sequence[LogitsProcessor]
-    log_probs: bool
-    attention: bool
-    threads: int = 1
-    precision: str = PRECISIONS[0]
-
-
-class SearchTowers(Protocol):
-    """Interface of the towers that translate batches.
-
-    Attributes:
-        checkpoint: the checkpoint in use (TensorFlow's prefix); for an ensemble, those of its members joined by " + ".
-        source_vocabulary, target_vocabulary: vocabularies of the run.
-    """
-
-    checkpoint: str
-    source_vocabulary: Vocabulary
-    target_vocabulary: Vocabulary
-
-    @property
-    def predictor(self) -> Any:
-        """The plain search as tensorpack's `OfflinePredictor`."""
-
-    def __call__(self, **inputs: np.ndarray) -> Found:
-        """Translate a batch of named inputs."""
-
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        """Return a function that translates with some search settings changed."""
-
-
-class Requests:
-    """Converter of line options to requests of a search.
+class RequestEncoder:
+    """Encoder of line requests as pieces with inputs of the search.
 
     Args:
-        search: search settings of plain lines.
+        search: search settings of lines without options.
         vocabulary: target vocabulary.
-        options: options of all lines.
     """
 
-    def __init__(self, search: SearchSettings, vocabulary: Vocabulary, options: LineOptions = PLAIN) -> None:
-        self._search, self._text, self._options = search, TargetText(vocabulary), options
-        self._vocabulary = vocabulary
+    def __init__(self, search: SearchSettings, vocabulary: Vocabulary) -> None:
+        self._search, self._vocabulary, self._text = search, vocabulary, TargetText(vocabulary)
         self._terms: WritableTerms | None = None
-        self._terms_of(options.terminology)
+        self._last: tuple[LineOptions, _EncodedOptions] | None = None
 
-    def of_lines(self, options: Iterable[LineOptions] | None, name: str,
-                 first: int = 1) -> Iterable[SearchRequest] | SearchRequest:
-        """Return the request of each line, or one request if all lines have the same.
-
-        Args:
-            options: options of each line; None if all lines have those of the translator.
-            name: name of the input, for errors.
-            first: number of the first line.
-        """
-        return self.asked(PLAIN) if options is None else self._each(options, name, first)
-
-    def asked(self, options: LineOptions) -> SearchRequest:
-        """Return the search request of a line.
+    def check(self, options: LineOptions) -> None:
+        """Check whether a line can have these options.
 
         Raises:
-            SettingsError: a search setting is invalid.
+            SettingsError: the vocabulary cannot write a prefix or a phrase, or a search setting is invalid.
+            DataError: the vocabulary cannot write a term of the terminology.
         """
-        options = options.over(self._options)
-        if options == PLAIN:
-            return NOTHING
-        inputs = dict(options.inputs)
-        for make in INPUTS:
-            inputs.update(make(self._text, options))
-        terms = self._terms_of(options.terminology)
+        self._encode(options)
+
+    def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]], source: Vocabulary) -> list[LinePiece]:
+        """Return the pieces of a line. A line has one piece unless it is too long for the model.
+
+        The first piece has the constraints of the line, the last piece those at the end, and each piece its own terms.
+
+        Args:
+            request: request of the line.
+            ids: source ids of each piece without EOS; with several streams, tuples of ids.
+            source: source vocabulary.
+        Raises:
+            SettingsError, DataError: see `check`.
+        """
+        if request.options is PLAIN or request.options == PLAIN:
+            return [LinePiece(tuple(piece)) for piece in ids]
+        inputs, search, (beginning, anywhere, at_end), terms = self._encode(request.options)
+        is_complete = bool(beginning) and beginning["prefix"][-1] == EOS
+        pieces = []
+        for index, piece in enumerate(ids):
+            own, phrases = dict(inputs), []
+            if index == 0:
+                phrases += anywhere
+                if beginning:
+                    own.pop("continuation", None)
+                    own |= beginning
+            elif not request.options.prefix_every_piece:
+                own = {name: value for name, value in own.items() if name not in ("prefix", "continuation")}
+            if index == len(ids) - 1:
+                phrases += at_end
+            found: list[tuple[Term, list[int]]] = []
+            if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
+                found = terms.found(request.text if len(ids) == 1 else source.decode(piece))
+            phrases += [term_ids for _, term_ids in found if term_ids not in phrases]
+            if phrases:
+                own["constraints"] = padded(phrases)
+            pieces.append(LinePiece.of(piece, own, search, [term for term, _ in found]))
+        return pieces
+
+    def _encode(self, options: LineOptions) -> _EncodedOptions:
+        """Return the encoded options. Those of the last call are cached, since many lines have the same options."""
+        if self._last is None or self._last[0] is not options:
+            inputs = dict(options.inputs)
+            for encode in INPUTS:
+                inputs.update(encode(self._text, options))
+            terms = self._writable_terms(options.terminology)
+            self._last = options, _EncodedOptions(
+                inputs, self._changed_settings(options), self._text.constraints(options), terms)
+        return self._last[1]
+
+    def _changed_settings(self, options: LineOptions) -> dict[str, Any]:
+        """Return the search settings of a line that differ from those of lines without options."""
         search = dict(options.search)
         if options.n_best is not None and options.n_best > self._search.n_best:
             beam = search.get("beam_size", self._search.beam_size)
-            search = {**search, "n_best": options.n_best, "beam_size": max(beam, options.n_best)}
+            search |= {"n_best": options.n_best, "beam_size": max(beam, options.n_best)}
         search = {name: value for name, value in search.items() if value != getattr(self._search, name)}
-        dataclasses.replace(self._search, **search)
-        asked = SearchRequest(inputs, search, options.n_best)
-        if not options.constraints and terms is None and options.prefix_every_piece:
-            return asked
-        phrases = self._text.constraints(options)
-        of_first = () if options.prefix_every_piece else ("prefix", "continuation")
-        return asked._replace(of_piece=partial(_of_piece, asked, of_first, phrases, terms))
+        dataclasses.replace(self._search, **search)     # raises an error if they exclude each other
+        return search
 
-    def _terms_of(self, terminology: Terminology | None) -> WritableTerms | None:
+    def _writable_terms(self, terminology: Terminology | None) -> WritableTerms | None:
         """Return the terms as ids; they are checked once and cached."""
         if terminology is None:
             return None
@@ -258,38 +230,18 @@ class Requests:
             self._terms = WritableTerms(terminology, self._vocabulary)
         return self._terms
 
-    def _each(self, options: Iterable[LineOptions], name: str, first: int) -> Iterator[SearchRequest]:
-        for number, given in enumerate(options, start=first):
-            try:
-                yield self.asked(given)
-            except SettingsError as error:
-                raise DataError(f"{name} line {number}: {error}") from None
 
+class _EncodedOptions(NamedTuple):
+    """Encoded options of a line.
 
-def _of_piece(asked: SearchRequest, of_first: Sequence[str],
-              phrases: tuple[dict[str, Any], Sequence[Sequence[int]], Sequence[Sequence[int]]],
-              terms: WritableTerms | None, text: str, place: int, is_last: bool) -> SearchRequest:
-    """Return the request of a piece of a line.
-
-    The first piece has the constraints of the line, the last piece those at the end, and each piece its own terms.
-
-    Args:
-        asked: request of the line.
-        of_first: inputs that only the first piece has.
-        phrases: constraints of the line from `TargetText.constraints`.
+    Attributes:
+        inputs: inputs of the search by name, without those of the constraints.
+        search: changed search settings.
+        constraints: inputs and ids of the lexical constraints from `TargetText.constraints`.
         terms: terms of the terminology, or None.
-        text: text of the piece.
-        place: index of the piece in the line.
-        is_last: whether the piece is the last one.
     """
-    beginning, anywhere, at_end = phrases
-    wanted = [list(phrase) for phrase in (*(anywhere if place == 0 else ()), *(at_end if is_last else ()))]
-    found = [] if terms is None else terms.found(text)
-    if place == 0 and beginning and beginning["prefix"][-1] == EOS:     # the whole translation: no term can be added
-        found = []
-    wanted += [ids for term, ids in found if ids not in wanted]
-    inputs = {name: value for name, value in asked.inputs.items() if place == 0 or name not in of_first}
-    if beginning and place == 0:
-        inputs = {name: value for name, value in inputs.items() if name != "continuation"} | beginning
-    inputs |= {"constraints": padded(wanted)} if wanted else {}
-    return asked._replace(inputs=inputs, terms=[term for term, _ in found], of_piece=None)
+
+    inputs: dict[str, Any]
+    search: dict[str, Any]
+    constraints: tuple[dict[str, Any], list[list[int]], list[list[int]]]
+    terms: WritableTerms | None

@@ -1,0 +1,124 @@
+"""Requests of lines as pieces with inputs of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.lines.batch_inputs import LinePiece
+from towernmt.predict.lines.hypotheses import Translation
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.stream import translate_stream
+
+WORDS = WordVocabulary([*SPECIAL_PIECES, "house", "hour", "the", "House"])
+SEARCH = SearchSettings(beam_size=4, n_best=2)
+
+
+def pieces(count: int = 1, **options: object) -> list[LinePiece]:
+    """Return the pieces of a line "a" that is cut into `count` pieces."""
+    request = LineRequest("a", LineOptions(**options))  # type: ignore[arg-type]
+    return RequestEncoder(SEARCH, WORDS).pieces(request, [[]] * count, WORDS)
+
+
+def changed_search(**options: object) -> dict[str, object]:
+    return dict(pieces(1, **options)[0].search)
+
+
+def test_more_translations_than_the_search_gives_are_another_search_and_fewer_are_not() -> None:
+    assert pieces() == [LinePiece(())] == pieces(n_best=1) == pieces(n_best=2) == pieces(search={"beam_size": 4})
+    assert changed_search() == changed_search(n_best=2) == changed_search(search={"beam_size": 4}) == {}
+    assert changed_search(n_best=3) == {"n_best": 3}
+    assert changed_search(n_best=9) == {"n_best": 9, "beam_size": 9}
+    assert changed_search(search={"min_length": 1}) == {"min_length": 1}
+
+
+def test_only_the_first_piece_of_a_long_line_begins_with_its_prefix_where_that_is_wanted() -> None:
+    every = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"])
+    assert all(set(piece.inputs) == {"prefix", "continuation", "avoid"} for piece in every)
+    first = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"], prefix_every_piece=False)
+    assert [set(piece.inputs) for piece in first] == [{"prefix", "continuation", "avoid"}, {"avoid"}, {"avoid"}]
+    assert np.array_equal(first[0].inputs["prefix"], every[0].inputs["prefix"])
+
+
+def ids_of(piece: LinePiece) -> dict[str, list]:
+    return {name: value.tolist() for name, value in piece.inputs.items()}
+
+
+def inputs_of(**options: object) -> dict[str, list]:
+    return ids_of(pieces(1, **options)[0])
+
+
+def test_anchored_phrases_are_a_prefix_or_end_with_the_sentence() -> None:
+    house, hour, the = WORDS.encode("house hour the")
+    assert inputs_of(constraints=["<s> the house"]) == {"prefix": [the, house]}
+    assert inputs_of(constraints=["the house </s>"]) == {"constraints": [[the, house, EOS]]}
+    assert inputs_of(constraints=["<s> the  </s>"]) == {"prefix": [the, EOS]}
+    assert inputs_of(constraints=["<s> the", "hour", "house </s>"]) == {
+        "prefix": [the], "constraints": [[hour, 0], [house, EOS]]}
+    assert inputs_of(constraints=["<s> the hour", "<s> the"], prefix="the") == {"prefix": [the, hour]}
+    assert inputs_of(constraints=["<s> the"], prefix="the hour") == {"prefix": [the, hour]}
+    assert inputs_of(constraints=["<s> the hour"], prefix="the ho", partial_word=True) == {"prefix": [the, hour]}
+    first, last = pieces(2, constraints=["<s> the", "hour", "house </s>"])
+    assert ids_of(first) == {"prefix": [the], "constraints": [[hour]]}
+    assert ids_of(last) == {"constraints": [[house, EOS]]}
+
+
+def test_a_whole_translation_gets_no_terms() -> None:
+    terms = Terminology([Term("a", "hour")])
+    assert "constraints" not in inputs_of(constraints=["<s> the </s>"], terminology=terms)
+    assert "constraints" in inputs_of(constraints=["<s> the"], terminology=terms)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"constraints": ["<s>"]}, "anchor without a phrase"), ({"constraints": ["</s>"]}, "anchor without a phrase"),
+    ({"avoid": ["<s> </s>"]}, "anchor without a phrase"),
+    ({"constraints": ["<s> the", "<s> hour"]}, "exclude each other"),
+    ({"constraints": ["the </s>", "hour </s>"]}, "exclude each other"),
+    ({"constraints": ["<s> the </s>", "hour"]}, "exclude each other"),
+    ({"constraints": ["<s> the"], "prefix": "hour"}, "the prefix 'hour' and the phrase '<s> the' exclude"),
+    ({"constraints": ["<unk>"]}, "does not know"), ({"constraints": ["<pad>"]}, "does not know"),
+    ({"constraints": ["the <s> house"]}, "does not know"), ({"constraints": ["</s> the"]}, "does not know")])
+def test_anchors_that_cannot_be_met_and_other_special_tokens_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        pieces(1, **options)
+
+
+def translated(options: list[LineOptions]) -> Iterator[Translation]:
+    """Translate a line "the" with each of these options into itself."""
+    def predictor(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return source[:, None], np.zeros([len(source), 1])
+
+    requests = line_requests(["the"] * len(options), "in", options=options)
+    return translate_stream(predictor, WORDS, WORDS, requests, StreamSettings(), "in", RequestEncoder(SEARCH, WORDS))
+
+
+def test_a_setting_that_cannot_work_is_named_with_its_line() -> None:
+    options = [LineOptions(), LineOptions(search={"beam_size": 1})]
+    with pytest.raises(DataError, match="in line 2: n_best=2: choose 1 to beam_size"):
+        list(translated(options))
+
+
+@pytest.mark.parametrize(("prefix", "partial"), [
+    ("cat", False), ("the cat", False), ("the cat ", True), ("cat ho", True), ("the cat", True), ("ho", False),
+    ("\u2047", False)])
+def test_a_prefix_that_the_vocabulary_cannot_write_is_refused(prefix: str, partial: bool) -> None:
+    with pytest.raises(SettingsError, match="holds what the target vocabulary does not know"):
+        pieces(prefix=prefix, partial_word=partial)
+
+
+@pytest.mark.parametrize(("prefix", "partial"), [("the ho", True), ("the ", True), ("the", False), (" ", True)])
+def test_a_prefix_that_the_vocabulary_can_write_is_accepted(prefix: str, partial: bool) -> None:
+    assert "prefix" in inputs_of(prefix=prefix, partial_word=partial)
+
+
+def test_a_line_with_a_prefix_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(DataError, match="in line 2: the prefix 'cat' holds"):
+        list(translated([LineOptions(), LineOptions(prefix="cat")]))
