@@ -23,7 +23,7 @@ from towernmt.dataflow.preparation.manifest import (
     VocabularyInfo,
     VocabularyInfos,
     describe_files,
-    fingerprint,
+    prepared_fingerprint,
     vocabulary_files,
 )
 from towernmt.dataflow.preparation.preparation import prepare
@@ -109,7 +109,7 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
         "towernmt-prepared", VERSION, settings={}, inputs={}, vocabularies=VocabularyInfos(info, info, []), pairs=pairs,
         length_ratio=1.0, validation_sets=[], shards=infos,
         files=describe_files(output, [*vocabulary_files(words, words), LENGTHS]),
-        fingerprint=fingerprint(infos, words, words))
+        fingerprint=prepared_fingerprint(infos, words, words))
     (output / MANIFEST).write_text(manifest.to_text())
 
 

@@ -119,7 +119,7 @@ def trial(title: str, arguments: list[str], output: Path, kill: bool) -> None:
     command = [sys.executable, "-m", "towernmt.cli.main", "prepare", "--output", str(output), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     watch, ended, before, label = Watch(process.pid), threading.Event(), 0.0, ""
-    first = output / STAGE / "work" / "part-00000.dealt" if kill else None
+    first = output / STAGE / "work" / "part-00000.distributed" if kill else None
     watcher = threading.Thread(target=watch.watch, args=(ended, first))
     watcher.start()
     for line in process.stderr or ():

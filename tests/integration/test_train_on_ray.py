@@ -182,10 +182,10 @@ def test_workers_that_are_lost_too_often_end_the_training(train, tmp_path):
         in result.the_error()
 
 
-def test_a_cluster_without_room_is_one_sentence(train, tmp_path):
+def test_a_cluster_without_resources_is_one_sentence(train, tmp_path):
     result = train(["--workers", "3", "--wait", "0"]).wait()
     assert result.status == 1
-    assert "had no room for 3 workers of 1 processor" in result.the_error()
+    assert "had no resources for 3 workers of 1 processor" in result.the_error()
     assert not (tmp_path / "run").exists()
 
 

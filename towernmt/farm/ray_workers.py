@@ -73,7 +73,7 @@ def _connect(address: str, processes: int) -> None:
             return
         except (OSError, ValueError) as error:      # a ConnectionError is an OSError
             if address:
-                raise SettingsError(f"--ray {address}: there is no Ray cluster ({' '.join(str(error).split())[:200]}). "
+                raise SettingsError(f"--ray {address}: no Ray cluster responds ({' '.join(str(error).split())[:200]}). "
                                     "Start it, or pass --ray local to start one on this machine; if it asks for a "
                                     "token, export RAY_AUTH_MODE=token.") from error
     ray.init(address="local", num_cpus=processes or None, include_dashboard=False, **options)
@@ -169,7 +169,7 @@ def reserve(most: int, least: int, share: Resources, seconds: float, check: Call
             if _is_reserved(group, min(_SHORT_WAIT, seconds), check):
                 return group, count
             if count == most and seconds > _SHORT_WAIT:
-                report(f"Waiting {seconds:g} s at most for room for {most} workers of {share} ...")
+                report(f"Waiting {seconds:g} s at most for the resources of {most} workers of {share} ...")
                 if _is_reserved(group, seconds - _SHORT_WAIT, check):
                     return group, count
         except BaseException:
@@ -178,7 +178,7 @@ def reserve(most: int, least: int, share: Resources, seconds: float, check: Call
             raise
         remove_placement_group(group)
     machines = ", ".join(map(str, cluster_machines())) or "none"
-    raise SettingsError(f"Within {seconds:g} s the Ray cluster had no room for {least} "
+    raise SettingsError(f"Within {seconds:g} s the Ray cluster had no resources for {least} "
                         f"{'worker' if least == 1 else 'workers'} of {share} (its machines: {machines}): use fewer "
                         "workers, fewer resources for each, or a longer wait (--min-workers, --cpus, --wait).")
 

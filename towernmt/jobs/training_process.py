@@ -43,7 +43,7 @@ class ProcessOutput(NamedTuple):
 
 
 class TrainingProcess:
-    """A training in a process and a session of its own.
+    """A training in a separate process and session.
 
     Args:
         arguments: arguments of `towernmt`.

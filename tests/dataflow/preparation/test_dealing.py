@@ -25,7 +25,7 @@ from towernmt.dataflow.preparation.encode_tasks import (
     write_encoded_chunks,
     write_grouped,
 )
-from towernmt.dataflow.preparation.tasks import Job
+from towernmt.dataflow.preparation.tasks import PreparationJob
 from towernmt.dataflow.text.text_lines import line_hash
 
 
@@ -35,9 +35,9 @@ def edges(items: int, parts: st.DataObject) -> list[int]:
     return [0, *sorted(inner), items]
 
 
-def lookup_job(directory: Path, parts: int, lookups: int) -> Job:
+def lookup_job(directory: Path, parts: int, lookups: int) -> PreparationJob:
     """As much of a job as looking for duplicates needs."""
-    return cast(Job, SimpleNamespace(
+    return cast(PreparationJob, SimpleNamespace(
         parts=parts, lookups=lookups, keys=lambda part: directory / f"keys-{part}",
         seen=lambda number: directory / f"seen-{number}", lines=100))
 

@@ -243,7 +243,7 @@ def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) ->
 
 def test_a_vocabulary_larger_than_the_text_allows_is_reported(tmp_path: Path) -> None:
     data = prepare(_write(tmp_path, _corpus(50), vocab_size=30_000))
-    note = f"source vocabulary has {data.source_vocabulary.size} ids rather than the 30000 asked for"
+    note = f"source vocabulary has {data.source_vocabulary.size} ids rather than the 30000 requested"
     assert note in data.manifest["notes"][0] and note in data.statistics_table
 
 

@@ -261,7 +261,7 @@ def test_objects_of_other_people_stay(s3: Any, settings: PrepareSettings, uri: s
     assert {name: folder.read(name) for name in foreign} == {name: name.encode() for name in foreign}
     other = f"s3://{s3.new_bucket()}/other?endpoint_url={s3.url}"
     s3.client().put_object(Bucket=other.split("/")[2], Key="other/valid.source", Body=b"mine")
-    with pytest.raises(DataError, match="other holds valid.source, but no preparation"):
+    with pytest.raises(DataError, match="other contains valid.source, but no preparation"):
         prepare_to_s3(dataclasses.replace(settings, output=other))
     assert parse_s3_folder(other).read("valid.source") == b"mine"
 

@@ -82,7 +82,7 @@ def test_prepared_again_from_the_same_sources_it_is_kept(place: Path) -> None:
 
 def test_sources_without_a_pair_are_refused_by_name(place: Path) -> None:
     Path("empty.tsv").write_text("")
-    with pytest.raises(DataError, match=r"empty\.tsv: there is no pair"):
+    with pytest.raises(DataError, match=r"empty\.tsv: it contains no pair"):
         prepared(source="empty.tsv")
     Path("long.tsv").write_text("a a a\tb\n")
     with pytest.raises(DataError, match=r"long\.tsv: no pair is left; dropped: 1 long source"):

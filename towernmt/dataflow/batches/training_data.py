@@ -15,7 +15,7 @@ import numpy as np
 
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.dataflow.preparation.input_texts import check_factored_text
-from towernmt.dataflow.preparation.manifest import fingerprint_of
+from towernmt.dataflow.preparation.manifest import data_fingerprint
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
 from towernmt.dataflow.sources.corpora import Corpora
 from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks
@@ -204,7 +204,7 @@ class StreamedCorpus:
         """
         corpora = self._corpora
         sources = [[ingredient.source.name, ingredient.tag] for ingredient in corpora.mixture().ingredients]
-        return fingerprint_of([sources, dataclasses.asdict(corpora.pair_filter)], self.source_vocabulary,
+        return data_fingerprint([sources, dataclasses.asdict(corpora.pair_filter)], self.source_vocabulary,
                               self.target_vocabulary)
 
     @cached_property

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, drop_seen
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.input_texts import PairTexts
-from towernmt.dataflow.preparation.tasks import Job, Task, atomic_output
+from towernmt.dataflow.preparation.tasks import PreparationJob, Task, atomic_output
 from towernmt.dataflow.text.pair_filters import came_before
 from towernmt.dataflow.text.text_lines import line_hash
 
@@ -37,14 +37,14 @@ class EncodePart(Task):
         texts: its lines.
     """
 
-    job: Job
+    job: PreparationJob
     number: int
     texts: PairTexts
 
     @classmethod
-    def of(cls, job: Job, number: int, texts: PairTexts) -> EncodePart:
+    def of(cls, job: PreparationJob, number: int, texts: PairTexts) -> EncodePart:
         """Return the task. If duplicates are kept, it also distributes the pairs to shards."""
-        output = job.encoded(number) if job.lookups else job.dealt(number)
+        output = job.encoded(number) if job.lookups else job.distributed(number)
         return cls(output, texts.source.lines, job, number, texts)
 
     @property
@@ -54,13 +54,13 @@ class EncodePart(Task):
     @property
     def done(self) -> bool:
         # The encoded pairs are removed when they have been distributed.
-        return self.output.exists() or self.job.dealt(self.number).exists()
+        return self.output.exists() or self.job.distributed(self.number).exists()
 
     def run(self) -> None:
         encoder = self.job.encoder()
         chunks = [encoder(*texts) for texts in self.texts.chunks()]
         if not self.job.lookups:
-            write_dealt(self.job, self.number, chunks)
+            write_distributed(self.job, self.number, chunks)
             return
         write_grouped(self.job.keys(self.number), group_by_lookup(_keys(chunks), self.job.lookups), {})
         write_encoded_chunks(self.output, chunks)
@@ -97,11 +97,11 @@ class FindDuplicates(Task):
         number: index of the share.
     """
 
-    job: Job
+    job: PreparationJob
     number: int
 
     @classmethod
-    def of(cls, job: Job, number: int) -> FindDuplicates:
+    def of(cls, job: PreparationJob, number: int) -> FindDuplicates:
         """Return the task."""
         share = [job.lines * edge // job.lookups for edge in (number, number + 1)]
         return cls(job.seen(number), share[1] - share[0], job, number)
@@ -127,7 +127,7 @@ def _seen_places(seen: NDArray[np.bool_], parts: list[GroupedFile]) -> Iterator[
         start += len(places)
 
 
-def find_seen_keys(job: Job, part: int, keys: int) -> NDArray[np.bool_]:
+def find_seen_keys(job: PreparationJob, part: int, keys: int) -> NDArray[np.bool_]:
     """Return which keys of a part occurred before, bool `[keys]`, after all lookups are done."""
     seen = np.zeros(keys, bool)
     for number in range(job.lookups):
@@ -144,13 +144,13 @@ class DropDuplicates(Task):
         number: index of the part.
     """
 
-    job: Job
+    job: PreparationJob
     number: int
 
     @classmethod
-    def of(cls, job: Job, number: int, lines: int) -> DropDuplicates:
+    def of(cls, job: PreparationJob, number: int, lines: int) -> DropDuplicates:
         """Return the task for a part with `lines` lines."""
-        return cls(job.dealt(number), lines, job, number)
+        return cls(job.distributed(number), lines, job, number)
 
     @property
     def title(self) -> str:
@@ -168,17 +168,17 @@ class DropDuplicates(Task):
         seen = find_seen_keys(self.job, self.number, sum(rows * keys for rows, keys in shapes))
         stops = np.cumsum([rows * keys for rows, keys in shapes])[:-1]
         shares = [share.reshape(shape) for share, shape in zip(np.split(seen, stops), shapes, strict=True)]
-        write_dealt(self.job, self.number, [drop_seen(*both) for both in zip(chunks, shares, strict=True)])
+        write_distributed(self.job, self.number, [drop_seen(*both) for both in zip(chunks, shares, strict=True)])
         encoded.unlink(missing_ok=True)
 
 
-def write_dealt(job: Job, number: int, chunks: Sequence[EncodedChunk]) -> None:
+def write_distributed(job: PreparationJob, number: int, chunks: Sequence[EncodedChunk]) -> None:
     """Write the pairs of a part, grouped by shard, and their statistics."""
     statistics = Statistics(job.pair_filter.max_length, job.factors, job.linked)
     for chunk in chunks:
         statistics.add(chunk)
     columns = list(group_by_shard(chunks, job.shards, job.seed))
-    write_grouped(job.dealt(number), columns, {"statistics": statistics.state()})
+    write_grouped(job.distributed(number), columns, {"statistics": statistics.state()})
 
 
 def group_by_shard(chunks: Sequence[EncodedChunk], shards: int, seed: int) -> Iterator[Column]:

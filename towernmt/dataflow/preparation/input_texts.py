@@ -129,7 +129,7 @@ class _Copy:
                 self._note(done, reader.cursor(), (source, target))
         progress.done()
         if not done:
-            raise DataError(f"{self._mixture.name}: there is no pair in it, so there is nothing to prepare. Check the "
+            raise DataError(f"{self._mixture.name}: it contains no pair, so there is nothing to prepare. Check the "
                             "source.")
 
     def _recorded(self) -> tuple[int, Cursor, list[int]]:

@@ -84,7 +84,7 @@ class Manifest:
         validation_sets: name and size of each validation set.
         shards: the blocks, in their order.
         files: every other file.
-        fingerprint: fingerprint of the data for training; see `fingerprint`.
+        fingerprint: fingerprint of the data for training; see `prepared_fingerprint`.
         notes: sentences for the user.
         folder: folder of the files below the manifest; None if they are next to it. In S3, which cannot rename objects,
             a preparation that replaces another one has a separate folder.
@@ -134,7 +134,7 @@ def read_manifest(directory: str | Path) -> Manifest:
         if not path.parent.is_dir():
             raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
                             "prepare`.") from None
-        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is no "
+        raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is not "
                         "prepared data). Run `towernmt prepare` again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
@@ -182,16 +182,16 @@ def vocabulary_files(source: Vocabulary, target: Vocabulary) -> dict[str, bytes]
     return files
 
 
-def fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabulary) -> str:
+def prepared_fingerprint(shards: Iterable[ShardInfo], source: Vocabulary, target: Vocabulary) -> str:
     """Return 32 hexadecimal digits, which differ if ids, factors, links or vocabularies differ.
 
     They are computed from the checksums and sizes of the shards in their order, and from the content of the
     vocabularies. So copies on a disk and in S3 have the same fingerprint.
     """
-    return fingerprint_of([{**dataclasses.asdict(shard), "file": ""} for shard in shards], source, target)
+    return data_fingerprint([{**dataclasses.asdict(shard), "file": ""} for shard in shards], source, target)
 
 
-def fingerprint_of(data: Any, source: Vocabulary, target: Vocabulary) -> str:
+def data_fingerprint(data: Any, source: Vocabulary, target: Vocabulary) -> str:
     """Return 32 hexadecimal digits for a JSON value and the content of the vocabularies."""
     files = {name: hashlib.sha256(content).hexdigest() for name, content in vocabulary_files(source, target).items()}
     return hashlib.sha256(json.dumps([data, files], sort_keys=True).encode()).hexdigest()[:32]

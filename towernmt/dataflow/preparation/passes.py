@@ -1,8 +1,9 @@
 """The passes of a preparation: each consists of many tasks, and begins when the one before it has ended.
 
 The texts are checked; sentences are sampled and vocabularies learned; the ranges of the text are encoded, filtered
-and dealt to shards, after a search for duplicates if they are dropped; the shards are written. Results are files, so
-a later process resumes an interrupted preparation, if its work directory belongs to the same text and settings.
+and distributed to shards, after a search for duplicates if they are dropped; the shards are written. Results are
+files, so a later process resumes an interrupted preparation, if its work directory belongs to the same text and
+settings.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
-from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, Job, Task, atomic_output
+from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, PreparationJob, Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
     MEASURED_LINES,
     IndexText,
@@ -142,23 +143,23 @@ class Passes:
         parts = range(job.parts)
         self._do("encoding", [EncodePart.of(job, n, texts) for n, texts in enumerate(self._parts)])
         if job.lookups:
-            dealt = [DropDuplicates.of(job, n, texts.source.lines) for n, texts in enumerate(self._parts)]
-            if not all(task.done for task in dealt):
+            drops = [DropDuplicates.of(job, n, texts.source.lines) for n, texts in enumerate(self._parts)]
+            if not all(task.done for task in drops):
                 self._do("looking for duplicates", [FindDuplicates.of(job, n) for n in range(job.lookups)])
-            self._do("dropping duplicates", dealt)
+            self._do("dropping duplicates", drops)
         self._do("writing shards", [WriteShard.of(job, n) for n in range(job.shards)])
         statistics = Statistics(self._settings.max_length, job.factors, job.linked)
         for part in parts:
-            statistics.merge(read_facts(job.dealt(part))["statistics"])
+            statistics.merge(read_facts(job.distributed(part))["statistics"])
         return statistics, [read_shard_info(job, n) for n in range(job.shards)]
 
     def _do(self, label: str, tasks: list[EncodePart] | list[FindDuplicates] | list[DropDuplicates] | list[WriteShard]
             ) -> None:
         run_with_progress(self._runner, label, tasks, self._stream)
 
-    def _job(self) -> Job:
+    def _job(self) -> PreparationJob:
         settings = self._settings
-        return Job(self._key, self.stage, settings.pair_filter, self.lines, len(self._parts),
+        return PreparationJob(self._key, self.stage, settings.pair_filter, self.lines, len(self._parts),
                    -(-self.lines // settings.shard_pairs), settings.seed, settings.factors,
                    settings.alignments is not None, VOCABULARIES)
 
@@ -204,11 +205,11 @@ class WriteShard(Task):
         number: index of the shard.
     """
 
-    job: Job
+    job: PreparationJob
     number: int
 
     @classmethod
-    def of(cls, job: Job, number: int) -> WriteShard:
+    def of(cls, job: PreparationJob, number: int) -> WriteShard:
         """Return the task."""
         share = [job.lines * edge // job.shards for edge in (number, number + 1)]
         return cls(job.shard_info(number), share[1] - share[0], job, number)
@@ -219,7 +220,8 @@ class WriteShard(Task):
 
     def run(self) -> None:
         job = self.job
-        path, parts = job.shard(self.number), [GroupedFile(job.dealt(part), self.number) for part in range(job.parts)]
+        path = job.shard(self.number)
+        parts = [GroupedFile(job.distributed(part), self.number) for part in range(job.parts)]
         info = _info(job, path.name, parts)
         crc = 0
         with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
@@ -236,7 +238,7 @@ class WriteShard(Task):
             unfinished.write_text(json.dumps(asdict(info)))
 
 
-def _info(job: Job, file: str, parts: list[GroupedFile]) -> ShardInfo:
+def _info(job: PreparationJob, file: str, parts: list[GroupedFile]) -> ShardInfo:
     id_bytes: Literal[2, 4] = 2 if job.id_dtype().itemsize == 2 else 4
     empty = ShardInfo(file, 0, 0, 0, id_bytes, 0, job.factors, 0 if job.linked else None)
     types = [dtype for dtype, _ in empty.columns()]
@@ -246,6 +248,6 @@ def _info(job: Job, file: str, parts: list[GroupedFile]) -> ShardInfo:
                    links=counts[-1] if job.linked else None)
 
 
-def read_shard_info(job: Job, number: int) -> ShardInfo:
+def read_shard_info(job: PreparationJob, number: int) -> ShardInfo:
     """Return the entry of a shard that `WriteShard` wrote."""
     return ShardInfo(**json.loads(job.shard_info(number).read_text()))

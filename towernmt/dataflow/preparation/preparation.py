@@ -27,7 +27,7 @@ from towernmt.dataflow.preparation.manifest import (
     VocabularyInfo,
     VocabularyInfos,
     describe_files,
-    fingerprint,
+    prepared_fingerprint,
     read_manifest,
     vocabulary_files,
 )
@@ -156,7 +156,7 @@ class _Preparation:
             settings=settings.identity(), inputs=self._inputs, vocabularies=vocabularies, pairs=statistics.pairs,
             length_ratio=statistics.length_ratio, validation_sets=self._validation.infos(), notes=notes,
             shards=shards, files=describe_files(self._stage, small),
-            fingerprint=fingerprint(shards, source, target))
+            fingerprint=prepared_fingerprint(shards, source, target))
         write_text(self._stage / MANIFEST, manifest.to_text())
 
     def _without_empty(self, shards: list[ShardInfo]) -> list[ShardInfo]:

@@ -30,8 +30,8 @@ from towernmt.dataflow.preparation.manifest import (
     MANIFEST,
     VOCABULARIES,
     Manifest,
-    fingerprint,
     parse_manifest,
+    prepared_fingerprint,
     read_manifest,
     vocabulary_files,
 )
@@ -105,8 +105,8 @@ class PreparedData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that identify the ids and the vocabularies; see `manifest.fingerprint`."""
-        return fingerprint(self._shards, self.source_vocabulary, self.target_vocabulary)
+        """32 hexadecimal digits that identify the ids and the vocabularies; see `prepared_fingerprint`."""
+        return prepared_fingerprint(self._shards, self.source_vocabulary, self.target_vocabulary)
 
     @property
     def position_settings(self) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def fetch_small_files(folder: S3Folder, directory: Path) -> None:
     """
     manifest = read_remote_manifest(folder)
     if manifest is None:
-        raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is no prepared "
+        raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is not prepared "
                         "data). Run `towernmt prepare` again.")
     for entry in manifest.files:
         place = manifest.place(entry.file)

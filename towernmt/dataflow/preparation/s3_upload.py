@@ -1,7 +1,7 @@
 """`prepare` with its output in S3: write to a local disk, then upload, the manifest last.
 
 Without a manifest nothing is read, so an interrupted upload leaves nothing that looks finished; the next upload sends
-the missing objects. A preparation that replaces another one goes into a folder of its own, whose name is a function
+the missing objects. A preparation that replaces another one goes into a separate folder, whose name is a function
 of its content: until its manifest replaces the old one, in one request, the old preparation is complete. S3 has no
 lock that ends with its process. Two processes that upload different data at once do not touch each other's objects,
 and before a manifest is written, all objects that it names are checked to exist.
@@ -190,7 +190,7 @@ class _Uploader:
                  lambda: s3.put_object(Bucket=self._bucket, Key=self._prefix + file, Body=content))
 
     def remove(self, files: list[str]) -> None:
-        """Delete objects; a missing one is no error."""
+        """Delete objects, and ignore missing ones."""
         s3 = client(self._folder.options)
         for file in files:
             key = self._prefix + file

@@ -79,7 +79,7 @@ Count = Annotated[int, Between(0, 1 << 48)]
 
 
 def id_dtype(largest_vocabulary: int) -> np.dtype[Any]:
-    """Return the narrower one of the two types if it can represent all ids of a vocabulary, else the other."""
+    """Return the type of ids: uint16 if it can represent all ids of the largest vocabulary, otherwise int32."""
     return np.dtype("<u2") if largest_vocabulary <= 1 << 16 else np.dtype("<i4")
 
 
@@ -118,7 +118,7 @@ class ShardInfo:
         return _HEADER.size + sum(dtype.itemsize * count for dtype, count in self.columns())
 
     def columns(self) -> list[tuple[np.dtype[Any], int]]:
-        """Type and length of the arrays behind the header, in their order."""
+        """Return the type and the length of the arrays after the header, in their order."""
         lengths, ids, places = np.dtype("<i4"), np.dtype("<u2" if self.id_bytes == 2 else "<i4"), np.dtype("<u2")
         linked = self.links is not None
         return [*[(lengths, self.pairs)] * (3 if linked else 2), (ids, self.source_tokens), (ids, self.target_tokens),

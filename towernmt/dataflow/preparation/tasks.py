@@ -1,8 +1,8 @@
 """A task: a unit of work of a preparation that any process may do, and whose output file shows that it is done.
 
 The output of a task is a pure function of its input, and one rename puts it into its path. So a task may be done
-twice, by two processes at once, or again after one of them was killed, and the file is the same. `Job` has the data
-that all tasks share, and the paths of the files that they leave for each other.
+twice, by two processes at once, or again after one of them was killed, and the file is the same. `PreparationJob` has
+the data that all tasks share, and the paths of the files that they leave for each other.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _KEYS_AT_ONCE = 1 << 22     # number of keys that a task which finds duplicates 
 
 
 @dataclass(frozen=True)
-class Job:
+class PreparationJob:
     """The data of a preparation that its tasks share.
 
     Attributes:
@@ -157,9 +157,9 @@ class Job:
         """Return the path of the indices of the keys that occurred before, grouped by part."""
         return self.work / f"lookup-{lookup:05d}.seen"
 
-    def dealt(self, part: int) -> Path:
+    def distributed(self, part: int) -> Path:
         """Return the path of the pairs of a part, grouped by shard, and their statistics."""
-        return self.work / f"part-{part:05d}.dealt"
+        return self.work / f"part-{part:05d}.distributed"
 
     def shard(self, number: int) -> Path:
         """Return the path of a finished shard."""
@@ -179,5 +179,5 @@ class Job:
 
 
 @lru_cache(maxsize=1)
-def _encoder(job: Job) -> ChunkEncoder:
+def _encoder(job: PreparationJob) -> ChunkEncoder:
     return ChunkEncoder(*load_vocabularies(job.stage / job.vocabularies)[:2], job.pair_filter)

@@ -148,13 +148,13 @@ class VocabularyMaker:
                  for side in self._texts()}
         for side, vocabulary in found.items():
             if not self._files[side] and vocabulary.size != plan.size:
-                name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "asked for"
+                name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "requested"
                 notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
-                             "the text has no more pieces than that")
+                             "the text does not have more subwords")
         file = self._files["source"]
         if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
             notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
-                         f"without: if its words have them behind them, pass --source-factors {word_lists}")
+                         f"without factors: if its words are followed by factors, pass --source-factors {word_lists}")
         factors = self._factors or [
             learn_words(sampled_sentences(samples, f"factor_{number}"), plan.size)
             for number in range(1, settings.factors + 1)]

@@ -224,9 +224,9 @@ class _Blocks(io.RawIOBase):
 log = logging.getLogger(__name__)
 
 LOSSES_OF_A_PART = 5
-"""A part is given up after this number of workers was lost with it."""
+"""Number of workers that are lost with a part before it is abandoned."""
 MOST_FAULTS = 10
-"""No more parts begin after this number of parts could not be translated."""
+"""Number of parts that cannot be translated before no more parts begin."""
 _POLL = 1.0         # seconds between two polls of the work directory while a worker is idle,
 _SLOW_POLL = 10.0   # and while all workers are busy
 
@@ -400,7 +400,7 @@ class PartJob:
             self._give_up(part, f"{self._name(part)}: {LOSSES_OF_A_PART} workers were lost with it ({why}).")
         else:
             self._held.pop(part.number).release()
-            self._waiting.append(part)      # after the others, as the part itself may be the reason
+            self._waiting.append(part)      # last, because the part itself may be the reason
 
     def _give_up(self, part: Part, why: str) -> None:
         self._held.pop(part.number).release()

@@ -101,7 +101,7 @@ class WorkDirectory:
             DataError: it is not a directory, or it holds files that this program did not write.
         """
         if os.path.lexists(self.path) and not self.path.is_dir():
-            raise DataError(f"{self.path} is not a directory: pass another one as --work-directory.")
+            raise DataError(f"{self.path} is not a directory: pass a different one as --work-directory.")
         if self.is_there or (self.path / FINISHED).is_file() or not self.path.is_dir():
             return
         foreign = next(filter(_is_foreign, sorted(self.path.iterdir())), None)
