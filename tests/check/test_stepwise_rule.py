@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from tensorpack.tfutils.tower import get_current_tower_context
 
 from tests.check import decoder_zoo
 from towernmt.check import DECODER_RULES, check_tower
-from towernmt.core.tf_compat import tf
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
 
@@ -36,6 +37,28 @@ def test_a_decoder_of_two_equal_forms_is_told_nothing():
 def test_a_cache_without_a_row_for_each_hypothesis_fails():
     (breach,) = check_tower(decoder_zoo.TakesARowASentence())
     assert breach.rule == "fails" and "5 steps of decode_step with 3 hypotheses a sentence" in breach.message
+
+
+def test_a_weight_that_only_translating_uses_is_reported():
+    class Sharpened(decoder_zoo.TameDecoder):
+        def decode_step(self, token, state):
+            logits, state = super().decode_step(token, state)
+            return logits * tf1.get_variable("sharpness", [], initializer=tf1.ones_initializer()), state
+
+    (breach,) = check_tower(Sharpened())
+    assert (breach.rule, breach.variable) == ("mode", "sharpness")
+    assert "is made only for translating (a tower of decode_step): no training tower has it" in breach.message
+
+
+def test_weights_that_only_training_uses_are_accepted():
+    class SecondTask(decoder_zoo.TameDecoder):
+        def build_graph(self, *inputs, **named):
+            loss = super().build_graph(*inputs, **named)
+            if get_current_tower_context().is_training:
+                loss += tf.reduce_sum(tf1.get_variable("head", [3]))
+            return loss
+
+    assert check_tower(SecondTask()) == []
 
 
 @pytest.mark.thorough
