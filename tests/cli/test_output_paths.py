@@ -193,7 +193,7 @@ def test_a_closed_stream_that_is_not_needed_does_not_matter(line, text, tmp_path
 @pytest.mark.parametrize("place", ["missing/../x", "./missing/../x", "missing/deep/../../x", "text/../x"])
 @pytest.mark.parametrize("command, written", [(command, one) for command in WRITTEN for one in WRITTEN[command]])
 def test_a_way_through_a_directory_that_is_missing_is_refused_before_the_work(command, written, place, text):
-    with pytest.raises(SettingsError, match=r"there is no directory .*: create it, or name the place without"):
+    with pytest.raises(SettingsError, match=r"the directory .* does not exist: create it, or write the path without"):
         check_output_paths(command, PARSERS[command], options(command, **{written: place}))
     (text.parent / "there").mkdir()
     check_output_paths(command, PARSERS[command], options(command, **{written: "there/../x"}))
@@ -209,7 +209,7 @@ def test_an_output_below_a_directory_that_is_read_is_refused(command, written, o
     Path("place").mkdir()
     Path("to-place").symlink_to("place")
     for output in ("place/new", "./place/deep/new", "to-place/new", str(text.parent / "place/new")):
-        with pytest.raises(DataError, match="lies in the directory place, which .* reads"):
+        with pytest.raises(DataError, match="is in the directory place, which .* reads"):
             check_output_paths(command, PARSERS[command], options(command, **{written: output, other: "place"}))
 
 

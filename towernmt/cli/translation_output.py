@@ -22,7 +22,7 @@ from towernmt.predict.attention_plot import Picture, Pictures, token_picture
 from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment
 from towernmt.predict.lines.line_options import LineOptions, read_requests, written
 from towernmt.predict.lines.output_file import output_file
-from towernmt.predict.lines.resumable import fingerprint
+from towernmt.predict.lines.resumable import file_fingerprint
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -206,8 +206,9 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
     given = {name: value for name, value in vars(args).items()
              if name not in _ELSEWHERE and _is_plain(value)}
     indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # of an ensemble, several
-    weights = [fingerprint(index) for index in indices if index.is_file()]
-    files = {f"the content of {name}": fingerprint(Path(file)) for name, file in files_of_lines(args).items() if file}
+    weights = [file_fingerprint(index) for index in indices if index.is_file()]
+    files = {f"the content of {name}": file_fingerprint(Path(file))
+             for name, file in files_of_lines(args).items() if file}
     return {"towernmt": __version__, "checkpoint": translator.checkpoint, "the weights of checkpoint": weights,
             **{f"--{name.replace('_', '-')}": value for name, value in given.items()}, **files,
             **{f"search.{name}": value for name, value in dataclasses.asdict(translator.search).items()}}

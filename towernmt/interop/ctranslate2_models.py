@@ -24,7 +24,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 from towernmt.interop.export import export_model
-from towernmt.predict.lines.resumable import fingerprint
+from towernmt.predict.lines.resumable import file_fingerprint
 from towernmt.predict.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ class Wanted(NamedTuple):
         Raises:
             OSError: the checkpoint was removed.
         """
-        parts = (__version__, self.averaged, fingerprint(self.run.settings_file), fingerprint(Path(f"{prefix}.index")))
+        parts = (__version__, self.averaged, file_fingerprint(self.run.settings_file),
+                 file_fingerprint(Path(f"{prefix}.index")))
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
         return self.run.path / CACHE / f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
 

@@ -29,29 +29,27 @@ _NOTHING = np.zeros([0, 0], np.float32)
 class Aligner:
     """Aligns the words of sentence pairs with a checkpoint of a training run.
 
+    Args:
+        run_dir: directory of a training run (its --logdir) or a package.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
+            BLEU, or the last of a run without validation.
+        device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+        averaged: whether to use the moving average of the weights, if the run has one.
+        batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
+        window: number of pairs to read ahead and sort by length.
+        model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+        trust_code: whether the code of a model in a package may be executed.
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         source_vocabulary, target_vocabulary: the run's vocabularies.
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: a model without attention, an invalid value, not a run, or a missing GPU.
     """
 
     def __init__(self, run_dir: str | Path, checkpoint: str | None = None, *, device: str | None = None,
                  averaged: bool = True, batch_tokens: int = StreamSettings.batch_tokens,
                  window: int = StreamSettings.window, model: Any = None, trust_code: bool = False) -> None:
-        """
-        Args:
-            run_dir: directory of a training run (its --logdir) or a package.
-            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-                BLEU, or the last of a run without validation.
-            device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
-            averaged: whether to use the moving average of the weights, if the run has one.
-            batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
-            window: number of pairs to read ahead and sort by length.
-            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
-            trust_code: whether the code of a model in a package may be executed.
-        Raises:
-            CheckpointError: the checkpoint does not exist, or does not match the run's settings.
-            SettingsError: a model without attention, an invalid value, not a run, or a missing GPU.
-        """
         self._settings = StreamSettings(batch_tokens=batch_tokens, window=window)
         with TrainedModel(run_dir, checkpoint, device=device, averaged=averaged, model=model,
                           trust_code=trust_code) as trained:

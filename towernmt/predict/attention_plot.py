@@ -134,15 +134,14 @@ class Pictures:
 
     As a context manager it draws the last one, whose name depends on whether more come. A line without a picture (a
     blank one) keeps its number free.
+
+    Args:
+        path: ends in .png or .svg.
+    Raises:
+        SettingsError: another suffix, or Matplotlib is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """
-        Args:
-            path: ends in .png or .svg.
-        Raises:
-            SettingsError: another suffix, or Matplotlib is not installed.
-        """
         self._path = Path(path)
         if self._path.suffix.lower() not in _SUFFIXES:
             raise SettingsError(f"--plot {path}: a picture is a file that ends in {' or '.join(_SUFFIXES)}.")

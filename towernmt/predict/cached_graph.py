@@ -75,17 +75,16 @@ class CSession:
 
     As with TensorFlow's sessions, several threads may call `run` concurrently. The memory is released with the last
     reference.
+
+    Args:
+        graph: a serialised `GraphDef`.
+        config: a serialised `ConfigProto`.
+    Raises:
+        CSessionError: TensorFlow's library is missing, or cannot read the graph.
+        SettingsError: the process was forked from one that has used TensorFlow.
     """
 
     def __init__(self, graph: bytes, config: bytes) -> None:
-        """
-        Args:
-            graph: a serialised `GraphDef`.
-            config: a serialised `ConfigProto`.
-        Raises:
-            CSessionError: TensorFlow's library is missing, or cannot read the graph.
-            SettingsError: the process was forked from one that has used TensorFlow.
-        """
         refuse_second_process()
         self._process = os.getpid()
         self._c = _library()

@@ -111,18 +111,17 @@ class KeptTowers:
 
     The first request for another search, or for the predictor, builds all towers and releases the cached graph, so that
     memory holds the weights only once.
+
+    Args:
+        asked: arguments of the search.
+        held: checkpoint with the weights; it stays open in case the towers must be built.
+        kept: cached graph of the plain search.
+    Raises:
+        CSessionError: the graph cannot be used, or does not match the checkpoint.
+        SettingsError: the vocabulary does not belong to the run.
     """
 
     def __init__(self, asked: SearchArguments, held: HeldCheckpoint, kept: KeptGraph) -> None:
-        """
-        Args:
-            asked: arguments of the search.
-            held: checkpoint with the weights; it stays open in case the towers must be built.
-            kept: cached graph of the plain search.
-        Raises:
-            CSessionError: the graph cannot be used, or does not match the checkpoint.
-            SettingsError: the vocabulary does not belong to the run.
-        """
         self._asked, self._names = asked, kept.names
         if asked.runs[0].code.is_dir():     # a graph made by code that may not be loaded now is not taken either
             asked.runs[0].architecture_to_load()

@@ -32,20 +32,18 @@ class EnsembleModel(NMTModel):
     Each member has a separate variable scope (see `scope`), memory and cache. Search, sampling, processors and scoring
     treat the ensemble as one model. It cannot be trained.
 
+    Args:
+        members: at least one.
+        settings: kind of mean, and weights; by default the unweighted mean of the probabilities.
     Attributes:
         members: the models.
         shares: weights of the members, with sum 1.
+    Raises:
+        SettingsError: the members' target vocabularies differ in size, or the number of weights differs from that
+            of members.
     """
 
     def __init__(self, members: Sequence[NMTModel], settings: EnsembleSettings | None = None) -> None:
-        """
-        Args:
-            members: at least one.
-            settings: kind of mean, and weights; by default the unweighted mean of the probabilities.
-        Raises:
-            SettingsError: the members' target vocabularies differ in size, or the number of weights differs from that
-                of members.
-        """
         settings = settings or EnsembleSettings()
         self.members, self.shares = list(members), settings.shares(len(members))
         self._mean = _mean_of_probabilities if settings.mean == "probabilities" else _mean_of_log_probabilities
@@ -179,6 +177,9 @@ def _weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
 class TrainedEnsemble:
     """Trained models that translate together, each with the weights of its own checkpoint.
 
+    Args:
+        members: closed together with the ensemble, also if it cannot be created.
+        settings: kind of mean, and weights.
     Attributes:
         members: the trained models, in the order of their weights.
         run: run of the first member, whose search settings apply.
@@ -186,17 +187,12 @@ class TrainedEnsemble:
         checkpoint: the checkpoints in use, joined by " + ".
         device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
         source_vocabulary, target_vocabulary: common to all members.
+    Raises:
+        SettingsError: the members have different vocabularies, or the number of weights differs from that of
+            members.
     """
 
     def __init__(self, members: Sequence[TrainedModel], settings: EnsembleSettings | None = None) -> None:
-        """
-        Args:
-            members: closed together with the ensemble, also if it cannot be created.
-            settings: kind of mean, and weights.
-        Raises:
-            SettingsError: the members have different vocabularies, or the number of weights differs from that of
-                members.
-        """
         self._open = ExitStack()
         for member in members:
             self._open.enter_context(member)

@@ -83,6 +83,12 @@ class SearchTowers(Search, Protocol):
 class LineTranslator:
     """Translator of lines of text.
 
+    Args:
+        finds: the search.
+        options: options of all lines.
+        retry: whether to search again for translations that look wrong.
+        reranker: reorders the translations of each line.
+        unknown: replaces unknown tokens by words.
     Attributes:
         checkpoint: checkpoint of the model.
         search: settings of the search.
@@ -96,14 +102,6 @@ class LineTranslator:
     def __init__(self, finds: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *, checkpoint: str,
                  search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
                  reranker: Reranker | None = None, unknown: UnknownWords | None = None) -> None:
-        """
-        Args:
-            finds: the search.
-            options: options of all lines.
-            retry: whether to search again for translations that look wrong.
-            reranker: reorders the translations of each line.
-            unknown: replaces unknown tokens by words.
-        """
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown

@@ -167,14 +167,14 @@ class BleuUtility(Utility):
 
 
 class OwnUtility(Utility):
-    """A function of one's own: from candidates and references to a number for each pair of them."""
+    """A function of one's own: from candidates and references to a number for each pair of them.
+
+    Args:
+        function: gives `[candidates, references]`, as an array or as lists; the higher the better.
+        name: of the function, for errors.
+    """
 
     def __init__(self, function: Callable[[list[str], list[str]], Any], name: str | None = None) -> None:
-        """
-        Args:
-            function: gives `[candidates, references]`, as an array or as lists; the higher the better.
-            name: of the function, for errors.
-        """
         self._function, self._name = function, name or getattr(function, "__name__", repr(function))
 
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -257,18 +257,17 @@ class MinimumBayesRisk(Reranker):
 
     Each hypothesis counts as often as it is there, so samples stand for the model's probabilities. Of equal texts one
     is kept. The new score is the mean utility.
+
+    Args:
+        utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `OwnUtility`.
+        aggregate: compare with the mean of the references at once, in place of each one: faster, and a little
+            different. Only for chrF.
+    Raises:
+        SettingsError: there is no such utility, or it knows no mean of references.
     """
 
     def __init__(self, utility: str | Utility | Callable[[list[str], list[str]], Any] = "chrf",
                  aggregate: bool = False) -> None:
-        """
-        Args:
-            utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `OwnUtility`.
-            aggregate: compare with the mean of the references at once, in place of each one: faster, and a little
-                different. Only for chrF.
-        Raises:
-            SettingsError: there is no such utility, or it knows no mean of references.
-        """
         if isinstance(utility, str):
             utility = named_utility(utility)
         self._utility = utility if isinstance(utility, Utility) else OwnUtility(utility)

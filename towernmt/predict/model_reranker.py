@@ -72,16 +72,15 @@ class ModelReranker(Reranker):
 
     n counts the tokens that the judge scores, EOS included: those of the source for a reverse model. It is the
     normalisation of the search itself (Wu et al. 2016), so that all scores are of one kind.
+
+    Args:
+        judges: at least one.
+        length_penalty: exponent alpha; 0 means plain log-probabilities.
+    Raises:
+        SettingsError: an invalid value.
     """
 
     def __init__(self, judges: Sequence[Judge], length_penalty: float = 0.6) -> None:
-        """
-        Args:
-            judges: at least one.
-            length_penalty: exponent alpha; 0 means plain log-probabilities.
-        Raises:
-            SettingsError: an invalid value.
-        """
         if not judges:
             raise SettingsError("Reranking needs at least one model.")
         if not 0.0 <= length_penalty < float("inf"):

@@ -26,9 +26,23 @@ __all__ = ["PairScore", "Scorer", "bits_per_character", "perplexity"]
 class Scorer(PairScorer):
     """Scores sentence pairs by teacher forcing with a checkpoint of a training run.
 
+    Args:
+        run_dir: directory of a training run (its --logdir) or a package; several form an ensemble.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
+            validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
+            one run as an ensemble.
+        device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+        averaged: whether to use the moving average of the weights, if the run has one.
+        batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
+        model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+        ensemble: how to combine the members; by default the mean of their probabilities.
+        precision, trust_code: see `Translator`.
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix); of an ensemble its members', joined by " + ".
         source_vocabulary, target_vocabulary: the run's vocabularies.
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
     """
 
     def __init__(self, run_dir: str | Path | SavedRun | Sequence[str | Path | SavedRun],
@@ -36,22 +50,6 @@ class Scorer(PairScorer):
                  device: str | None = None, averaged: bool = True, batch_tokens: int = 4096, model: Any = None,
                  ensemble: EnsembleSettings | None = None, precision: str = PRECISIONS[0],
                  trust_code: bool = False) -> None:
-        """
-        Args:
-            run_dir: directory of a training run (its --logdir) or a package; several form an ensemble.
-            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
-                validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
-                one run as an ensemble.
-            device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
-            averaged: whether to use the moving average of the weights, if the run has one.
-            batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
-            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
-            ensemble: how to combine the members; by default the mean of their probabilities.
-            precision, trust_code: see `Translator`.
-        Raises:
-            CheckpointError: the checkpoint does not exist, or does not match the run's settings.
-            SettingsError: an invalid value, not a run, or a missing GPU.
-        """
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         with open_trained(runs, several(checkpoint), several(model), ensemble=ensemble, device=device,
                           averaged=averaged, precision=precision) as trained:

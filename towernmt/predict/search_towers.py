@@ -111,17 +111,17 @@ MANY = 20
 
 
 class Towers:
-    """Towers by the inputs and settings of a search, built on demand, so that plain lines cost nothing extra."""
+    """Towers by the inputs and settings of a search, built on demand, so that plain lines cost nothing extra.
+
+    Args:
+        predictor: the plain search; all towers share its graph and session.
+        trained: trained model whose variables are in the graph.
+        decoding: returns the plain search for its settings.
+        settings: search settings of `predictor`.
+    """
 
     def __init__(self, predictor: OfflinePredictor, trained: TrainedModel | TrainedEnsemble,
                  decoding: Callable[[SearchSettings], Decoding], settings: SearchSettings) -> None:
-        """
-        Args:
-            predictor: the plain search; all towers share its graph and session.
-            trained: trained model whose variables are in the graph.
-            decoding: returns the plain search for its settings.
-            settings: search settings of `predictor`.
-        """
         self.predictor, self._model, self._decoding = predictor, trained.model, decoding
         self.checkpoint, self._device = trained.checkpoint, trained.device
         self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary

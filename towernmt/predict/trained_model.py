@@ -113,6 +113,15 @@ class TrainedModel:
 
     As a context manager it closes itself. Predictors that it made work on after that.
 
+    Args:
+        run: a run, its directory (its --logdir) or a package.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
+            BLEU, or the last of a run without validation. An open checkpoint is closed with this object.
+        device: "cpu", "gpu" or "gpu:N", the device of predictors; by default a GPU if available.
+        averaged: whether to use the moving averages of the weights, if the run has them.
+        model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+        precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
+        trust_code: whether the code of a model in a package may be executed.
     Attributes:
         run: where the model comes from.
         model: untrained: a tower function.
@@ -121,25 +130,14 @@ class TrainedModel:
         device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
         precision: of predictors' matrix products.
         source_vocabulary, target_vocabulary: the run's vocabularies.
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: not a run, a different vocabulary, or a missing GPU or precision.
     """
 
     def __init__(self, run: SavedRun | str | Path, checkpoint: str | HeldCheckpoint | None = None, *,
                  device: str | None = None, averaged: bool = True, model: NMTModel | type | None = None,
                  precision: str = PRECISIONS[0], trust_code: bool = False) -> None:
-        """
-        Args:
-            run: a run, its directory (its --logdir) or a package.
-            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-                BLEU, or the last of a run without validation. An open checkpoint is closed with this object.
-            device: "cpu", "gpu" or "gpu:N", the device of predictors; by default a GPU if available.
-            averaged: whether to use the moving averages of the weights, if the run has them.
-            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
-            precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
-            trust_code: whether the code of a model in a package may be executed.
-        Raises:
-            CheckpointError: the checkpoint does not exist.
-            SettingsError: not a run, a different vocabulary, or a missing GPU or precision.
-        """
         if precision not in PRECISIONS:
             raise SettingsError(f"precision={precision}: the graph here has {', '.join(PRECISIONS)}.")
         self.precision = precision

@@ -32,9 +32,41 @@ MOST_HYPOTHESES = 1 << 14
 class Translator(LineTranslator):
     """Translates text with a checkpoint of a training run.
 
+    Args:
+        run_dir: directory of a training run (its --logdir), a package, or an open run; several form an ensemble
+            with the search settings of the first one.
+        beam_size: hypotheses per sentence; 1 means greedy search. By default the beam size of the run's settings,
+            but at least n_best.
+        n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
+            validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
+            one run as an ensemble.
+        device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+        batch_tokens: maximum source tokens in a batch, with padding.
+        batch_sentences: maximum sentences in a batch.
+        stream: all batching settings, instead of `batch_tokens` and `batch_sentences`.
+        model: the `NMTModel` of the run, or its class, if the run does not contain its code.
+        processors: custom logits processors for the search.
+        log_probs, attention: return these as `details` of each hypothesis.
+        options: options of all lines; see `LineOptions.over` for options of single lines.
+        retry: repeat the search with different settings for translations that are empty, repetitive or cut at the
+            length limit, and keep the better one.
+        ensemble: how to combine the members; by default the mean of their probabilities.
+        reranker: reorders the n_best translations of each line; all of them are returned.
+        replace_unknown: replace an unknown token by the source word with the most attention, or by its translation
+            from a table (source word to target word); see `UnknownWords`.
+        keep_graph: cache the optimised graph of the search in the run's directory `graphs/`, so that the next start
+            is much faster; not for ensembles, custom models and processors, shortlists and GPUs.
+        precision: dtype of matrix products: float32, bfloat16 (processors with support, and GPUs) or float16
+            (GPUs).
+        trust_code: whether the code of a model in a package may be executed.
+        search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix); of an ensemble its members', joined by " + ".
         source_vocabulary, target_vocabulary: the run's vocabularies.
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
     """
 
     def __init__(self, run_dir: str | Path | SavedRun | Sequence[str | Path | SavedRun],
@@ -48,40 +80,6 @@ class Translator(LineTranslator):
                  reranker: Reranker | None = None, replace_unknown: bool | Mapping[str, str] = False,
                  keep_graph: bool = False, precision: str = PRECISIONS[0], trust_code: bool = False,
                  **search: Any) -> None:
-        """
-        Args:
-            run_dir: directory of a training run (its --logdir), a package, or an open run; several form an ensemble
-                with the search settings of the first one.
-            beam_size: hypotheses per sentence; 1 means greedy search. By default the beam size of the run's settings,
-                but at least n_best.
-            n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size.
-            checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
-                validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
-                one run as an ensemble.
-            device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
-            batch_tokens: maximum source tokens in a batch, with padding.
-            batch_sentences: maximum sentences in a batch.
-            stream: all batching settings, instead of `batch_tokens` and `batch_sentences`.
-            model: the `NMTModel` of the run, or its class, if the run does not contain its code.
-            processors: custom logits processors for the search.
-            log_probs, attention: return these as `details` of each hypothesis.
-            options: options of all lines; see `LineOptions.over` for options of single lines.
-            retry: repeat the search with different settings for translations that are empty, repetitive or cut at the
-                length limit, and keep the better one.
-            ensemble: how to combine the members; by default the mean of their probabilities.
-            reranker: reorders the n_best translations of each line; all of them are returned.
-            replace_unknown: replace an unknown token by the source word with the most attention, or by its translation
-                from a table (source word to target word); see `UnknownWords`.
-            keep_graph: cache the optimised graph of the search in the run's directory `graphs/`, so that the next start
-                is much faster; not for ensembles, custom models and processors, shortlists and GPUs.
-            precision: dtype of matrix products: float32, bfloat16 (processors with support, and GPUs) or float16
-                (GPUs).
-            trust_code: whether the code of a model in a package may be executed.
-            search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
-        Raises:
-            CheckpointError: the checkpoint does not exist, or does not match the run's settings.
-            SettingsError: an invalid value, not a run, or a missing GPU.
-        """
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)

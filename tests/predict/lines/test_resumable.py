@@ -13,9 +13,9 @@ import pytest
 
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.resumable import (
-    InputLines,
     Journal,
-    Mark,
+    ResumableInput,
+    ResumePoint,
     read_journal,
     resumable_output,
     unfinished_output,
@@ -120,29 +120,29 @@ def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Pat
 def test_a_mark_is_behind_the_lines_that_are_done_and_knows_them(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"one\ntwo\r\n\nfour")
     with open(tmp_path / "in", "rb") as stream:
-        lines = InputLines(stream, "in")
+        lines = ResumableInput(stream, "in")
         assert list(lines) == [b"one\n", b"two\r\n", b"\n", b"four"]
-        mark = lines.done(2, 100)
+        mark = lines.advance(2, 100)
         assert mark[:2] == (2, 9) and mark.output_bytes == 100
     with open(tmp_path / "in", "rb") as stream:
-        assert list(InputLines(stream, "in", mark)) == [b"\n", b"four"]
+        assert list(ResumableInput(stream, "in", mark)) == [b"\n", b"four"]
     (tmp_path / "in").write_bytes(b"one\ntwo!\n\nfour")
-    with open(tmp_path / "in", "rb") as stream, pytest.raises(DataError, match="its first 2 lines are others now"):
-        InputLines(stream, "in", mark)
+    with open(tmp_path / "in", "rb") as stream, pytest.raises(DataError, match="its first 2 lines have changed"):
+        ResumableInput(stream, "in", mark)
 
 
 def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) -> None:
     unfinished, task = tmp_path / "out.unfinished-7", {"model": "a", "beam": 4}
     unfinished.write_bytes(b"x" * 25)
-    journal = Journal(unfinished, task, Mark())
+    journal = Journal(unfinished, task, ResumePoint())
     for lines in (10, 20, 30):
-        journal.add(Mark(lines, lines, "f", lines))
+        journal.add(ResumePoint(lines, lines, "f", lines))
     with pytest.raises(DataError, match="is being written to by another process"):
         read_journal(unfinished, task)
     journal.close()
     with open(journal.path, "a") as file:
         file.write('{"lines": 4')      # a record of which a part was written
-    assert read_journal(unfinished, task) == [Mark(), Mark(10, 10, "f", 10), Mark(20, 20, "f", 20)]
+    assert read_journal(unfinished, task) == [ResumePoint(), ResumePoint(10, 10, "f", 10), ResumePoint(20, 20, "f", 20)]
     with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: take the same"):
         read_journal(unfinished, {**task, "beam": 5})
     assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
@@ -153,7 +153,7 @@ def test_what_fails_before_anything_is_written_leaves_nothing_and_what_ends_well
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
     with resumable_output(f"{tmp_path}/out", 5, {}, True) as output:
-        assert output.start == Mark()
+        assert output.start == ResumePoint()
         output.write(1, ["a"])
         assert sorted(path.suffix for path in tmp_path.iterdir()) == [".journal", f".unfinished-{os.getpid()}"]
     assert [path.read_text() for path in tmp_path.iterdir()] == ["a\n"]
@@ -164,9 +164,9 @@ def stopped(directory: Path, marks: dict[str, list[int]]) -> None:
     for name, lines in marks.items():
         unfinished = directory / f"{name}.unfinished-7"
         unfinished.write_bytes(b"x" * (lines[-1] + 3))
-        journal = Journal(unfinished, {}, Mark())
+        journal = Journal(unfinished, {}, ResumePoint())
         for reached in lines:
-            journal.add(Mark(reached, 2 * reached, "f", reached))
+            journal.add(ResumePoint(reached, 2 * reached, "f", reached))
         journal.close()
 
 
@@ -174,7 +174,7 @@ def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_hav
     names = [f"{tmp_path}/out", f"{tmp_path}/links"]
     stopped(tmp_path, {"out": [10, 20], "links": [10, 20, 30]})     # killed before the second journal had its mark
     with pytest.raises(KeyboardInterrupt), resumable_output(names[0], 5, {}, True, names[1:]) as output:
-        assert output.start == Mark(20, 40, "f", 20)
+        assert output.start == ResumePoint(20, 40, "f", 20)
         raise KeyboardInterrupt     # both can be gone on with again
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
         assert output.start.lines == 20
@@ -184,4 +184,4 @@ def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_hav
     assert len(list(tmp_path.iterdir())) == 2
     stopped(tmp_path, {"out": [10, 20]})
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
-        assert output.start == Mark()       # of the other file nothing is there
+        assert output.start == ResumePoint()       # of the other file nothing is there

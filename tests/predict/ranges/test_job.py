@@ -186,7 +186,7 @@ def test_after_a_fault_the_other_parts_are_done_and_kept_and_a_mended_text_costs
 def test_another_task_is_refused_and_nothing_is_touched(setting: Setting, fake_workers: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         setting.command(fake_workers(1, stop_at=5))
-    with pytest.raises(DataError, match='was begun with model: "a", and not with "b": take the same, or remove that'):
+    with pytest.raises(DataError, match='was begun with model: "a", and not with "b": use the same value, or'):
         setting.command(fake_workers(1), {"model": "b"})
     setting.command(fake_workers(1))
     setting.check()

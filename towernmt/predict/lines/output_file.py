@@ -1,4 +1,4 @@
-"""Output files: never onto the input, and exchanged for the old file only when they are complete."""
+"""Output files: never the same as an input, and renamed to their final name only when they are complete."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ STDIN, STDOUT = "standard input", "standard output"
 
 def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None | Sequence[str | None]],
                 owned: Collection[str] = (), lost: str = "which would be lost") -> None:
-    """Refuse to write onto a file or directory that is read, by whatever name, or into what another command made.
+    """Check that an output is neither an input, under any name, nor in a directory of another command.
 
     Args:
-        output: the option and its path; None: standard output.
-        inputs: the paths by their options; None: standard input.
-        owned: kinds of directories that may be written into (see `refuse_foreign_directory`).
-        lost: what would happen.
+        output: the option and its path; None means standard output.
+        inputs: paths by their options; None means standard input.
+        owned: kinds of directories in which the output may be (see `refuse_foreign_directory`).
+        lost: consequence of an equal input and output, for the message.
     Raises:
         DataError: the output is an input.
-        SettingsError: it lies in a directory of another command.
+        SettingsError: the output is in a directory of another command.
     """
     name, path = output
-    written = _lasting(1 if path is None else path)
+    output_status = _file_status(1 if path is None else path)
     target = os.path.realpath(path) if path is not None else None
     is_new = target is not None and not os.path.exists(target)
-    around: list[tuple[str, str]] = []      # input directories in which the output lies
+    parents: list[tuple[str, str]] = []     # input directories that contain the output
     for option, files in inputs.items():
         for file in [files] if files is None or isinstance(files, str) else files:
-            read = _lasting(0 if file is None else file)
-            same = (os.path.samestat(written, read) if written is not None and read is not None
+            read = _file_status(0 if file is None else file)
+            same = (os.path.samestat(output_status, read) if output_status is not None and read is not None
                     else is_new and file is not None and os.path.realpath(file) == target)
             if same:
                 one = f"{name} {path}" if path else STDOUT
@@ -51,46 +51,47 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
                 raise DataError(f"{one} is the same {kind} as {other}, {lost}: name another {kind} to write to.")
             if target is not None and file is not None and read is not None and stat.S_ISDIR(read.st_mode) and (
                     Path(os.path.realpath(file)) in Path(target).parents):
-                around.append((option, file))
+                parents.append((option, file))
     if path is not None:
-        _refuse_way_through_nothing(name, path)
+        _refuse_missing_parent(name, path)
     if target is not None and _is_local(target):
         refuse_foreign_directory(f"{name} {path}", Path(target), owned)
-    if around and RUN not in owned and AVERAGES not in owned:
-        option, file = around[0]
-        raise DataError(f"{name} {path} lies in the directory {file}, which {option} reads: name another place to "
-                        "write to.")
+    if parents and RUN not in owned and AVERAGES not in owned:
+        option, file = parents[0]
+        raise DataError(f"{name} {path} is in the directory {file}, which {option} reads: write to another "
+                        "directory.")
 
 
 @contextmanager
 def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = None) -> Iterator[BinaryIO]:
-    """A file to write bytes to, which takes the place of `path` when the block ends without an exception.
+    """Open a binary file that replaces `path` when the block ends without an exception.
 
-    Until then, and where the block fails after something was written, it is `NAME.unfinished-PROCESS` beside it. What
-    is no regular file (a terminal, a pipe, a device) is written to as it is.
+    Until then, and if the block fails after it has written something, the file is `NAME.unfinished-PROCESS` in the same
+    directory. A terminal, a pipe or a device is written directly.
 
     Args:
-        begin: opens the unfinished file; by default a new one.
+        path: path of the output.
+        begin: opens the unfinished file; None creates it.
     Raises:
-        DataError: it cannot be written.
+        DataError: the file cannot be written.
     """
-    with told(path):
+    with reporting_write_errors(path):
         target, mode = _target(Path(path))
     if target is None:
         descriptor = descriptor_of(path)
-        with told(path):
-            # To open `/dev/stdout` anew would cut a file that the shell appends to (`>>`).
+        with reporting_write_errors(path):
+            # Opening `/dev/stdout` again would truncate a file to which the shell appends (`>>`).
             stream = open(path, "wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb")
         with stream:
             yield stream
         return
     unfinished = target.with_name(f"{target.name}.unfinished-{os.getpid()}")
-    with told(path):
+    with reporting_write_errors(path):
         file = open(unfinished, "wb") if begin is None else begin(unfinished)
     try:
         with naming(path), file:
             yield file
-        with told(path):
+        with reporting_write_errors(path):
             if mode is not None:
                 unfinished.chmod(mode)
             unfinished.replace(target)
@@ -100,7 +101,11 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
 
 
 def _target(path: Path) -> tuple[Path | None, int | None]:
-    """The regular file that `path` leads to, there or not, and its access rights; None: it is no regular file."""
+    """Return the regular file of a path, which may not exist yet, and its mode, if it exists.
+
+    Returns:
+        None instead of the file if the path is not that of a regular file.
+    """
     if path.absolute().parts[1:2] in (("dev",), ("proc",)) or descriptor_of(path) is not None:
         return None, None
     target = Path(os.path.realpath(path))
@@ -113,7 +118,7 @@ def _target(path: Path) -> tuple[Path | None, int | None]:
 
 
 def descriptor_of(path: str | Path) -> int | None:
-    """Return the descriptor of this process that a path, such as `/dev/stdout` or a link to it, means; None: none."""
+    """Return the file descriptor of a path such as `/dev/stdout` or a link to it, or None for other paths."""
     name = os.path.abspath(path)
     for _ in range(40):
         if (found := re.fullmatch("/dev/std(in|out|err)", name)) is not None:
@@ -128,21 +133,21 @@ def descriptor_of(path: str | Path) -> int | None:
 
 
 def _leave(unfinished: Path, path: str | Path) -> None:
-    """Tell where the half is that was written; nothing stays of nothing."""
+    """Log the path of an unfinished output, or delete it if it is empty."""
     if not unfinished.exists():
         return
     if unfinished.stat().st_size == 0:
         unfinished.unlink()
     else:
-        log.warning("%s is as it was; what was written until then is in %s.", path, unfinished)
+        log.warning("%s is unchanged; the unfinished output is in %s.", path, unfinished)
 
 
 @contextmanager
-def told(path: str | Path) -> Iterator[None]:
-    """What the system refuses inside is told as an error of the file that cannot be written.
+def reporting_write_errors(path: str | Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into an error that names the output file.
 
     Raises:
-        DataError: in place of an `OSError`.
+        DataError: the block raised an `OSError`.
     """
     try:
         yield
@@ -150,18 +155,18 @@ def told(path: str | Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot write ({error.strerror}).") from error
 
 
-def _refuse_way_through_nothing(name: str, path: str) -> None:
-    """Refuse `missing/../file`, which no system call can follow."""
+def _refuse_missing_parent(name: str, path: str) -> None:
+    """Refuse `missing/../file`, which no system call accepts."""
     parts = Path(path).parts
     for number, part in enumerate(parts):
-        way = Path(*parts[:number]) if number else Path()
-        if part == ".." and not way.is_dir():
-            raise SettingsError(f"{name} {path}: there is no directory {way}, so `{way}/..` leads nowhere: create it, "
-                                "or name the place without `..`.")
+        parent = Path(*parts[:number]) if number else Path()
+        if part == ".." and not parent.is_dir():
+            raise SettingsError(f"{name} {path}: the directory {parent} of `{parent}/..` does not exist: create it, or "
+                                "write the path without `..`.")
 
 
-def _lasting(file: str | int) -> os.stat_result | None:
-    """Return the status of a regular file or a directory; None: nothing is there, or a device, pipe or socket."""
+def _file_status(file: str | int) -> os.stat_result | None:
+    """Return the status of a regular file or a directory, or None for others and for a missing file."""
     try:
         found = os.stat(file)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Outputs that are written line by line and that another process can continue."""
+"""Output files that are written line by line, with a journal from which a later process can resume."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any, BinaryIO, NamedTuple
 from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
-from towernmt.predict.lines.output_file import output_file, told
+from towernmt.predict.lines.output_file import output_file, reporting_write_errors
 
 SUFFIX = ".journal"
 
 
-class Mark(NamedTuple):
-    """A place at which everything before is done.
+class ResumePoint(NamedTuple):
+    """A position in the input and the output before which all lines are translated.
 
     Attributes:
-        lines: of the input.
-        input_bytes: the same lines in bytes.
-        fingerprint: of these bytes.
-        output_bytes: what was written for them.
+        lines: number of translated input lines.
+        input_bytes: size of these lines in bytes.
+        fingerprint: SHA-256 of these bytes, hexadecimal.
+        output_bytes: size of their output in bytes.
     """
 
     lines: int = 0
@@ -36,61 +36,66 @@ class Mark(NamedTuple):
     output_bytes: int = 0
 
 
-class InputLines:
-    """The lines of an input, from a mark on.
+class ResumableInput:
+    """Input lines from a resume point on.
 
+    Args:
+        stream: the input, at its beginning.
+        name: name of the input, for errors.
+        start: resume point of a previous process.
     Attributes:
-        mark: behind the lines that are done; its `output_bytes` are those of the beginning.
+        reached: resume point after the translated lines.
+    Raises:
+        DataError: the beginning of the input has changed.
     """
 
-    def __init__(self, stream: BinaryIO, name: str, start: Mark = Mark()) -> None:  # noqa: B008 -- immutable
-        """
-        Args:
-            stream: from its beginning.
-            name: of the input, for errors.
-            start: what was done before.
-        Raises:
-            DataError: the input does not begin as it did then.
-        """
+    def __init__(self, stream: BinaryIO, name: str,
+                 start: ResumePoint = ResumePoint()) -> None:  # noqa: B008 -- immutable
         self._stream, self._name, self._hash = stream, name, hashlib.sha256()
         rest = start.input_bytes
         while rest and (part := stream.read(min(rest, 1 << 20))):
             self._hash.update(part)
             rest -= len(part)
         if self._hash.hexdigest() != start.fingerprint:
-            raise DataError(f"{name} is not the input that was being translated: its first {start.lines} lines are "
-                            "others now; translate it without --resume.")
-        self.mark, self._waiting = start, deque[bytes]()
+            raise DataError(f"{name} is not the input that was being translated: its first {start.lines} lines have "
+                            "changed. Translate it without --resume.")
+        self.reached, self._waiting = start, deque[bytes]()
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in bounded_lines(self._stream, self._name, self.mark.lines + 1):
+        for line in bounded_lines(self._stream, self._name, self.reached.lines + 1):
             self._waiting.append(line)
             yield line
 
-    def done(self, lines: int, output_bytes: int) -> Mark:
-        """Move the mark behind `lines` lines, from the beginning of the input, for which so much was written."""
-        size = self.mark.input_bytes
-        for _ in range(lines - self.mark.lines):
+    def advance(self, lines: int, output_bytes: int) -> ResumePoint:
+        """Move the resume point, and return it.
+
+        Args:
+            lines: number of translated lines from the beginning of the input.
+            output_bytes: size of their output in bytes.
+        """
+        size = self.reached.input_bytes
+        for _ in range(lines - self.reached.lines):
             line = self._waiting.popleft()
             self._hash.update(line)
             size += len(line)
-        self.mark = Mark(lines, size, self._hash.hexdigest(), output_bytes)
-        return self.mark
+        self.reached = ResumePoint(lines, size, self._hash.hexdigest(), output_bytes)
+        return self.reached
 
 
 class Journal:
-    """The journal of an output that is being written. It is locked, so that no second process goes on with it."""
+    """The journal of an unfinished output. It is locked, so that no second process resumes the same output.
 
-    def __init__(self, unfinished: Path, task: Mapping[str, Any], start: Mark) -> None:
-        """Begin one, in place of another of this name.
+    A new journal replaces an old one of the same name.
 
-        Args:
-            unfinished: the output.
-            task: what is done, as JSON has it: what a later process must do as well to go on.
-            start: what was done before.
-        Raises:
-            OSError: it cannot be written.
-        """
+    Args:
+        unfinished: the unfinished output.
+        task: the task as JSON values; a later process resumes only an equal task.
+        start: resume point of a previous process.
+    Raises:
+        OSError: the journal cannot be written.
+    """
+
+    def __init__(self, unfinished: Path, task: Mapping[str, Any], start: ResumePoint) -> None:
         self.path = Path(f"{unfinished}{SUFFIX}")
         beside = Path(f"{self.path}.tmp")
         self._file = open(beside, "w", encoding="utf-8")  # noqa: SIM115 -- open until the translation ends
@@ -100,16 +105,16 @@ class Journal:
         self.add(start)
         beside.replace(self.path)
 
-    def add(self, mark: Mark) -> None:
-        """Note that what is before a mark is done and written."""
-        self._write(mark._asdict())
+    def add(self, point: ResumePoint) -> None:
+        """Write a resume point: all lines before it are translated and written."""
+        self._write(point._asdict())
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._file.close()
 
     def remove(self) -> None:
-        """Write no more, and leave nothing."""
+        """Close and delete the file."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -118,11 +123,11 @@ class Journal:
         self._file.flush()
 
 
-def fingerprint(file: Path) -> str:
-    """Of the content of a file.
+def file_fingerprint(file: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
@@ -131,18 +136,18 @@ def fingerprint(file: Path) -> str:
 
 
 def unfinished_output(target: Path) -> Path | None:
-    """The last output of this name that was begun and has a journal; None if there is none."""
-    journals = [path for path in target.parent.glob(f"{_escaped(target.name)}.unfinished-*{SUFFIX}")
+    """Return the newest unfinished output of this name that has a journal, or None."""
+    journals = [path for path in target.parent.glob(f"{_glob_escaped(target.name)}.unfinished-*{SUFFIX}")
                 if path.with_suffix("").is_file()]
     newest = max(journals, key=lambda path: path.stat().st_mtime_ns, default=None)
     return None if newest is None else newest.with_suffix("")
 
 
-def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[Mark]:
-    """The marks of an output that was begun, as far as it is on the disk.
+def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[ResumePoint]:
+    """Return the resume points of an unfinished output, up to its size on the disk.
 
     Raises:
-        DataError: it is being written to, the journal is damaged, or what was done then is another task.
+        DataError: another process is writing the output, the journal is damaged, or its task differs.
     """
     path = Path(f"{unfinished}{SUFFIX}")
     with open(path, "r+", encoding="utf-8", errors="replace") as file:
@@ -150,159 +155,161 @@ def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[Mark]:
             lock_descriptor(file.fileno())
         except OSError:
             raise DataError(f"{unfinished} is being written to by another process: wait until it has ended.") from None
-        lines = file.read().split("\n")[:-1]    # a last line without its end was not written to its end
+        lines = file.read().split("\n")[:-1]    # the last line is incomplete if it has no line end
     try:
-        begun, *marks = map(json.loads, lines)
+        earlier_task, *records = map(json.loads, lines)
         size = unfinished.stat().st_size
-        reached = [mark for mark in (Mark(**mark) for mark in marks) if mark.output_bytes <= size]
+        reached = [point for point in (ResumePoint(**record) for record in records) if point.output_bytes <= size]
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); translate without --resume.") from None
-    refuse_other_task(str(unfinished), begun, task, "translate without --resume")
+    check_same_task(str(unfinished), earlier_task, task, "translate without --resume")
     return reached
 
 
-def refuse_other_task(name: str, begun: Mapping[str, Any], task: Mapping[str, Any], otherwise: str) -> None:
-    """Refuse to go on with what was begun as another task.
+def check_same_task(name: str, earlier: Mapping[str, Any], task: Mapping[str, Any], alternative: str) -> None:
+    """Check that an unfinished output was begun for the same task.
 
     Args:
-        name: of what was begun.
-        begun, task: what was done then, and what is done now.
-        otherwise: what else can be done.
+        name: name of the output.
+        earlier: task for which it was begun.
+        task: task of this process.
+        alternative: advice for a different task.
     Raises:
-        DataError: they differ; it says in what.
+        DataError: the tasks differ; the message names the first difference.
     """
-    for part in sorted({*begun, *task}):
-        if begun.get(part) != task.get(part):
-            raise DataError(f"{name} was begun with {part}: {_shown(begun.get(part))}, and not with "
-                            f"{_shown(task.get(part))}: take the same, or {otherwise}.")
+    for key in sorted({*earlier, *task}):
+        if earlier.get(key) != task.get(key):
+            raise DataError(f"{name} was begun with {key}: {_shortened_json(earlier.get(key))}, and not with "
+                            f"{_shortened_json(task.get(key))}: use the same value, or {alternative}.")
 
 
-def _shown(value: Any) -> str:
+def _shortened_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _escaped(name: str) -> str:
+def _glob_escaped(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 log = logging.getLogger(__name__)
 
 
-class Journalled(NamedTuple):
-    """A file that is written, and the journal that says how far it has come."""
+class JournalledFile(NamedTuple):
+    """An output file and its journal."""
 
     stream: BinaryIO
     journal: Journal
 
 
 class LineOutput:
-    """Lines that are written for the lines of an input.
+    """Output of the lines of an input.
 
+    Args:
+        stream: output stream.
+        window: number of lines of a translation window; after each window, a resume point is written.
+        start: resume point of a previous process, whose lines are not translated again.
+        journalled: files whose journals get the resume points.
+        further: other files of the same lines, such as word alignments. Their writer flushes the data of a line before
+            `write` is called for this line.
     Attributes:
-        start: what was done before, and is not to be done again.
-        further: what else is written in step with the lines; who writes to these has flushed what belongs to a line
-            before `write` is called for it.
+        start, further: see the arguments.
     """
 
-    def __init__(self, stream: BinaryIO, window: int = 1, start: Mark = Mark(),  # noqa: B008 -- immutable
-                 journalled: Sequence[Journalled] = (), further: Sequence[BinaryIO] = ()) -> None:
-        """
-        Args:
-            stream: what is written to.
-            window: of the translation: at its end everything before is done.
-            start: see above.
-            journalled: the files whose journals are told of that.
-            further: see above.
-        """
+    def __init__(self, stream: BinaryIO, window: int = 1,
+                 start: ResumePoint = ResumePoint(),  # noqa: B008 -- immutable
+                 journalled: Sequence[JournalledFile] = (), further: Sequence[BinaryIO] = ()) -> None:
         self.start, self.further = start, list(further)
         self._stream, self._window, self._journalled = stream, window, list(journalled)
-        self._input: InputLines | None = None
+        self._input: ResumableInput | None = None
 
     def lines_of(self, stream: BinaryIO, name: str) -> Iterable[bytes]:
-        """The lines of an input that are to be done.
+        """Return the input lines that are not translated yet.
 
         Args:
-            stream: from its beginning.
-            name: of the input, for errors.
+            stream: the input, at its beginning.
+            name: name of the input, for errors.
         Raises:
-            DataError: it does not begin as the one that was begun with.
+            DataError: the beginning of the input has changed since the previous process.
         """
         if not self._journalled:
             return bounded_lines(stream, name)
-        self._input = InputLines(stream, name, self.start)
+        self._input = ResumableInput(stream, name, self.start)
         return self._input
 
     def write(self, number: int, lines: Iterable[str]) -> None:
-        """Write what belongs to a line of the input, as UTF-8, and flush it.
+        """Write the output lines of an input line as UTF-8, and flush them.
 
         Args:
-            number: of the input's line, from 1.
+            number: number of the input line, from 1.
+            lines: output lines.
         """
         for line in lines:
             self._stream.write(line.encode("utf-8") + b"\n")
         self._stream.flush()
         if self._input is not None and number % self._window == 0:
-            mark = self._input.done(number, self._stream.tell())
+            point = self._input.advance(number, self._stream.tell())
             for stream, journal in self._journalled:
-                journal.add(mark._replace(output_bytes=stream.tell()))
+                journal.add(point._replace(output_bytes=stream.tell()))
 
 
 @contextmanager
 def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bool,
                      further: Sequence[str] = ()) -> Iterator[LineOutput]:
-    """A file to write lines to, as `output_file` has it, with a journal beside it until it is done.
+    """Open an output file as `output_file` does, with a journal next to it until it is complete.
 
     Args:
-        path: where the lines go.
+        path: path of the output.
         window: see `LineOutput`.
-        task: what is done, as JSON has it: what must be the same to go on.
-        resume: go on with what was begun; from the beginning, if there is nothing.
-        further: files that are written in step with it, each with a journal of its own. They are gone on with from the
-            last place that all of them have reached.
+        task: the task as JSON values; an unfinished output is resumed only for an equal task.
+        resume: whether to resume an unfinished output, if it exists.
+        further: paths of other files of the same lines, each with a separate journal. All files resume at the last
+            point that all of them have reached.
     Raises:
-        DataError: it cannot be written, or what was begun was another task, or is being written to.
+        DataError: a file cannot be written, its task differs, or another process is writing it.
     """
     paths = [path, *further]
-    begun = [_begun(one, task, resume) for one in paths]
-    start = _reached_by_all(begun)
+    files_to_resume = [_open_unfinished(one, task, resume) for one in paths]
+    start = _move_to_common_point(files_to_resume)
     try:
         with ExitStack() as files:
-            streams = [files.enter_context(output_file(one, file.begin))
-                       for one, file in zip(paths, begun, strict=True)]
-            journalled = [Journalled(stream, file.journal) for stream, file in zip(streams, begun, strict=True)
-                          if file.journal is not None]
+            streams = [files.enter_context(output_file(one, file.open))
+                       for one, file in zip(paths, files_to_resume, strict=True)]
+            journalled = [JournalledFile(stream, file.journal)
+                          for stream, file in zip(streams, files_to_resume, strict=True) if file.journal is not None]
             yield LineOutput(streams[0], window, start, journalled, streams[1:])
     except BaseException:
-        for one, file in zip(paths, begun, strict=True):
+        for one, file in zip(paths, files_to_resume, strict=True):
             file.stop(one)
         raise
-    for one, file in zip(paths, begun, strict=True):
+    for one, file in zip(paths, files_to_resume, strict=True):
         if file.journal is not None:
             file.journal.remove()
         elif resume:
-            raise DataError(f"{one} is no regular file, so there is nothing to go on with: leave out --resume.")
+            raise DataError(f"{one} is not a regular file, so it cannot be resumed: leave out --resume.")
 
 
-class _Begun:
-    """An output that an earlier process may have begun.
+class _UnfinishedOutput:
+    """An output that a previous process may have begun.
 
     Attributes:
-        marks: the places that it has reached, the beginning first.
-        start: where it is gone on with.
-        journal: None until it is opened, and of what is no regular file.
+        points: its resume points, the beginning first.
+        start: resume point of this process.
+        journal: the journal; None before `open`, and for a file that is not regular.
     """
 
     def __init__(self, target: Path, task: Mapping[str, Any], resume: bool) -> None:
         self._task = task
         self._earlier = unfinished_output(target) if resume else None
-        self.marks = [Mark()] if self._earlier is None else [Mark(), *read_journal(self._earlier, task)]
-        self.start = self.marks[0]
+        self.points = [ResumePoint()]
+        if self._earlier is not None:
+            self.points += read_journal(self._earlier, task)
+        self.start = self.points[0]
         self.journal: Journal | None = None
 
-    def begin(self, unfinished: Path) -> BinaryIO:
-        """Open the unfinished file behind the start."""
-        # Until the output has its new name, the old journal goes with it; from then on the new one does.
+    def open(self, unfinished: Path) -> BinaryIO:
+        """Open the unfinished file at the resume point."""
+        # The old journal is valid until the output has its new name, and the new one from then on.
         self.journal = Journal(unfinished, self._task, self.start)
         if self._earlier is None:
             return open(unfinished, "wb")
@@ -315,24 +322,24 @@ class _Begun:
         return stream
 
     def stop(self, path: str) -> None:
-        """Keep what was written, and say so; keep nothing of nothing."""
+        """Keep a file with content and log how to resume it; delete the journal of an empty one."""
         if self.journal is None:
             return
         self.journal.close()
         if self.journal.path.with_suffix("").exists():
-            log.warning("%s: the same command with --resume goes on with it.", path)
+            log.warning("%s: run the same command with --resume to continue it.", path)
         else:
             self.journal.remove()
 
 
-def _begun(path: str, task: Mapping[str, Any], resume: bool) -> _Begun:
-    with told(path):
-        return _Begun(Path(os.path.realpath(path)), task, resume)
+def _open_unfinished(path: str, task: Mapping[str, Any], resume: bool) -> _UnfinishedOutput:
+    with reporting_write_errors(path):
+        return _UnfinishedOutput(Path(os.path.realpath(path)), task, resume)
 
 
-def _reached_by_all(begun: Sequence[_Begun]) -> Mark:
-    """Let all outputs go on behind the last line that each has a mark behind; gives the first output's mark."""
-    lines = max(set.intersection(*({mark.lines for mark in file.marks} for file in begun)))
-    for file in begun:
-        file.start = next(mark for mark in reversed(file.marks) if mark.lines == lines)
-    return begun[0].start
+def _move_to_common_point(outputs: Sequence[_UnfinishedOutput]) -> ResumePoint:
+    """Set the start of all outputs to their last common line, and return the resume point of the first output."""
+    lines = max(set.intersection(*({point.lines for point in output.points} for output in outputs)))
+    for output in outputs:
+        output.start = next(point for point in reversed(output.points) if point.lines == lines)
+    return outputs[0].start

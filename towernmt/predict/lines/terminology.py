@@ -78,13 +78,11 @@ class WritableTerms:
 
     Attributes:
         terminology: the terms.
+    Raises:
+        DataError: the vocabulary cannot write a term; with its file and line.
     """
 
     def __init__(self, terminology: Terminology, vocabulary: Vocabulary) -> None:
-        """
-        Raises:
-            DataError: the vocabulary cannot write a term; with its file and line.
-        """
         self.terminology = terminology
         self._ids: dict[str, list[int]] = {}
         for term in terminology.terms:
@@ -117,13 +115,13 @@ class Term(NamedTuple):
 
 
 class Terminology:
-    """Terms, to be looked for in lines."""
+    """Terms, to be looked for in lines.
+
+    Raises:
+        DataError: a source term has two target terms, or no word.
+    """
 
     def __init__(self, terms: Iterable[Term]) -> None:
-        """
-        Raises:
-            DataError: a source term has two target terms, or no word.
-        """
         self.terms = list(terms)
         self._by_first: dict[str, list[tuple[list[str], Term]]] = {}
         known: dict[tuple[str, ...], Term] = {}

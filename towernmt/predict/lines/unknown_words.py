@@ -24,14 +24,13 @@ class UnknownWords:
     The source token that an unknown one looks at most says what stands for it: the part of the source word that is
     unknown, too; else the whole word, without the punctuation at its ends. A whole word is translated if the table has
     it, as it is or in small letters. Unknown tokens that follow each other and look at the same token are one.
+
+    Args:
+        source, target: the vocabularies of the model.
+        table: source word to target word.
     """
 
     def __init__(self, source: Vocabulary, target: Vocabulary, table: Mapping[str, str] | None = None) -> None:
-        """
-        Args:
-            source, target: the vocabularies of the model.
-            table: source word to target word.
-        """
         self._source, self._target, self._table = source, target, table or {}
         self._unknown = target.decode([UNK]).strip()
 

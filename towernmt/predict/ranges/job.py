@@ -22,7 +22,7 @@ from towernmt.dataflow.sources.open_source import open_storage, split_uri
 from towernmt.dataflow.storage.s3_storage import S3Storage, check_writable, upload_stream
 from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.lines.output_file import descriptor_of, told
+from towernmt.predict.lines.output_file import descriptor_of, reporting_write_errors
 from towernmt.predict.ranges.plan import Part, PartLines, PartReader, Plan, Text, short_name
 from towernmt.predict.ranges.work_directory import PartFile, WorkDirectory
 
@@ -159,7 +159,7 @@ def check_writable_output(path: str) -> None:
     place = Path(path)
     if descriptor_of(path) is not None or (place.exists() and not place.is_file()):
         raise DataError(f"{path} is not a regular file: pass the path of one.")
-    with told(path):
+    with reporting_write_errors(path):
         place.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(place.parent, os.W_OK):
             raise PermissionError(13, "Permission denied")
@@ -180,7 +180,7 @@ def write_joined(path: str, results: Sequence[PartFile]) -> None:
         # Buffered, because each part of the object is read by one call, across results.
         upload_stream(cast(S3Storage, storage).options, name, io.BufferedReader(_Blocks(_content(results))))
         return
-    with told(path), replacing(Path(os.path.realpath(path))) as file:
+    with reporting_write_errors(path), replacing(Path(os.path.realpath(path))) as file:
         file.writelines(_content(results))
 
 

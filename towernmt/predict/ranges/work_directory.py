@@ -21,7 +21,7 @@ from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import replacing, write_text
 from towernmt.core.structured_files import JSONError, Natural, checked, load
-from towernmt.predict.lines.resumable import refuse_other_task
+from towernmt.predict.lines.resumable import check_same_task
 from towernmt.predict.ranges.plan import Part, Plan
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class WorkDirectory:
                 _discard(going)
             begun = self._begun() if self.is_there else None
             if begun is not None:
-                refuse_other_task(str(self.path), begun.task, task, "remove that directory to begin anew")
+                check_same_task(str(self.path), begun.task, task, "remove that directory to begin anew")
             wanted = _Begun(FORMAT, dict(task), plan)
             if begun != wanted:
                 write_text(self.path / PLAN, _with_checksum(dataclasses.asdict(wanted)))

@@ -129,10 +129,6 @@ class GreedySearch(Strategy):
     width, reorders = 1, False
 
     def __init__(self, scoring: Scoring) -> None:
-        """
-        Args:
-            scoring: what the score of the translation is.
-        """
         self._scoring, self.reads_attention = scoring, scoring.reads_attention
 
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> GreedyState:
@@ -186,13 +182,6 @@ class BeamSearch(Strategy):
     """
 
     def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
-        """
-        Args:
-            beam_size: how many live, and how many finished ones are kept.
-            n_best: how many are given.
-            scoring: what finished hypotheses are compared by.
-            stopping: when they are final before the length limit is reached.
-        """
         self.width, self.reads_attention = beam_size, scoring.reads_attention
         self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
 

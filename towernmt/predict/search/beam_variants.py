@@ -59,19 +59,19 @@ class _Extensions(NamedTuple):
 
 
 class DiverseBeamSearch(Strategy):
-    """Each group keeps its most probable hypotheses, and its own finished ones."""
+    """Each group keeps its most probable hypotheses, and its own finished ones.
+
+    Args:
+        beam_size: how many live in all groups together.
+        groups: a divisor of the beam size.
+        diversity: what a token loses for each hypothesis of an earlier group that has taken it, in nats.
+        n_best: how many are given, of all groups together.
+        scoring: what finished hypotheses are compared by.
+        stopping: when those of a group are final before the length limit is reached.
+    """
 
     def __init__(self, beam_size: int, groups: int, diversity: float, n_best: int, scoring: Scoring,
                  stopping: Stopping = EXACT) -> None:
-        """
-        Args:
-            beam_size: how many live in all groups together.
-            groups: a divisor of the beam size.
-            diversity: what a token loses for each hypothesis of an earlier group that has taken it, in nats.
-            n_best: how many are given, of all groups together.
-            scoring: what finished hypotheses are compared by.
-            stopping: when those of a group are final before the length limit is reached.
-        """
         self.width, self.reads_attention = beam_size, scoring.reads_attention
         self._groups, self._size, self._diversity = groups, beam_size // groups, diversity
         self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
@@ -316,17 +316,16 @@ class ConstrainedBeamSearch(Strategy):
 
     A hypothesis ends with EOS only when all phrases of its sentence have occurred. If the length limit comes before
     that, the hypotheses that lack the fewest phrases are given.
+
+    Args:
+        beam_size: how many live, and how many finished ones are kept. Twice as many as there are tokens in the
+            phrases leave room for choice.
+        n_best: how many are given.
+        scoring: what finished hypotheses are compared by.
+        stopping: when they are final before the length limit is reached.
     """
 
     def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
-        """
-        Args:
-            beam_size: how many live, and how many finished ones are kept. Twice as many as there are tokens in the
-                phrases leave room for choice.
-            n_best: how many are given.
-            scoring: what finished hypotheses are compared by.
-            stopping: when they are final before the length limit is reached.
-        """
         self.width, self.reads_attention = beam_size, scoring.reads_attention
         self._n_best, self._scoring, self._stopping = n_best, scoring, stopping
 

@@ -20,10 +20,6 @@ class Distribution:
     """
 
     def __init__(self, logits: Tensor) -> None:
-        """
-        Args:
-            logits: `[rows, vocabulary]`, as the model gave them.
-        """
         self._logits = tf.cast(logits, tf.float32)
         self._log_sums: Tensor | None = None
 
@@ -253,11 +249,6 @@ class Candidates:
     """
 
     def __init__(self, distribution: Distribution, processors: Sequence[LogitsProcessor], context: StepContext) -> None:
-        """
-        Args:
-            distribution: the model's, `[batch * width, vocabulary]`.
-            processors: in the order in which they act.
-        """
         self._distribution = distribution
         self._processors, self._context = processors, context
 

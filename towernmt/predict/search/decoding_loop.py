@@ -36,12 +36,6 @@ class LengthLimit:
     """
 
     def __init__(self, factor: float, constant: int, most: int = 0) -> None:
-        """
-        Args:
-            factor: 0 or more.
-            constant: 0 or more.
-            most: never more tokens than these, however long the source is; 0 is no such limit.
-        """
         self._factor, self._constant, self._most = factor, constant, most
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -52,14 +46,14 @@ class LengthLimit:
 
 
 class LimitBehindPrefix(LengthLimit):
-    """Another limit, but for a forced beginning, behind which there is always room for some tokens."""
+    """Another limit, but for a forced beginning, behind which there is always room for some tokens.
+
+    Args:
+        limit: that of sentences without a prefix.
+        room: so many tokens at least may follow the prefix; one for EOS is among them.
+    """
 
     def __init__(self, limit: LengthLimit, room: int) -> None:
-        """
-        Args:
-            limit: that of sentences without a prefix.
-            room: so many tokens at least may follow the prefix; one for EOS is among them.
-        """
         self._limit, self._room = limit, max(room, 1)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -106,16 +100,14 @@ class StepState(NamedTuple):
 class Steps:
     """Makes the steps of decoding some sentences.
 
+    Args:
+        words: those of a shortlist, whose logits alone the model gives; None for all.
     Attributes:
         sentences: which.
         strategy: what is kept of the candidates.
     """
 
     def __init__(self, model: NMTModel, decoding: Decoding, words: ListedWords | None, sentences: Sentences) -> None:
-        """
-        Args:
-            words: those of a shortlist, whose logits alone the model gives; None for all.
-        """
         self.sentences, self.strategy = sentences, decoding.strategy
         self._model, self._decoding, self._words = model, decoding, words
 

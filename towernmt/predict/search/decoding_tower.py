@@ -237,11 +237,6 @@ class SearchPredictor:
     """
 
     def __init__(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """
-        Args:
-            inputs: placeholders by name, in their order.
-            outputs: tensors by name, in the order in which they are given.
-        """
         self._names, self._inputs, self._outputs = list(inputs), list(inputs.values()), dict(outputs)
         self._call: Callable[..., Any] | None = None
 

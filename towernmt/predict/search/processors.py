@@ -41,14 +41,13 @@ class GivesWay(LogitsProcessor):
 
     So a rule that forbids what the user demands (a repeated n-gram, an avoided word, a minimum length) does not leave a
     hypothesis without any token.
+
+    Args:
+        processor: the one that gives way.
+        forcing: the one to which it does.
     """
 
     def __init__(self, processor: LogitsProcessor, forcing: Forcing) -> None:
-        """
-        Args:
-            processor: the one that gives way.
-            forcing: the one to which it does.
-        """
         self._processor, self._forcing = processor, forcing
 
     def inputs(self) -> Sequence[TensorSpec]:
@@ -66,10 +65,6 @@ class ForbiddenTokens(TokenFilter):
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        """
-        Args:
-            tokens: their ids.
-        """
         self._tokens = list(tokens)
         self.at_most = len(self._tokens)
 
@@ -88,11 +83,6 @@ class MinimumLength(TokenFilter):
     at_most = 1
 
     def __init__(self, tokens: int, factor: float = 0.0) -> None:
-        """
-        Args:
-            tokens: how many, EOS not counted.
-            factor: source tokens * factor, rounded down; EOS is counted on neither side.
-        """
         self._tokens, self._factor = tokens, factor
 
     def forbids(self, token: Tensor, context: StepContext) -> Tensor:
@@ -115,10 +105,6 @@ class NoRepeatedNgrams(LogitsProcessor):
     """
 
     def __init__(self, size: int) -> None:
-        """
-        Args:
-            size: n, 1 or more.
-        """
         self._size = size
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
@@ -146,10 +132,6 @@ class RepetitionPenalty(LogitsProcessor):
     """
 
     def __init__(self, factor: float) -> None:
-        """
-        Args:
-            factor: 1 or more.
-        """
         self._factor = factor
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
@@ -172,10 +154,6 @@ class Temperature(LogitsProcessor):
     """
 
     def __init__(self, temperature: float) -> None:
-        """
-        Args:
-            temperature: above 0.
-        """
         self._temperature = temperature
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
@@ -191,13 +169,13 @@ _NOTHING = -2
 
 
 class AvoidedPhrases(LogitsProcessor):
-    """The last token of a phrase is forbidden where the others stand before it (Sockeye's "avoid")."""
+    """The last token of a phrase is forbidden where the others stand before it (Sockeye's "avoid").
+
+    Args:
+        breaks: bool `[vocabulary]`, whether a token counts as `WORD_BREAK`; the beginning is BOS.
+    """
 
     def __init__(self, breaks: np.ndarray) -> None:
-        """
-        Args:
-            breaks: bool `[vocabulary]`, whether a token counts as `WORD_BREAK`; the beginning is BOS.
-        """
         self._breaks = breaks
 
     def inputs(self) -> Sequence[TensorSpec]:
@@ -266,13 +244,12 @@ class WordBeginning(Forcing):
 
     The input `continuation` says for each number of letters (bytes) written which tokens go on with the text: those
     that write no more than what is left of it, and those that write all of that and more.
+
+    Args:
+        lengths: int32 `[vocabulary]`, how many bytes each token writes.
     """
 
     def __init__(self, lengths: np.ndarray) -> None:
-        """
-        Args:
-            lengths: int32 `[vocabulary]`, how many bytes each token writes.
-        """
         self._lengths = lengths
 
     def inputs(self) -> Sequence[TensorSpec]:

@@ -196,13 +196,6 @@ class AncestralSampling(Strategy):
     reorders = False
 
     def __init__(self, samples: int, truncation: Truncation = NO_TRUNCATION, seed: int | None = None) -> None:
-        """
-        Args:
-            samples: how many for each sentence.
-            truncation: which tokens are never drawn.
-            seed: another one, another draw. None for that of the graph (`set_seed`) and of the variable scope; the
-                input `draw` is the number of the draw then.
-        """
         self.width, self._truncation, self._seed = samples, truncation, seed
 
     def inputs(self) -> Sequence[TensorSpec]:

@@ -50,10 +50,6 @@ class LengthPenalty(Scoring):
     """
 
     def __init__(self, alpha: float) -> None:
-        """
-        Args:
-            alpha: 0 or more; 0 is no normalisation.
-        """
         self._alpha = alpha
 
     def __call__(self, log_prob: Tensor, length: Tensor, hypotheses: History, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -83,11 +79,6 @@ class WordReward(Scoring):
     """
 
     def __init__(self, reward: float, normalised: LengthPenalty) -> None:
-        """
-        Args:
-            reward: of a token, in nats, above 0.
-            normalised: how log-probability and rewards together become a score.
-        """
         self._reward, self._normalised = reward, normalised
 
     def __call__(self, log_prob: Tensor, length: Tensor, hypotheses: History, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -117,11 +108,6 @@ class CoveragePenalty(Scoring):
     """Attention below it counts as so much, so that a position which underflows does not make a score infinite."""
 
     def __init__(self, beta: float, score: Scoring) -> None:
-        """
-        Args:
-            beta: above 0.
-            score: what the penalty is added to.
-        """
         self._beta, self._score = beta, score
 
     def __call__(self, log_prob: Tensor, length: Tensor, hypotheses: History, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -44,13 +44,6 @@ class Shortlist:
     """
 
     def __init__(self, table: np.ndarray, frequent: np.ndarray, target_size: int, name: str = "the shortlist") -> None:
-        """
-        Args:
-            table: int32 `[source vocabulary, n]`, the likely translations of each source token, padded with PAD.
-            frequent: int32, tokens that may come in every sentence. The special tokens always may.
-            target_size: of the target vocabulary.
-            name: what errors call it.
-        """
         self._table, self._target_size, self._name = table, target_size, name
         self._always = np.union1d(np.arange(len(SPECIAL_PIECES)), frequent).astype(np.int32)
 
@@ -128,11 +121,6 @@ class ListedDistribution(Distribution):
     """
 
     def __init__(self, logits: Tensor, words: ListedWords) -> None:
-        """
-        Args:
-            logits: `[rows, n]`, of `words.tokens`.
-            words: of the batch; each sentence has the same number of rows.
-        """
         few = tf.cast(logits, tf.float32)
         by_sentence = tf.reshape(few, [tf.shape(words.bias)[0], -1, tf.shape(few)[1]])
         super().__init__(tf.reshape(by_sentence + words.bias[:, None], tf.shape(few)))
