@@ -29,7 +29,7 @@ from towernmt.dataflow.preparation.manifest import (
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.s3_upload import upload_prepared
-from towernmt.dataflow.preparation.shards import ShardInfo, ShardWriter, id_dtype
+from towernmt.dataflow.preparation.shards import ShardInfo, write_shard
 from towernmt.dataflow.storage.s3_client import client, split_name
 from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
@@ -89,19 +89,17 @@ def make_shards(output: Path, pairs: int, shard_pairs: int, longest: int, vocabu
     random = np.random.default_rng(1)
     words = WordVocabulary([*SPECIAL_PIECES, *(f"w{number}" for number in range(4, vocabulary_size))])
     save_vocabularies(words, words, output / VOCABULARIES)
-    dtype = id_dtype(vocabulary_size)
     infos: list[ShardInfo] = []
     histogram = np.zeros((longest + 1, longest + 1), np.int64)
     for first in range(0, pairs, shard_pairs):
-        writer = ShardWriter(output / f"shard-{len(infos):05d}.pairs", dtype)
-        for begin in range(first, min(first + shard_pairs, pairs), 250_000):
-            count = min(250_000, first + shard_pairs - begin, pairs - begin)
-            source = random.integers(2, longest + 1, count, np.int32)
-            target = np.clip(source + random.integers(-1, 2, count, np.int32), 2, longest)
-            ids = [random.integers(4, vocabulary_size, int(lengths.sum()), np.uint16) for lengths in (source, target)]
-            writer.append(source, target, *ids)
-            np.add.at(histogram, (source, target), 1)
-        infos.append(writer.finish())
+        count, path = min(shard_pairs, pairs - first), output / f"shard-{len(infos):05d}.pairs"
+        source = random.integers(2, longest + 1, count, np.int32)
+        target = np.clip(source + random.integers(-1, 2, count, np.int32), 2, longest)
+        ids = [random.integers(4, vocabulary_size, int(lengths.sum()), np.uint16) for lengths in (source, target)]
+        with open(path, "wb") as file:
+            infos.append(write_shard(file, ShardInfo(path.name, count, len(ids[0]), len(ids[1]), 2, 0),
+                                     [array.tobytes() for array in (source, target, *ids)]))
+        np.add.at(histogram, (source, target), 1)
     source, target = np.nonzero(histogram)
     (output / LENGTHS).write_text(PairLengths(source, target, histogram[source, target]).to_text())
     info = VocabularyInfo(words.kind, words.size)

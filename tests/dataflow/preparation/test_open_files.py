@@ -26,7 +26,7 @@ from towernmt.dataflow.preparation import shards
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.preparation.shards import ShardWriter, id_dtype
+from towernmt.dataflow.preparation.shards import ShardInfo, write_shard
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
@@ -58,10 +58,10 @@ class Shards(PreparedData):
     def __init__(self, place: Path, number: int, pairs: int) -> None:
         self._files, self._verified, self._mapped, self._lock = place, set(), WeakValueDictionary(), threading.Lock()
         self.num_blocks, self.length_ratio, self.pairs = number, 1.0, number * pairs
-        writer = ShardWriter(place / "one", id_dtype(9))
-        lengths, ids = np.full(pairs, 3, np.int32), np.full(3 * pairs, 5, np.uint16)
-        writer.append(lengths, lengths, ids, ids)
-        info = writer.finish()
+        arrays = np.full(pairs, 3, np.int32).tobytes(), np.full(3 * pairs, 5, np.uint16).tobytes()
+        with open(place / "one", "wb") as file:
+            info = write_shard(file, ShardInfo("one", pairs, 3 * pairs, 3 * pairs, 2, 0),
+                               [arrays[0], arrays[0], arrays[1], arrays[1]])
         self._shards = [replace(info, file=f"shard-{index}") for index in range(number)]
         for shard in self._shards:
             os.link(place / "one", place / shard.file)

@@ -13,21 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.preparation.shards import ShardInfo, ShardWriter, id_dtype, read_shard
+from towernmt.dataflow.preparation.shards import ShardInfo, id_dtype, read_shard, write_shard
+from towernmt.dataflow.preparation.tasks import atomic_output
 
 Sentences = list[list[int]]
 
 
-def _write(path: Path, chunks: list[list[tuple[list[int], list[int]]]], vocabulary: int,
-           buffer_bytes: int = 64) -> ShardInfo:
-    dtype = id_dtype(vocabulary)
-    writer = ShardWriter(path, dtype, buffer_bytes)
-    for chunk in chunks:
-        sides = [[pair[side] for pair in chunk] for side in (0, 1)]
-        lengths = [np.array([len(s) for s in side], np.int32) for side in sides]
-        ids = [np.array([id for s in side for id in s], dtype) for side in sides]
-        writer.append(lengths[0], lengths[1], ids[0], ids[1])
-    return writer.finish()
+def _write(path: Path, chunks: list[list[tuple[list[int], list[int]]]], vocabulary: int) -> ShardInfo:
+    return _write_annotated(path, [[([(id,) for id in source], target, []) for source, target in chunk]
+                                   for chunk in chunks], vocabulary, 0, False)
 
 
 def _read(directory: Path, info: ShardInfo) -> list[tuple[list[int], list[int]]]:
@@ -75,16 +69,17 @@ def test_factors_and_links_stay_with_their_pairs(data: st.DataObject, vocabulary
 
 
 def _write_annotated(path: Path, chunks: list[list[Any]], vocabulary: int, factors: int, linked: bool) -> ShardInfo:
-    dtype = id_dtype(vocabulary)
-    writer = ShardWriter(path, dtype, 64, factors, linked)
-    for chunk in chunks:
-        counts = [np.array([len(pair[part]) for pair in chunk], np.int32) for part in range(3)]
-        source = np.array([piece for pair in chunk for piece in pair[0]], dtype).reshape(-1, 1 + factors).T
-        target = np.array([id for pair in chunk for id in pair[1]], dtype)
-        links = np.array([link for pair in chunk for link in pair[2]], np.uint16).reshape(-1, 2).T
-        writer.append(counts[0], counts[1], source[0], target, source[1:] if factors else None,
-                      *((counts[2], links) if linked else ()))
-    return writer.finish()
+    dtype, pairs = id_dtype(vocabulary), [pair for chunk in chunks for pair in chunk]
+    lengths = [np.array([len(pair[part]) for pair in pairs], np.int32) for part in range(3)]
+    source = np.array([piece for pair in pairs for piece in pair[0]], dtype).reshape(-1, 1 + factors).T
+    target = np.array([id for pair in pairs for id in pair[1]], dtype)
+    links = np.array([link for pair in pairs for link in pair[2]], np.uint16).reshape(-1, 2).T
+    info = ShardInfo(path.name, len(pairs), source.shape[1], len(target), 2 if dtype.itemsize == 2 else 4, 0, factors,
+                     links.shape[1] if linked else None)
+    arrays = [*lengths[:3 if linked else 2], source[0], target, *source[1:], *(links if linked else ())]
+    assert [(array.dtype, len(array)) for array in arrays] == info.columns()
+    with open(path, "wb") as file:
+        return write_shard(file, info, [array.tobytes() for array in arrays])
 
 
 def test_ids_take_two_bytes_where_they_fit_and_are_mapped_not_read(tmp_path: Path) -> None:
@@ -143,9 +138,12 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(shard: tuple[Path,
 
 
 def test_an_unfinished_shard_has_not_its_name_yet(tmp_path: Path) -> None:
-    writer = ShardWriter(tmp_path / "s.pairs", id_dtype(10), 1)
-    one = np.array([1], np.int32)
-    writer.append(one, one, one, one)
-    assert not (tmp_path / "s.pairs").exists()
-    writer.finish()
-    assert (tmp_path / "s.pairs").exists()
+    path, arrays = tmp_path / "s.pairs", [np.array([1], np.int32).tobytes()] * 2 + [np.array([1], "<u2").tobytes()] * 2
+    with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
+        info = write_shard(file, ShardInfo(path.name, 1, 1, 1, 2, 0), arrays)
+        assert not path.exists()
+    assert _read(tmp_path, info) == [([1], [1])]
+    with pytest.raises(KeyboardInterrupt), atomic_output(tmp_path / "t.pairs") as unfinished:
+        unfinished.write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert [file.name for file in tmp_path.iterdir()] == ["s.pairs"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TextIO
@@ -27,7 +26,7 @@ from towernmt.dataflow.preparation.input_texts import PairTexts, pair_texts, tex
 from towernmt.dataflow.preparation.manifest import VOCABULARIES
 from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.preparation.shards import ShardInfo
+from towernmt.dataflow.preparation.shards import ShardInfo, write_shard
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, PreparationJob, Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
@@ -223,17 +222,9 @@ class WriteShard(Task):
         path = job.shard(self.number)
         parts = [GroupedFile(job.distributed(part), self.number) for part in range(job.parts)]
         info = _info(job, path.name, parts)
-        crc = 0
+        arrays = (part.read(column) for column in range(len(info.columns())) for part in parts)
         with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
-            file.write(info.header())
-            for column in range(len(info.columns())):
-                for part in parts:
-                    data = part.read(column)
-                    crc = zlib.crc32(data, crc)
-                    file.write(data)
-            info = replace(info, crc32=crc)
-            file.seek(0)
-            file.write(info.header())
+            info = write_shard(file, info, arrays)
         with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(asdict(info)))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
@@ -26,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, remedy
-from towernmt.core.files import naming, replacing
 from towernmt.core.structured_files import Between
 
 
@@ -74,7 +74,6 @@ VERSION = 1
 # magic, version, bytes of an id, pairs, source tokens, target tokens, CRC-32, source factors, whether there are
 # alignments, links
 _HEADER = struct.Struct("<8sIIQQQIHHQ8x")
-_COPY_BYTES = 1 << 22
 Count = Annotated[int, Between(0, 1 << 48)]
 
 
@@ -125,84 +124,23 @@ class ShardInfo:
                 *[(ids, self.source_tokens)] * self.factors, *[(places, self.links or 0)] * (2 if linked else 0)]
 
 
-class ShardWriter:
-    """Writes one shard in steps; only a buffer is in memory.
-
-    The arrays grow in separate files next to `path` (suffixes .p0, .p1, ...), which `finish` joins. Files are open only
-    during `append` and `finish`, so that thousands of writers can exist.
+def write_shard(file: BinaryIO, info: ShardInfo, arrays: Iterable[bytes]) -> ShardInfo:
+    """Write a shard to an empty file, and return its entry with the checksum.
 
     Args:
-        path: path of the shard.
-        dtype: type of the ids, see `id_dtype`.
-        buffer_bytes: size of the buffer.
-        factors: number of source factors.
-        linked: whether the pairs have alignments.
+        file: the file, open for writing.
+        info: the entry, with the sizes of the arrays.
+        arrays: content of the arrays in the order of `ShardInfo.columns`; each array may be divided.
     """
-
-    def __init__(self, path: Path, dtype: np.dtype[Any], buffer_bytes: int = 1 << 22, factors: int = 0,
-                 linked: bool = False) -> None:
-        self._path, self._buffer_bytes = path, buffer_bytes
-        self._info = ShardInfo(path.name, 0, 0, 0, 2 if dtype.itemsize == 2 else 4, 0, factors, 0 if linked else None)
-        self._dtypes = [dtype for dtype, _ in self._info.columns()]
-        self._parts = [path.with_name(f"{path.name}.p{n}") for n in range(len(self._dtypes))]
-        self._buffers: list[list[bytes]] = [[] for _ in self._parts]
-        self._buffered = 0
-        self._pairs = self._source_tokens = self._target_tokens = self._links = 0
-        for part in self._parts:
-            part.write_bytes(b"")
-
-    def append(self, source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer],
-               source_ids: NDArray[np.integer], target_ids: NDArray[np.integer],
-               source_factors: NDArray[np.integer] | None = None, link_counts: NDArray[np.integer] | None = None,
-               links: NDArray[np.integer] | None = None) -> None:
-        """Add pairs.
-
-        Args:
-            source_lengths: `[pairs]`, in tokens.
-            target_lengths: `[pairs]`, in tokens.
-            source_ids: `[source tokens]`.
-            target_ids: `[target tokens]`.
-            source_factors: `[factors, source tokens]`; None without factors.
-            link_counts: `[pairs]`; None without alignments.
-            links: `[2, links]`; None without alignments.
-        """
-        counts = [] if link_counts is None else [link_counts]
-        columns = [source_lengths, target_lengths, *counts, source_ids, target_ids,
-                   *([] if source_factors is None else source_factors), *([] if links is None else links)]
-        for buffer, dtype, values in zip(self._buffers, self._dtypes, columns, strict=True):
-            data = values.astype(dtype, copy=False).tobytes()
-            buffer.append(data)
-            self._buffered += len(data)
-        self._pairs += len(source_lengths)
-        self._source_tokens += len(source_ids)
-        self._target_tokens += len(target_ids)
-        self._links += 0 if links is None else links.shape[1]
-        if self._buffered >= self._buffer_bytes:
-            self._flush()
-
-    def finish(self) -> ShardInfo:
-        """Join the arrays into the shard, atomically; return its entry for the manifest."""
-        self._flush()
-        crc = 0
-        with replacing(self._path) as file:
-            file.write(bytes(_HEADER.size))
-            for part in self._parts:
-                crc = _copy(part, file, crc)
-                part.unlink()
-            info = replace(self._info, pairs=self._pairs, source_tokens=self._source_tokens,
-                           target_tokens=self._target_tokens, crc32=crc,
-                           links=None if self._info.links is None else self._links)
-            file.seek(0)
-            file.write(info.header())
-        return info
-
-    def _flush(self) -> None:
-        for part, buffer in zip(self._parts, self._buffers, strict=True):
-            if buffer:
-                with naming(part), open(part, "ab") as file:
-                    file.writelines(buffer)
-                buffer.clear()
-        self._buffered = 0
+    crc = 0
+    file.write(info.header())
+    for data in arrays:
+        crc = zlib.crc32(data, crc)
+        file.write(data)
+    info = replace(info, crc32=crc)
+    file.seek(0)
+    file.write(info.header())
+    return info
 
 
 def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlock:
@@ -281,11 +219,3 @@ def _offsets(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
-
-
-def _copy(part: Path, file: BinaryIO, crc: int) -> int:
-    with open(part, "rb") as source:
-        while block := source.read(_COPY_BYTES):
-            crc = zlib.crc32(block, crc)
-            file.write(block)
-    return crc

@@ -150,7 +150,7 @@ class VocabularyMaker:
             if not self._files[side] and vocabulary.size != plan.size:
                 name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "requested"
                 notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
-                             "the text does not have more subwords")
+                             "the text does not have more entries")
         file = self._files["source"]
         if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
             notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
