@@ -27,19 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from tensorpack.callbacks import Callback
-from tensorpack.tfutils.tower import get_current_tower_context
 
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.cli.main import run_command
 from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_sources
 from towernmt.core.errors import SettingsError
-from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.training_data import TrainingData, open_training_data
 from towernmt.models import architecture
 from towernmt.models.interface import NMTModel, shift_right
-from towernmt.models.kernels import to_float32
-from towernmt.models.layers.randomness import start_clock
 from towernmt.optim.optimizer import SUFFIX
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
@@ -51,32 +47,21 @@ SCOPE = "teacher"
 
 
 class Distilled(NMTModel):
-    """Mixin for an architecture: the cost is divided between the reference and the teacher."""
+    """Mixin for an architecture: the loss is divided between the reference and the teacher."""
 
     teacher: NMTModel
     weight: float
     """Weight of the teacher; the reference has weight 1 - `weight`."""
 
-    def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any,
-                    target_tokens: Any, alignment: Any = None) -> Any:
-        context = get_current_tower_context()
-        if not context.is_training:
-            return super().build_graph(source, source_length, target, target_length, target_tokens)
-        start_clock(target_tokens)
-        places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))     # [tokens, 2]
-
-        def logits(model: NMTModel) -> Any:
-            hidden = model.decode_hidden(model.encode(source, source_length), shift_right(target))
-            return to_float32(model.output_projection().flat_logits(tf.gather_nd(hidden, places)))  # [tokens, V]
-
-        log_student = tf.nn.log_softmax(logits(self))
+    def loss(self, logits: Any, batch: Any) -> Any:
+        if not batch.is_training:
+            return super().loss(logits, batch)
         with tf1.variable_scope(SCOPE, custom_getter=frozen):
-            teacher = tf.stop_gradient(tf.nn.softmax(logits(self.teacher)))
-        scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
-        nll = -tf.reduce_sum(tf.gather(log_student, tf.gather_nd(target, places), batch_dims=1)) * scale
-        agreement = -tf.reduce_sum(teacher * log_student) * scale
-        tf.identity(nll, name="nll")
-        return tf.add((1.0 - self.weight) * nll, self.weight * agreement, name="loss")
+            memory = self.teacher.encode(batch.source, batch.source_length)
+            hidden = self.teacher.decode_hidden(memory, shift_right(batch.target))
+            wanted = self.teacher.output_projection().logits(tf.gather_nd(hidden, batch.positions))     # [tokens, V]
+        agreement = -tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(wanted)) * tf.nn.log_softmax(logits))
+        return (1.0 - self.weight) * batch.negative_log_likelihood() + self.weight * agreement
 
 
 def frozen(getter: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
@@ -136,7 +121,6 @@ def run(options: argparse.Namespace) -> int:
     teacher, settings = RunDirectory(options.teacher), resolve_settings(settings_sources(options)).settings
     own: dict[str, Any] = {}
     if options.level == "word":
-        check_cost(settings)
         data = open_training_data(options.data, None, teacher.vocabulary)
         own = {"model": partial(make_student, teacher=teacher, weight=options.weight),
                "callbacks_before": lambda: [LoadTeacher(teacher.checkpoint())]}
@@ -146,15 +130,6 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"{data.directory} and the teacher {teacher.path} have different vocabularies: prepare "
                             f"with the files in {teacher.vocabulary}.")
     return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, **own)
-
-
-def check_cost(settings: Settings) -> None:
-    """Refuse settings that the cost of `Distilled` does not support."""
-    for name in ("word_dropout", "r_drop_alpha", "guided_alignment_weight"):
-        value = getattr(settings.model, name, 0.0)
-        if value:
-            raise SettingsError(f"model.{name}={value} is not supported by word-level distillation: set it to 0, or "
-                                "use sequence-level distillation (sequence).")
 
 
 def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:

@@ -12,7 +12,9 @@ from towernmt.core.startup import lazy_exports, set_default_optimizer, set_envir
 from towernmt.core.tensors import Optimizer
 
 if TYPE_CHECKING:
-    from towernmt.core.settings import apply_overrides
+    from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+    from towernmt.core.settings import apply_overrides, load_yaml, setting
+    from towernmt.core.tf_compat import tf, tf1
     from towernmt.dataflow.preparation.preparation import prepare
     from towernmt.dataflow.preparation.prepared_data import PreparedData
     from towernmt.evaluate.metrics import corpus_scores as evaluate
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
     from towernmt.run.launch import train
     from towernmt.run.run_settings import Settings, default_settings
 
-__all__ = ["PreparedData", "Scorer", "Settings", "TrainedModel", "Translator", "__version__", "apply_overrides",
-           "default_settings", "evaluate", "prepare", "train"]
+__all__ = ["DataError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError", "TrainedModel",
+           "Translator", "__version__", "apply_overrides", "default_settings", "evaluate", "load_yaml", "prepare",
+           "setting", "tf", "tf1", "train"]
 
 __version__ = "0.1.0"
 
@@ -41,7 +44,9 @@ def _default_optimizer() -> Optimizer:
 set_default_optimizer(_default_optimizer)
 
 _lazy = lazy_exports(__name__, {
-    "core.settings": ["apply_overrides"],
+    "core.errors": ["DataError", "SettingsError", "TowerNMTError"],
+    "core.settings": ["apply_overrides", "load_yaml", "setting"],
+    "core.tf_compat": ["tf", "tf1"],
     "dataflow.preparation.preparation": ["prepare"],
     "dataflow.preparation.prepared_data": ["PreparedData"],
     "predict.scorer": ["Scorer"],

@@ -8,7 +8,7 @@ import pytest
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.feed_forward import _standardize
 from towernmt.models.layers.projections import Projection
-from towernmt.models.losses import smoothed_cross_entropy
+from towernmt.models.losses import LossBatch
 
 
 def dense_reference(hidden, kernel, bias, target, length, smoothing):
@@ -33,8 +33,9 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
     target = random.integers(3, 11, (3, 5)).astype(np.int32)
     inputs = [tf.constant(a, tf.float32) for a in (hidden, kernel, bias)]
     with tf1.device(device):
-        loss, nll = smoothed_cross_entropy(inputs[0], Projection(inputs[1], inputs[2]), tf.constant(target),
-                                           tf.constant(length), smoothing)
+        batch = LossBatch(None, None, tf.constant(target), tf.constant(length), inputs[0],
+                          Projection(inputs[1], inputs[2]), is_training=True)
+        loss, nll = batch.cross_entropy(smoothing), batch.negative_log_likelihood()
         gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(1.5 * loss + of_nll * nll, inputs)]
     scattered = any(operation.type == "TensorScatterAdd" for operation in graph.get_operations())
     assert scattered == (device == "/cpu:0")        # on a GPU it would go by the CPU

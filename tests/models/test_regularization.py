@@ -9,7 +9,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.projections import Projection
 from towernmt.models.layers.randomness import drop_words, start_clock
-from towernmt.models.losses import r_drop_cross_entropy
+from towernmt.models.losses import LossBatch, r_drop_loss
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
 
@@ -46,7 +46,8 @@ def test_disagreement_of_two_passes_costs_what_the_formula_says(graph):
     length, target = np.array([3, 2]), np.array([[4, 7, 2], [5, 2, 0]])
     both = [np.concatenate([x, x]).astype(np.int32) for x in (target, length)]
     projection = Projection(*(tf.constant(x, tf.float32) for x in (kernel, bias)))
-    losses = r_drop_cross_entropy(tf.constant(hidden, tf.float32), projection, *map(tf.constant, both), 0.1, 5.0)
+    batch = LossBatch(None, None, *map(tf.constant, both), tf.constant(hidden, tf.float32), projection, True)
+    losses = [r_drop_loss(batch.cross_entropy(0.1), batch.logits, 5.0), batch.negative_log_likelihood() / 2.0]
     with tf1.Session() as session:
         got = session.run(losses)
     logits = hidden @ kernel.T + bias

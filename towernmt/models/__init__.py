@@ -11,6 +11,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "convs2s": ["ConvS2S", "ConvS2SMemory"],
     "interface": ["DecoderState", "NMTModel"],
     "layers.projections": ["Projection"],
+    "losses": ["LossBatch"],
     "model_settings": ["ConvS2SSettings", "RNNSearchSettings", "Seq2SeqSettings", "TransformerSettings"],
     "rnnsearch": ["RNNSearch", "RNNSearchMemory"],
     "seq2seq": ["Seq2Seq", "Seq2SeqMemory"],

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.model_desc import ModelDesc
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.startup import default_optimizer
 from towernmt.core.tensors import Nest, Optimizer, Tensor, TensorSpec
@@ -24,7 +24,7 @@ from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.kernels import to_float32
 from towernmt.models.layers.projections import Projection, lhuc
 from towernmt.models.layers.randomness import drop_words, start_clock
-from towernmt.models.losses import guided_alignment_loss, r_drop_cross_entropy, smoothed_cross_entropy
+from towernmt.models.losses import LossBatch, guided_alignment_loss, r_drop_loss
 
 
 def limited_to(model: NMTModel, tokens: Tensor) -> NMTModel:
@@ -213,18 +213,42 @@ class NMTModel(ModelDesc):
         """Weight of the guided alignment loss; 0 for no guided alignment."""
         return 0.0
 
-    def build_graph(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor,
-                    target_tokens: Tensor, alignment: Tensor = None) -> Tensor:
-        """The training and teacher-forced validation tower.
+    def loss(self, logits: Tensor, batch: LossBatch) -> Tensor:
+        """Return the summed loss of a tower's target tokens; override it for a custom loss.
+
+        Training and validation towers call it. The default is cross-entropy, in training with label smoothing.
+        `build_graph` divides the sum by the number of target tokens of the global batch and combines it with R-Drop and
+        guided alignment. Therefore the loss must be a sum over tokens, not a mean.
 
         Args:
-            alignment: for guided alignment; towers that do not train do not look at it.
+            logits: float32 `[tokens, target vocabulary]`, of the real target tokens, without padding.
+            batch: source and target of the tower, and the position and label of each token; see `LossBatch`.
+
         Returns:
-            float32 `[]`: the tower's summed token loss x the towers that share its batch / target tokens, so
-            that the mean over towers is the mean over all target tokens of the global batch (see `shared_batch`).
-            Tensors `loss` and `nll` (the same without label smoothing) are there by name in each tower, and
-            with guided alignment `alignment_loss` (without its weight) in those that train. Towers that do not train
-            have `logits`, float32 `[batch, target length, target vocabulary]`, for tensorpack's predictors.
+            float32 `[]`, in nats for cross-entropy.
+        """
+        return batch.cross_entropy(self.label_smoothing if batch.is_training else 0.0)
+
+    def build_graph(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor,
+                    target_tokens: Tensor, alignment: Tensor = None) -> Tensor:
+        """Build a tower for training or for teacher-forced validation, and return its scaled loss.
+
+        Each tower contains the tensors `loss` (the result) and `nll` (the negative log-likelihood with the same scale).
+        A training tower with guided alignment also contains `alignment_loss`, without its weight. A validation tower
+        contains `logits`, float32 `[batch, target length, target vocabulary]`, for tensorpack's predictors.
+
+        Args:
+            source: int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`.
+            source_length: int32 `[batch]`.
+            target: int32 `[batch, target length]`.
+            target_length: int32 `[batch]`.
+            target_tokens: float32 `[]`, target tokens of the global batch.
+            alignment: uint8 `[batch, target length, source length]`, for guided alignment; validation towers ignore it.
+
+        Returns:
+            float32 `[]`: the summed `loss` of the tower, times the number of towers that share its batch, divided by
+            the target tokens. The mean over the towers is the mean over all target tokens of the global batch (see
+            `towers_of_batch`).
         """
         context = get_current_tower_context()
         divergence = self.dropout_divergence if context.is_training else 0.0
@@ -240,15 +264,14 @@ class NMTModel(ModelDesc):
             hidden, attention = self.decode_with_attention(memory, target_in)
         else:
             hidden = self.decode_hidden(memory, target_in)
-        smoothing, projection = self.label_smoothing if context.is_training else 0.0, self.output_projection()
+        projection = self.output_projection()
         if not context.is_training:
             tf.identity(projection.logits(hidden), name="logits")
+        batch = LossBatch(source, source_length, target, target_length, hidden, projection, context.is_training)
+        loss_sum = self._checked_loss(batch)
+        nll_sum = batch.negative_log_likelihood()
         if divergence:
-            loss_sum, nll_sum = r_drop_cross_entropy(
-                hidden, projection, target, target_length, smoothing, divergence)
-        else:
-            loss_sum, nll_sum = smoothed_cross_entropy(
-                hidden, projection, target, target_length, smoothing)
+            loss_sum, nll_sum = r_drop_loss(loss_sum, batch.logits, divergence), nll_sum / 2.0
         scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
         tf.multiply(nll_sum, scale, name="nll")
         if guided:
@@ -256,6 +279,14 @@ class NMTModel(ModelDesc):
             loss_sum += self.guided_alignment_weight * alignment_sum
             tf.multiply(alignment_sum, scale, name="alignment_loss")
         return tf.multiply(loss_sum, scale, name="loss")
+
+    def _checked_loss(self, batch: LossBatch) -> Tensor:
+        """Return the result of `loss`, float32 `[]`, or raise TowerRuleError if it has another shape or dtype."""
+        loss = tf.convert_to_tensor(self.loss(batch.logits, batch))
+        if loss.dtype != tf.float32 or loss.shape.rank not in (0, None):
+            raise TowerRuleError(f"{type(self).__name__}.loss returned {loss.dtype.name} {loss.shape}; it must return "
+                                 "float32 []: the sum of the losses of all target tokens.")
+        return loss
 
 
 def shift_right(target: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Training losses: label-smoothed cross-entropy, guided alignment, R-Drop.
+"""Training losses: `LossBatch`, which `NMTModel.loss` receives, cross-entropy, guided alignment and R-Drop.
 
-Cross-entropy is over the real target tokens of a tower's batch. Guided alignment teaches an attention head word
-alignments that were computed before training. R-Drop trains two passes with different dropout to agree (Liang et al.
-2021).
+Cross-entropy covers the target tokens of a tower's batch without padding. Guided alignment teaches an attention head
+word alignments that were computed before training. R-Drop trains two passes with different dropout to agree (Liang et
+al. 2021).
 """
 
 from __future__ import annotations
@@ -13,9 +13,63 @@ from towernmt.models.kernels import matmul, on_gpu, product_over_rows, to_float3
 from towernmt.models.layers.projections import Projection
 
 
-def smoothed_cross_entropy(hidden: Tensor, projection: Projection, target: Tensor, target_length: Tensor,
-                           smoothing: float) -> tuple[Tensor, Tensor]:
-    """Summed token losses, computed for the real tokens only.
+class LossBatch:
+    """The batch of a tower and what the loss needs to know about its target tokens.
+
+    "Tokens" are the real target tokens of the batch, EOS included and padding excluded. With R-Drop, the batch contains
+    each sentence twice: first all sentences, then all again.
+
+    Args:
+        source: int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`.
+        source_length: int32 `[batch]`, in tokens, EOS included.
+        target: int32 `[batch, target length]`.
+        target_length: int32 `[batch]`, in tokens, EOS included.
+        hidden: last hidden layer, float32 `[batch, target length, depth]`.
+        projection: map from the hidden layer to the logits.
+        is_training: whether the tower trains; False in a validation tower.
+
+    Attributes:
+        positions: int64 `[tokens, 2]`, the row and the column of each token in `target`.
+        labels: int32 `[tokens]`, the reference token at each position.
+        hidden: float32 `[tokens, depth]`, the last hidden layer at each position.
+        logits: float32 `[tokens, target vocabulary]`.
+    """
+
+    def __init__(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor, hidden: Tensor,
+                 projection: Projection, is_training: bool) -> None:
+        self.source, self.source_length, self.target, self.target_length = source, source_length, target, target_length
+        self.is_training, self._projection = is_training, projection
+        self.positions = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))
+        self.hidden = tf.gather_nd(hidden, self.positions)
+        self.labels = tf.gather_nd(target, self.positions)
+        self._flat_logits = projection.flat_logits(self.hidden)                     # in the compute dtype
+        self.logits = to_float32(self._flat_logits)
+        self._nll: Tensor | None = None
+
+    def cross_entropy(self, smoothing: float = 0.0) -> Tensor:
+        """Return the summed cross-entropy of the tokens, float32 `[]`, in nats.
+
+        Args:
+            smoothing: probability mass that is spread evenly over the vocabulary (Szegedy et al. 2016).
+        """
+        loss, self._nll = smoothed_cross_entropy(
+            self.hidden, self._projection, self._flat_logits, self.labels, smoothing)
+        return loss
+
+    def negative_log_likelihood(self) -> Tensor:
+        """Return the summed negative log-likelihood of the tokens, float32 `[]`, in nats.
+
+        If `cross_entropy` was called, its result is reused.
+        """
+        if self._nll is None:
+            right = tf.gather(self.logits, self.labels, batch_dims=1)
+            self._nll = tf.reduce_sum(tf.reduce_logsumexp(self.logits, axis=1) - right)
+        return self._nll
+
+
+def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tensor, labels: Tensor, smoothing: float
+                           ) -> tuple[Tensor, Tensor]:
+    """Return the summed cross-entropy with label smoothing and without, with a gradient written by hand.
 
     Label smoothing (Szegedy et al. 2016) replaces the one-hot target by
     `(1 - smoothing) * onehot + smoothing / V`. With logits z and target y this adds
@@ -23,38 +77,27 @@ def smoothed_cross_entropy(hidden: Tensor, projection: Projection, target: Tenso
     hidden layer, `mean(z)` and `z_y` follow from `mean(kernel)` and `kernel[y]`, and only the normaliser
     needs `[tokens, V]`.
 
-    Args:
-        hidden: float32 `[batch, target length, depth]`.
-        projection: to the logits.
-        target: int32 `[batch, target length]`.
-        target_length: int32 `[batch]`.
-        smoothing: the smoothed share of the probability, 0 for none.
-    Returns:
-        two float32 `[]`: the sum of the smoothed losses and the sum of the negative log-likelihoods, in nats.
-    """
-    mask = tf.sequence_mask(target_length, tf.shape(target)[1])
-    places = tf.where(mask)                                             # [tokens, 2]
-    tokens = tf.gather_nd(hidden, places)                               # [tokens, depth]
-    labels = tf.gather_nd(target, places)                               # [tokens]
-    return _summed_losses(tokens, projection, labels, smoothing)
-
-
-def _summed_losses(tokens: Tensor, projection: Projection, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """What `smoothed_cross_entropy` returns, with the gradient written out.
-
-    The gradient with respect to the logits is their softmax, less the label's share and the same small number
-    everywhere. Only the softmax is of size `[tokens, V]`; what the loss's scale multiplies is the thin side of a
-    product, the label's share is scattered into the finished gradient of the kernel, and the small number is one row
+    The gradient with respect to the logits is their softmax, minus the label's share and the same small number for each
+    token of the vocabulary. Only the softmax has the size `[tokens, V]`: the scale of the loss multiplies the smaller
+    factor of a product, the label's share is scattered into the gradient of the kernel, and the small number is one row
     that is added to it.
 
     Args:
-        tokens: float32 `[tokens, depth]`.
+        tokens: last hidden layer, float32 `[tokens, depth]`.
+        projection: map from the hidden layer to the logits.
+        logits: `projection.flat_logits(tokens)`, `[tokens, V]` in the compute dtype. They receive no gradient; `tokens`
+            and the projection do.
         labels: int32 `[tokens]`.
+        smoothing: probability mass that is spread evenly over the vocabulary.
+
+    Returns:
+        Two float32 `[]`: the sum of the smoothed losses and the sum of the negative log-likelihoods, in nats.
     """
+
+    logits = tf.stop_gradient(logits)       # not an argument of `losses`, which would keep the logits in memory longer
 
     @tf.custom_gradient
     def losses(tokens: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        logits = Projection(kernel, bias).flat_logits(tokens)
         # float16 has nothing below 6e-8, so the loss must not be computed in it.
         exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
         likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
@@ -131,27 +174,20 @@ def guided_alignment_loss(attention: Tensor, alignment: Tensor, passes: int = 1)
     return -tf.reduce_sum(wanted * tf.math.log(tf.maximum(got, _LEAST_WEIGHT))) / passes
 
 
-def r_drop_cross_entropy(hidden: Tensor, projection: Projection, target: Tensor, target_length: Tensor,
-                         smoothing: float, alpha: float) -> tuple[Tensor, Tensor]:
-    """The loss of R-Drop (Liang et al. 2021): of two passes over a batch, and the divergence between them.
+def r_drop_loss(loss: Tensor, logits: Tensor, alpha: float) -> Tensor:
+    """Return the loss of R-Drop (Liang et al. 2021): the loss of two passes plus the divergence between them.
 
-    It is half the paper's, that is the mean of both passes' `smoothed_cross_entropy` plus
-    `alpha / 2 * (KL(p || q) + KL(q || p)) / 2`, so that it compares with the loss of one pass.
+    The result is half of the paper's loss, so that it is comparable to the loss of one pass: the mean of both losses
+    plus `alpha / 2 * (KL(p || q) + KL(q || p)) / 2`.
 
     Args:
-        hidden: float32 `[2 * batch, target length, depth]`: the batch, and the batch again with other dropout.
-        projection: to the logits.
-        target: int32 `[2 * batch, target length]`, both halves the same.
-        target_length: int32 `[2 * batch]`, likewise.
-        smoothing: the smoothed share of the probability, 0 for none.
-        alpha: the paper's, which takes 5 for translation.
+        loss: float32 `[]`, sum of the losses of both passes.
+        logits: float32 `[2 * tokens, V]`, those of the first pass and then those of the second.
+        alpha: weight of the divergence; the paper uses 5 for translation.
+
     Returns:
-        two float32 `[]`, in nats: the sum over the batch's tokens of this loss, and the mean of both passes' summed
-        negative log-likelihoods.
+        float32 `[]`, the sum over the tokens of one pass, in nats.
     """
-    loss, nll = smoothed_cross_entropy(hidden, projection, target, target_length, smoothing)
-    places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))             # [2 * tokens, 2]
-    logits = to_float32(projection.flat_logits(tf.gather_nd(hidden, places)))           # [2 * tokens, V]
     log_p, log_q = tf.split(tf.nn.log_softmax(logits), 2)
     divergence = tf.reduce_sum((tf.exp(log_p) - tf.exp(log_q)) * (log_p - log_q))
-    return (loss + alpha * divergence / 2.0) / 2.0, nll / 2.0
+    return (loss + alpha * divergence / 2.0) / 2.0
