@@ -232,6 +232,16 @@ def test_a_file_for_a_directory_a_directory_for_a_file_and_no_name_are_refused(c
         check_output_paths(command, PARSERS[command], options(command, **{written: ""}))
 
 
+@pytest.mark.parametrize("command, written", [("lexicon", "output"), ("package", "output"), ("serve", "glossaries"),
+                                              ("serve-keys", "keys")])
+def test_a_file_that_is_replaced_is_no_pipe_device_or_stream(command, written, text):
+    os.mkfifo("pipe")
+    Path("to-pipe").symlink_to("pipe")
+    for name in ("pipe", "to-pipe", "/dev/zero", "/dev/stdout"):
+        with pytest.raises(SettingsError, match="is a pipe, a device or a standard stream"):
+            check_output_paths(command, PARSERS[command], options(command, **{written: name}))
+
+
 @pytest.mark.parametrize("work, output", [("place", "place/out"), (".", "out"), ("to-place", "place/out")])
 def test_an_output_in_the_work_directory_is_refused(work, output, text):
     Path("place").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,11 @@ def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     write_text(path, "whole")
     assert path.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="a pipe or a device cannot be replaced"):
+        write_text(pipe, "text")
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]

@@ -36,7 +36,7 @@ DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "expor
                          "grow.output", "import.output", "translate.work_directory"})
 """The options among them that name a directory; the others name a file."""
 _MAKES_FOLDERS = frozenset({"lexicon.output", "package.output", "serve.glossaries", "serve-keys.keys"})
-"""Files whose folder is made by the command."""
+"""Files that the command replaces as a whole, and whose folder it makes."""
 
 NO_PATHS = frozenset(
     "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K LINES M METHOD "
@@ -114,6 +114,10 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
     if (found is not None and stat.S_ISDIR(found.st_mode) != is_directory) or (output.endswith("/") > is_directory):
         expected, other = ("directory", "file") if is_directory else ("file", "directory")
         raise SettingsError(f"{name} {output}: a {expected} is expected, and this is a {other}: name another place.")
+    if place in _MAKES_FOLDERS and found is not None and (
+            not stat.S_ISREG(found.st_mode) or descriptor_of(output) is not None):
+        raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
+                            "name a regular file.")
     if found is not None:
         if not is_directory and stat.S_ISREG(found.st_mode) and _is_package(output):
             raise SettingsError(f"{name} {output} is a package, which would be replaced: name another place.")
