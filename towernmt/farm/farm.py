@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from towernmt.core.errors import TowerNMTError, UnfinishedError
@@ -159,14 +158,14 @@ class FarmEvent(NamedTuple):
 
 
 class Farm:
-    """Workers under supervision, which are stopped at the end of the block.
+    """Workers under supervision.
 
-        with Farm(workers, advice, report) as farm:
-            farm.start(farm.count)
-            ...
-            farm.assign(key, task, name)
+        farm.start(farm.count)
+        while ...:
+            farm.assign(key, task, name)        # while a worker is idle
             for event in farm.events():
                 ...
+        farm.stop()                             # in any case
 
     Attributes:
         idle: numbers of the workers that wait for a task.
@@ -183,13 +182,6 @@ class Farm:
         self._started, self._losses, self._has_started = 0, 0, False
         self.idle: set[int] = set()
         self.tasks: dict[int, tuple[int, str]] = {}
-
-    def __enter__(self) -> Farm:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.stop()
 
     @property
     def count(self) -> int:

@@ -243,7 +243,7 @@ def test_what_is_no_directory_is_refused(setting: Setting, fake_workers: Any, ki
     setting.directory = other if kind == "file" else setting.directory
     if kind != "file":
         setting.directory.symlink_to(other)
-    with pytest.raises(DataError, match="is not a directory: pass another one as --work-directory"):
+    with pytest.raises(DataError, match="is not a directory: pass a different one as --work-directory"):
         setting.command(fake_workers(2))
 
 
