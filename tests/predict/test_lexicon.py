@@ -72,12 +72,12 @@ def test_a_file_holds_the_table_and_knows_its_vocabularies(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing.npz: there is no such file"):
+    with pytest.raises(DataError, match="nothing.npz: the file does not exist"):
         Lexicon.load(tmp_path / "nothing.npz")
-    with pytest.raises(DataError, match="text.npz: this is no lexical table"):
+    with pytest.raises(DataError, match="text.npz: this is not a lexical table"):
         Lexicon.load(written(tmp_path / "text.npz", "das the 0.9"))
     np.savez(tmp_path / "other.npz", other=np.zeros(1))
-    with pytest.raises(DataError, match="other.npz: this is no lexical table"):
+    with pytest.raises(DataError, match="other.npz: this is not a lexical table"):
         Lexicon.load(tmp_path / "other.npz")
 
 
@@ -88,7 +88,7 @@ def test_text_becomes_blocks_of_ids_and_only_the_first_pairs_are_taken(tmp_path:
     assert block.source_ids.tolist() == [DAS, HAUS] and block.source_offsets.tolist() == [0, 2, 2]
     assert block.target_ids.tolist() == [THE, HOUSE, IS] and block.target_offsets.tolist() == [0, 2, 3]
     short = written(tmp_path / "c", "the house")
-    with pytest.raises(DataError, match="not the same number of lines: .*c ends first"):
+    with pytest.raises(DataError, match="different numbers of lines: .*c ends first"):
         list(blocks_of_text(source, short, SOURCE, TARGET, 9))
 
 

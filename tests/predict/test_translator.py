@@ -379,7 +379,7 @@ def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_b
 def test_a_shortlist_that_is_not_there_or_of_other_vocabularies_is_refused_before_a_graph_is_built(
         run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translator_module, "open_towers", no_graph)
-    with pytest.raises(DataError, match="de-en.lexicon: there is no such file: make one"):
+    with pytest.raises(DataError, match="de-en.lexicon: the file does not exist: make it"):
         Translator(run_directory, shortlist=str(tmp_path / "de-en.lexicon"))
     other = WordVocabulary([*SPECIAL_PIECES, "other"])
     none = np.zeros(0, np.int64)

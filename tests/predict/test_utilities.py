@@ -10,7 +10,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from towernmt.core.errors import SettingsError
-from towernmt.predict.minimum_bayes_risk import BleuUtility, ChrfUtility, OwnUtility, named_utility
+from towernmt.predict.minimum_bayes_risk import BleuUtility, ChrfUtility, CustomUtility, named_utility
 
 
 def texts(seed: int, count: int) -> list[str]:
@@ -80,9 +80,9 @@ def test_a_function_of_ones_own_is_found_by_its_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_utility_is_refused() -> None:
-    with pytest.raises(SettingsError, match="mbr=comet: choose chrf, bleu or a function"):
+    with pytest.raises(SettingsError, match="mbr=comet: choose chrf, bleu or a custom function"):
         named_utility("comet")
-    with pytest.raises(SettingsError, match=r"gave an array \[2\] for 2 candidates and 3 references"):
-        OwnUtility(lambda one, other: [1.0, 2.0], "mine").of_pairs(["a", "b"], ["a", "b", "c"])
+    with pytest.raises(SettingsError, match=r"returned an array \[2\] for 2 candidates and 3 references"):
+        CustomUtility(lambda one, other: [1.0, 2.0], "mine").of_pairs(["a", "b"], ["a", "b", "c"])
     with pytest.raises(SettingsError, match="finite"):
-        OwnUtility(lambda one, other: [[float("nan")]], "mine").of_pairs(["a"], ["a"])
+        CustomUtility(lambda one, other: [[float("nan")]], "mine").of_pairs(["a"], ["a"])

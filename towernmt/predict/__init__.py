@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "model_reranker": ["Judge", "ModelReranker"],
     "reranking": ["Reranker"],
     "search.decoding_interfaces": [
-        "Choice", "Decoded", "History", "LogitsProcessor", "NEVER", "StepContext", "Strategy", "TokenFilter"],
+        "StepChoice", "Decoded", "History", "LogitsProcessor", "NEVER", "StepContext", "Strategy", "TokenFilter"],
     "search.decoding_loop": ["Decoding", "decode"],
     "search.decoding_tower": [
         "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_search_predictor",

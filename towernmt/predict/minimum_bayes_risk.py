@@ -16,30 +16,31 @@ from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.reranking import Reranker, rescored
 
 _ELEMENTS = 1 << 23
-"""Of a matrix of features, at most."""
+"""Maximum number of elements of a matrix of features."""
 
 
 class Grams(NamedTuple):
-    """All n-grams of one order in some sequences, one entry for each time that one comes.
+    """All n-grams of one order in several sequences, with one entry per occurrence.
 
     Attributes:
-        owner: int64 `[entries]`, the number of the sequence.
-        gram: int64 `[entries]`, which n-gram: equal ones have equal numbers from 0.
+        owner: int64 `[entries]`, index of the sequence.
+        gram: int64 `[entries]`, number of the n-gram from 0; equal n-grams have equal numbers.
     """
 
     owner: np.ndarray
     gram: np.ndarray
 
     def totals(self, sequences: int) -> np.ndarray:
-        """How many each sequence has, int64 `[sequences]`."""
+        """Return the number of n-grams of each sequence, int64 `[sequences]`."""
         return np.bincount(self.owner, minlength=sequences)
 
 
 def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Grams]:
-    """The n-grams of order 1, 2, ... `orders`.
+    """Yield the n-grams of order 1, 2, ... `orders`.
 
     Args:
-        sequences: integers `[length]` each, of characters or words.
+        sequences: characters or words as integers, `[length]` each.
+        orders: highest order.
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     if not lengths.sum():
@@ -48,7 +49,7 @@ def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Gra
         return
     symbols, code = np.unique(np.concatenate([np.asarray(s, np.int64) for s in sequences]), return_inverse=True)
     owner = np.repeat(np.arange(len(sequences)), lengths)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(code))     # symbols from here to the sequence's end
+    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(code))     # symbols up to the end
     start, gram = np.arange(len(code)), code
     for order in range(1, orders + 1):
         if order > 1:
@@ -60,9 +61,9 @@ def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Gra
 
 
 def matches_of_pairs(grams: Grams, sequences: int) -> np.ndarray:
-    """How many n-grams each two sequences share, int64 `[sequences, sequences]`; of one with itself, all it has."""
+    """Return the number of n-grams that each pair of sequences shares, int64 `[sequences, sequences]`."""
     owner, feature = _unary(grams, sequences)
-    # What one sequence alone has is counted on the diagonal.
+    # The diagonal counts the n-grams that only one sequence has.
     shared = np.bincount(feature)[feature] > 1 if len(feature) else np.zeros(0, bool)
     feature, owner = np.unique(feature[shared], return_inverse=True)[1], owner[shared]
     by_feature = np.argsort(feature, kind="stable")
@@ -74,16 +75,17 @@ def matches_of_pairs(grams: Grams, sequences: int) -> np.ndarray:
         present = np.zeros([sequences, block if first + block <= feature[-1] else int(feature[-1]) + 1 - first],
                            np.float32)
         present[owner[part], feature[part] - first] = 1.0
-        found += np.rint(present @ present.T).astype(np.int64)     # float32 has whole numbers to 16 million
+        found += np.rint(present @ present.T).astype(np.int64)  # exact in float32 up to 16 million
     np.fill_diagonal(found, grams.totals(sequences))
     return found
 
 
 def matches_with_mean(grams: Grams, weights: np.ndarray) -> np.ndarray:
-    """What each sequence shares with the weighted mean of all sequences' counts, float64 `[sequences]`.
+    """Return the matches of each sequence with the weighted mean of all counts, float64 `[sequences]`.
 
     Args:
-        weights: float64 `[sequences]`, together 1.
+        grams: n-grams of all sequences.
+        weights: float64 `[sequences]`; their sum is 1.
     """
     mean = np.bincount(grams.gram, weights[grams.owner])
     key, count = np.unique(grams.owner * len(mean) + grams.gram, return_counts=True)
@@ -92,7 +94,7 @@ def matches_with_mean(grams: Grams, weights: np.ndarray) -> np.ndarray:
 
 
 def _unary(grams: Grams, sequences: int) -> tuple[np.ndarray, np.ndarray]:
-    """Owner and feature of each entry; a feature is an n-gram and how many times its owner had it before."""
+    """Return owner and feature of each entry; a feature is an n-gram and the number of its previous occurrences."""
     key = grams.gram * sequences + grams.owner
     order = np.argsort(key, kind="stable")
     key = key[order]
@@ -108,27 +110,30 @@ UTILITIES = ("chrf", "bleu")
 
 
 class Utility(ABC):
-    """A measure of a candidate against a reference."""
+    """A utility: the quality of a candidate for a reference."""
 
     @abstractmethod
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        """The utility of each candidate against each reference, float64 `[candidates, references]`."""
+        """Return the utility of each candidate for each reference, float64 `[candidates, references]`."""
 
     def of_mean(self, candidates: Sequence[str], references: Sequence[str], weights: np.ndarray) -> np.ndarray:
-        """The utility of each candidate against the mean of all references, float64 `[candidates]`.
+        """Return the utility of each candidate for the mean of all references, float64 `[candidates]`.
 
-        It takes time for each candidate, not for each pair (DeNero et al. 2009; Vamvas and Sennrich 2024).
+        The time grows with the number of candidates, not of pairs (DeNero et al. 2009; Vamvas and Sennrich 2024).
 
         Args:
-            weights: float64 `[references]`, together 1.
+            candidates: the candidates.
+            references: the references.
+            weights: float64 `[references]`; their sum is 1.
         Raises:
-            SettingsError: the utility knows no mean reference.
+            SettingsError: the utility does not support a mean reference.
         """
-        raise SettingsError(f"{type(self).__name__} knows no mean of references, as chrf does: leave aggregation out.")
+        raise SettingsError(f"{type(self).__name__} does not support a mean of references; only chrf does. Leave out "
+                            "the aggregation.")
 
 
 class ChrfUtility(Utility):
-    """Sentence chrF2 exactly as sacreBLEU has it (Popović 2015; six orders of characters, beta 2), 0 to 100."""
+    """Sentence chrF2 exactly as in sacreBLEU (Popović 2015; six orders of characters, beta 2), 0 to 100."""
 
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         texts, candidate, reference = _distinct(candidates, references)
@@ -149,7 +154,7 @@ class ChrfUtility(Utility):
 
 
 class BleuUtility(Utility):
-    """Sentence BLEU exactly as sacreBLEU has it (13a tokens, exponential smoothing, effective order), 0 to 100."""
+    """Sentence BLEU exactly as in sacreBLEU (13a tokens, exponential smoothing, effective order), 0 to 100."""
 
     def __init__(self) -> None:
         self._metric = BLEU(effective_order=True)
@@ -166,12 +171,12 @@ class BleuUtility(Utility):
         return _bleu(np.stack(matches), np.stack(totals))[np.ix_(candidate, reference)]
 
 
-class OwnUtility(Utility):
-    """A function of one's own: from candidates and references to a number for each pair of them.
+class CustomUtility(Utility):
+    """A custom function of candidates and references as a utility.
 
     Args:
-        function: gives `[candidates, references]`, as an array or as lists; the higher the better.
-        name: of the function, for errors.
+        function: returns `[candidates, references]`, as an array or as lists; higher is better.
+        name: name of the function, for errors; None for its own name.
     """
 
     def __init__(self, function: Callable[[list[str], list[str]], Any], name: str | None = None) -> None:
@@ -180,46 +185,46 @@ class OwnUtility(Utility):
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         found = np.asarray(self._function(list(candidates), list(references)), np.float64)
         if found.shape != (len(candidates), len(references)) or not np.isfinite(found).all():
-            raise SettingsError(f"The utility {self._name} gave an array {list(found.shape)} for {len(candidates)} "
-                                f"candidates and {len(references)} references: it must give a finite number for each "
+            raise SettingsError(f"The utility {self._name} returned an array {list(found.shape)} for {len(candidates)} "
+                                f"candidates and {len(references)} references: it must return a finite number for each "
                                 "pair, [candidates, references].")
         return found
 
 
 def named_utility(name: str) -> Utility:
-    """The utility of that name.
+    """Return the utility with a name.
 
     Args:
-        name: "chrf", "bleu", or a function of one's own: FILE.py:FUNCTION or MODULE:FUNCTION.
+        name: "chrf", "bleu", or a custom function: FILE.py:FUNCTION or MODULE:FUNCTION.
     Raises:
-        SettingsError: there is none of that name.
+        SettingsError: the utility does not exist.
     """
     if name == "chrf":
         return ChrfUtility()
     if name == "bleu":
         return BleuUtility()
     if ":" not in name:
-        raise SettingsError(f"mbr={name}: choose {', '.join(UTILITIES)} or a function of your own, as "
+        raise SettingsError(f"mbr={name}: choose {', '.join(UTILITIES)} or a custom function, such as "
                             "my_utility.py:score.")
-    return OwnUtility(load(find_place(name)), name)
+    return CustomUtility(load(find_place(name)), name)
 
 
 def _distinct(candidates: Sequence[str], references: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The different texts, and the number of each candidate's and each reference's among them."""
+    """Return the distinct texts, and the index of each candidate and each reference among them."""
     numbers: dict[str, int] = {}
     places = [numbers.setdefault(text, len(numbers)) for text in (*candidates, *references)]
     return list(numbers), np.array(places[:len(candidates)], np.int64), np.array(places[len(candidates):], np.int64)
 
 
 def _characters(text: str) -> np.ndarray:
-    """The code points of a text without its white space, uint32."""
+    """Return the code points of a text without white space, uint32."""
     return np.frombuffer("".join(text.split()).encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
 def _f_score(counts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
-    """chrF from the matches and the n-grams of candidate and reference, of each order; arrays that broadcast.
+    """Return chrF from (matches, n-grams of the candidate, n-grams of the reference) of each order.
 
-    The mean precision and the mean recall are over the orders of which both have an n-gram.
+    The arrays are broadcast. Mean precision and mean recall are over the orders for which both texts have an n-gram.
     """
     precision, recall, orders = (np.zeros(counts[0][0].shape) for _ in range(3))
     for matches, candidate, reference in counts:
@@ -234,7 +239,7 @@ def _f_score(counts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.
 
 
 def _bleu(matches: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Sentence BLEU of all pairs, float64 `[texts, texts]`.
+    """Return sentence BLEU of all pairs, float64 `[texts, texts]`.
 
     Args:
         matches: int64 `[orders, texts, texts]`.
@@ -253,34 +258,34 @@ def _bleu(matches: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
 
 class MinimumBayesRisk(Reranker):
-    """Orders the hypotheses of a line by their mean utility against all of them.
+    """Reranker by the mean utility of each hypothesis for all hypotheses of its line.
 
-    Each hypothesis counts as often as it is there, so samples stand for the model's probabilities. Of equal texts one
-    is kept. The new score is the mean utility.
+    Each hypothesis counts as often as it occurs, so samples represent the model's probabilities. Only one of equal
+    texts is kept. The new score is the mean utility.
 
     Args:
-        utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `OwnUtility`.
-        aggregate: compare with the mean of the references at once, in place of each one: faster, and a little
-            different. Only for chrF.
+        utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `CustomUtility`.
+        aggregate: compare with the mean of the references instead of each one, which is faster and gives slightly
+            different scores. Only for chrF.
     Raises:
-        SettingsError: there is no such utility, or it knows no mean of references.
+        SettingsError: the utility does not exist, or does not support a mean of references.
     """
 
     def __init__(self, utility: str | Utility | Callable[[list[str], list[str]], Any] = "chrf",
                  aggregate: bool = False) -> None:
         if isinstance(utility, str):
             utility = named_utility(utility)
-        self._utility = utility if isinstance(utility, Utility) else OwnUtility(utility)
+        self._utility = utility if isinstance(utility, Utility) else CustomUtility(utility)
         self._aggregate = aggregate
         if aggregate and type(self._utility).of_mean is Utility.of_mean:
-            raise SettingsError("Only the utility chrf knows the mean of references: leave aggregation out, or choose "
-                                "chrf.")
+            raise SettingsError("Only the utility chrf supports the mean of references: leave aggregation out, or "
+                                "choose chrf.")
 
     def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
         return [self.ordered(hypotheses) for hypotheses in lists]
 
     def ordered(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The different hypotheses of one line, best first; of equally good ones the former first."""
+        """Return the distinct hypotheses of a line, best first; of equally good ones, the earlier first."""
         times = Counter(hypothesis.text for hypothesis in hypotheses)
         first = {hypothesis.text: hypothesis for hypothesis in reversed(hypotheses)}
         texts = list(times)
@@ -290,10 +295,12 @@ class MinimumBayesRisk(Reranker):
 
     def expected_utilities(self, candidates: Sequence[str], references: Sequence[str],
                            weights: Sequence[float] | None = None) -> np.ndarray:
-        """The mean utility of each candidate against references, float64 `[candidates]`.
+        """Return the mean utility of each candidate for references, float64 `[candidates]`.
 
         Args:
-            weights: of the references; None for equal ones.
+            candidates: the candidates.
+            references: the references.
+            weights: weights of the references; None for equal weights.
         """
         share = np.ones(len(references)) if weights is None else np.asarray(weights, np.float64)
         share = share / share.sum()

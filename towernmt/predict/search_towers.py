@@ -22,7 +22,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.ensemble import TrainedEnsemble, open_trained
 from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.lines.hypotheses import Found
-from towernmt.predict.search.decoding_loop import Decoding, LimitBehindPrefix
+from towernmt.predict.search.decoding_loop import Decoding, LimitAfterPrefix
 from towernmt.predict.search.decoding_tower import (
     SearchPredictor,
     build_predictor,
@@ -34,7 +34,7 @@ from towernmt.predict.search.decoding_tower import (
     output_names,
 )
 from towernmt.predict.search.lexical_table import Lexicon
-from towernmt.predict.search.processors import AvoidedPhrases, Forcing, GivesWay, TargetPrefix, WordBeginning
+from towernmt.predict.search.processors import AvoidedPhrases, Forcing, TargetPrefix, UnlessForced, WordBeginning
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
 from towernmt.predict.trained_model import TrainedModel
@@ -57,7 +57,7 @@ class Plain(NamedTuple):
 def _prefix(plain: Plain) -> Decoding:
     decoding = _forced(plain.decoding, TargetPrefix())
     return dataclasses.replace(
-        decoding, limit=LimitBehindPrefix(decoding.limit, plain.settings.max_length_constant))
+        decoding, limit=LimitAfterPrefix(decoding.limit, plain.settings.max_length_constant))
 
 
 def _word_beginning(plain: Plain) -> Decoding:
@@ -75,7 +75,7 @@ def _constraints(plain: Plain) -> Decoding:
 
 def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:
     """With a processor before which the others give way."""
-    others = [GivesWay(processor, forcing) for processor in decoding.processors]
+    others = [UnlessForced(processor, forcing) for processor in decoding.processors]
     return dataclasses.replace(decoding, processors=[forcing, *others])
 
 

@@ -143,7 +143,7 @@ def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) 
     with open(journal.path, "a") as file:
         file.write('{"lines": 4')      # a record of which a part was written
     assert read_journal(unfinished, task) == [ResumePoint(), ResumePoint(10, 10, "f", 10), ResumePoint(20, 20, "f", 20)]
-    with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: take the same"):
+    with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: use the same value"):
         read_journal(unfinished, {**task, "beam": 5})
     assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
 

@@ -18,10 +18,10 @@ from towernmt.models.rnnsearch import RNNSearch
 from towernmt.models.transformer import Transformer
 from towernmt.predict.search.decoding_interfaces import (
     Candidates,
-    Choice,
     Decoded,
     History,
     LogitsProcessor,
+    StepChoice,
     StepContext,
     Strategy,
 )
@@ -60,12 +60,12 @@ class ForcedDecoding(Strategy):
         batch = tf.shape(empty.tokens)[0]
         return ForcedState(tf.zeros([batch]), tf.zeros([batch], tf.bool))
 
-    def choose(self, candidates: Candidates, context: StepContext, state: ForcedState) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: ForcedState) -> StepChoice:
         target = context.inputs["target"]
         token = tf.where(state.done, PAD, target[:, context.step])
         log_prob = state.log_prob + tf.where(state.done, 0.0, candidates.log_prob(token))
         done = state.done | tf.equal(token, EOS) | (context.step + 1 >= tf.shape(target)[1])
-        return Choice(None, token[:, None], ForcedState(log_prob, done))
+        return StepChoice(None, token[:, None], ForcedState(log_prob, done))
 
     def is_done(self, state: ForcedState) -> Any:
         return state.done

@@ -12,9 +12,9 @@ from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
     Candidates,
-    Choice,
     Decoded,
     History,
+    StepChoice,
     StepContext,
     Strategy,
 )
@@ -135,7 +135,7 @@ class GreedySearch(Strategy):
         one = tf.shape(empty.tokens)[:2]  # [batch, 1]
         return GreedyState(tf.zeros(one), tf.fill(one, NEVER), tf.zeros(one, tf.bool))
 
-    def choose(self, candidates: Candidates, context: StepContext, state: GreedyState) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: GreedyState) -> StepChoice:
         length = context.step + 1
         log_prob, token = candidates.best(1)
         gain, place = tf.math.top_k(log_prob, 1)  # the first one may be forbidden
@@ -143,7 +143,7 @@ class GreedySearch(Strategy):
         log_prob = state.log_prob + gain
         done = state.done | tf.equal(token, EOS) | (length >= context.limit)[:, None]
         score = self._scoring(log_prob, length, context.grown(None, token), context.inputs)
-        return Choice(None, token, GreedyState(log_prob, tf.where(done & ~state.done, score, state.score), done))
+        return StepChoice(None, token, GreedyState(log_prob, tf.where(done & ~state.done, score, state.score), done))
 
     def is_done(self, state: GreedyState) -> Tensor:
         return state.done[:, 0]
@@ -193,7 +193,7 @@ class BeamSearch(Strategy):
             live_log_prob=tf.tile(log_prob, [batch, 1]), finished=Finished.none(empty),
             ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
-    def choose(self, candidates: Candidates, context: StepContext, state: BeamState) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: BeamState) -> StepChoice:
         beam, length = self.width, context.step + 1
         log_prob, parent, token = self._best_extensions(candidates, state)  # each [batch, 2 * beam]
         is_eos = tf.equal(token, EOS)
@@ -210,7 +210,7 @@ class BeamSearch(Strategy):
         count = self._stopping.counted(state.ended, final)
         decided = self._stopping.is_decided(
             count, finished.score[:, self._n_best - 1], live_log_prob[:, 0], context.limit, self._scoring)
-        return Choice(
+        return StepChoice(
             parent=tf.gather(parent, place, batch_dims=1), token=tf.gather(token, place, batch_dims=1),
             state=BeamState(live_log_prob, finished, count, state.done | at_limit | decided))
 

@@ -1,4 +1,4 @@
-"""Variants of beam search as strategies: diverse groups, and translations that contain given phrases."""
+"""Variants of beam search as strategies: diverse groups, and lexical constraints."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from towernmt.predict.search.beam_search import EXACT, Finished, Stopping
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
     Candidates,
-    Choice,
     Decoded,
     History,
+    StepChoice,
     StepContext,
     Strategy,
 )
@@ -59,15 +59,15 @@ class _Extensions(NamedTuple):
 
 
 class DiverseBeamSearch(Strategy):
-    """Each group keeps its most probable hypotheses, and its own finished ones.
+    """Diverse beam search: each group keeps its most probable live hypotheses and its best finished ones.
 
     Args:
-        beam_size: how many live in all groups together.
-        groups: a divisor of the beam size.
-        diversity: what a token loses for each hypothesis of an earlier group that has taken it, in nats.
-        n_best: how many are given, of all groups together.
-        scoring: what finished hypotheses are compared by.
-        stopping: when those of a group are final before the length limit is reached.
+        beam_size: number of live hypotheses in all groups together.
+        groups: number of groups, a divisor of the beam size.
+        diversity: penalty of a token for each hypothesis of an earlier group that ends with it at this step, in nats.
+        n_best: number of hypotheses to return, of all groups together.
+        scoring: scores of finished hypotheses.
+        stopping: rule for ending the search of a group before the length limit.
     """
 
     def __init__(self, beam_size: int, groups: int, diversity: float, n_best: int, scoring: Scoring,
@@ -85,8 +85,8 @@ class DiverseBeamSearch(Strategy):
         group = Group(log_prob, log_prob, none, self._stopping.start(batch), undecided)
         return DiverseBeamState((group,) * self._groups, undecided)
 
-    def choose(self, candidates: Candidates, context: StepContext, state: DiverseBeamState) -> Choice:
-        # An earlier group can take one of these tokens from a group for each of its hypotheses.
+    def choose(self, candidates: Candidates, context: StepContext, state: DiverseBeamState) -> StepChoice:
+        # Each hypothesis of an earlier group can penalise one of these tokens.
         log_prob, token = candidates.best(2 * self._size + self.width - self._size)
         log_prob, token = (tf.reshape(tensor, [-1, self.width, token.shape[1]]) for tensor in (log_prob, token))
         taken, parents = tf.zeros([tf.shape(state.done)[0], 0], tf.int32), []
@@ -99,7 +99,7 @@ class DiverseBeamSearch(Strategy):
             taken = tf.concat([taken, live.token], axis=1)
             parents.append(live.parent)
         decided = tf.reduce_all(tf.stack([group.decided for group in groups]), axis=0)
-        return Choice(tf.concat(parents, axis=1), taken, DiverseBeamState(
+        return StepChoice(tf.concat(parents, axis=1), taken, DiverseBeamState(
             tuple(groups), state.done | decided | (context.step + 1 >= context.limit)))
 
     def is_done(self, state: DiverseBeamState) -> Tensor:
@@ -113,12 +113,14 @@ class DiverseBeamSearch(Strategy):
         return Decoded(best.tokens, score, best.attention, best.log_probs)
 
     def _best(self, group: Group, log_prob: Tensor, token: Tensor, taken: Tensor, first: int) -> _Extensions:
-        """The best 2 * size extensions of a group's live hypotheses, best first.
+        """Return the best 2 * size extensions of a group's live hypotheses, best first.
 
         Args:
-            log_prob, token: of the next tokens of each, `[batch, size, count]`.
-            taken: int32 `[batch, n]`, the tokens that the live hypotheses of earlier groups have taken.
-            first: the place of the group's first hypothesis in the beam.
+            group: the group before the step.
+            log_prob: float32 `[batch, size, count]`, log-probabilities of the next tokens of each hypothesis.
+            token: int32 `[batch, size, count]`, these tokens.
+            taken: int32 `[batch, n]`, last tokens of the live hypotheses of earlier groups.
+            first: index of the group's first hypothesis in the beam.
         """
         times = tf.math.count_nonzero(tf.equal(token[..., None], taken[:, None, None]), axis=3, dtype=tf.float32)
         count = token.shape[2]
@@ -130,7 +132,7 @@ class DiverseBeamSearch(Strategy):
 
     def _grown(self, group: Group, extensions: _Extensions, context: StepContext,
                done: Tensor) -> tuple[Group, _Extensions]:
-        """A group after the step, and the extensions that live on in it, `[batch, size]`."""
+        """Return a group after the step, and the extensions that stay live in it, `[batch, size]`."""
         size = self._size
         at_limit = context.step + 1 >= context.limit
         is_eos = tf.equal(extensions.token, EOS)
@@ -150,22 +152,22 @@ class DiverseBeamSearch(Strategy):
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """`[batch, size, count]` as `[batch, size * count]`."""
+    """Reshape `[batch, size, count]` to `[batch, size * count]`."""
     return tf.reshape(tensor, [-1, tensor.shape[1] * tensor.shape[2]])
 
 
 def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
-    """The first `count` candidates of each sentence in the order in which they get places.
+    """Return the indices of the candidates of each sentence that get a slot of the beam.
 
-    Candidates of one bank are compared with each other only. The best of each bank come first, that of the highest bank
-    before the others, then the second best of each, and so on: so the banks share the places evenly, and what a bank
-    does not fill goes to the others (dynamic beam allocation: Post & Vilar 2018; dealt out in turn: Hu et al. 2019). Of
-    one bank this is the order by log-probability; of equal ones, the earlier is first.
+    Only candidates of the same bank compete by log-probability. The slots go in turn to the best candidate of each
+    bank, the highest bank first, then to the second best of each, and so on. So the banks share the beam evenly, and
+    the other banks get the slots that a bank cannot fill (dynamic beam allocation, Post & Vilar 2018; in turn as in Hu
+    et al. 2019). Of candidates with equal log-probability, the first one wins.
 
     Args:
-        log_prob: float32 `[batch, m]`; what has `NEVER` comes last.
+        log_prob: float32 `[batch, m]`; candidates with `NEVER` are last.
         bank: int32 `[batch, m]`, from 0.
-        count: at most m.
+        count: number of slots, at most m.
     Returns:
         int32 `[batch, count]`, from 0 to m - 1.
     """
@@ -181,31 +183,31 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
     return tf.gather(by_score, place, batch_dims=1)
 
 
-class Progress(NamedTuple):
-    """What hypotheses have of their sentence's phrases.
+class PhraseProgress(NamedTuple):
+    """Matched tokens of the phrases in hypotheses.
 
     Attributes:
-        begun: bool `[batch, n, phrases, longest + 1]`: at k, whether the last k tokens are its first k; at
-            0, whether an occurrence may begin with the next token.
+        begun: bool `[batch, n, phrases, longest + 1]`: at k, whether the last k tokens of the hypothesis are the first
+            k of the phrase; at 0, whether an occurrence may begin with the next token.
         met: bool `[batch, n, phrases]`, whether the phrase has occurred.
     """
 
     begun: Tensor
     met: Tensor
 
-    def selected(self, place: Tensor) -> Progress:
-        """Of the hypotheses at `place`, int32 `[batch, m]`."""
-        return Progress(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
+    def selected(self, place: Tensor) -> PhraseProgress:
+        """Return the progress of the hypotheses at the indices `place`, int32 `[batch, m]`."""
+        return PhraseProgress(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
 
 
 class Phrases(NamedTuple):
-    """The phrases of the sentences of a batch. One of no tokens stands for none: it is met from the beginning.
+    """The phrases of the sentences of a batch. A phrase without tokens is padding, and met from the beginning.
 
     Attributes:
         tokens: int32 `[batch, phrases, longest]`, padded with PAD.
         length: int32 `[batch, phrases]`.
-        repeats: bool `[batch, phrases, phrases]`, whether a phrase is the same as an earlier one.
-        ending: bool `[batch, phrases]`, whether a phrase has EOS as its last token, and ends the translation.
+        repeats: bool `[batch, phrases, phrases]`, whether a phrase equals an earlier one.
+        ending: bool `[batch, phrases]`, whether a phrase ends with EOS, and so ends the translation.
     """
 
     tokens: Tensor
@@ -215,7 +217,7 @@ class Phrases(NamedTuple):
 
     @classmethod
     def of(cls, constraints: Tensor) -> Phrases:
-        """From int32 `[batch, constraints, length]`, padded with PAD; there may be none."""
+        """Return the phrases of int32 `[batch, constraints, length]`, padded with PAD; `constraints` may be 0."""
         tokens = tf.pad(constraints, [[0, 0], [0, 1], [0, 1]])     # one empty phrase and one column at least
         length = tf.math.count_nonzero(tokens, axis=2, dtype=tf.int32)
         same = tf.reduce_all(tf.equal(tokens[:, :, None], tokens[:, None]), axis=3)
@@ -224,50 +226,50 @@ class Phrases(NamedTuple):
         ending = tf.reduce_any(tf.equal(tokens, EOS), axis=2)
         return cls(tokens, length, same & earlier & (length > 0)[:, :, None], ending)
 
-    def start(self, hypotheses: int) -> Progress:
-        """Of hypotheses without tokens."""
+    def start(self, hypotheses: int) -> PhraseProgress:
+        """Return the progress of hypotheses without tokens."""
         batch, phrases, longest = tf.unstack(tf.shape(self.tokens))
         met = tf.tile(tf.equal(self.length, 0)[:, None], [1, hypotheses, 1])
         none = tf.zeros([batch, hypotheses, phrases, longest], tf.bool)
-        return Progress(tf.concat([self._may_begin(met)[..., None], none], axis=3), met)
+        return PhraseProgress(tf.concat([self._may_begin(met)[..., None], none], axis=3), met)
 
-    def after(self, progress: Progress, token: Tensor) -> Progress:
-        """Of hypotheses that grow by `token`, int32 `[batch, n]`."""
+    def after(self, progress: PhraseProgress, token: Tensor) -> PhraseProgress:
+        """Return the progress after the tokens int32 `[batch, n]` are appended to the hypotheses."""
         longer = progress.begun[..., :-1] & tf.equal(self.tokens[:, None], token[:, :, None, None])
         is_last = tf.equal(tf.range(1, tf.shape(self.tokens)[2] + 1), self.length[:, :, None])
         met = progress.met | tf.reduce_any(longer & is_last[:, None], axis=3)
-        return Progress(tf.concat([self._may_begin(met)[..., None], longer], axis=3), met)
+        return PhraseProgress(tf.concat([self._may_begin(met)[..., None], longer], axis=3), met)
 
-    def next_tokens(self, progress: Progress) -> tuple[Tensor, Tensor]:
-        """What brings each phrase on.
+    def next_tokens(self, progress: PhraseProgress) -> tuple[Tensor, Tensor]:
+        """Return the next token of each phrase.
 
         Returns:
-            tokens int32 `[batch, n, phrases]`, and bool of the same shape: whether the phrase still needs one.
+            tokens int32 `[batch, n, phrases]`, and bool of the same shape: whether the phrase still needs a token.
         """
         place = tf.transpose(self._furthest(progress), [0, 2, 1])
         token = tf.transpose(tf.gather(self.tokens, place, batch_dims=2), [0, 2, 1])
         return token, progress.begun[..., 0] & ~progress.met & ~self._waiting(progress)
 
-    def tokens_met(self, progress: Progress) -> Tensor:
-        """The tokens of the phrases that have occurred, and of the one that has come furthest, int32 `[batch, n]`.
+    def tokens_met(self, progress: PhraseProgress) -> Tensor:
+        """Return the number of tokens of all met phrases and the longest partial match, int32 `[batch, n]`.
 
-        Some next token always makes it more, so a search that keeps the highest meets all phrases in as many steps as
-        they have tokens.
+        Some next token always increases this number. So a search that keeps the hypotheses with the highest number
+        meets all phrases in as many steps as they have tokens.
         """
         whole = tf.reduce_sum(tf.where(progress.met, self.length[:, None], 0), axis=2)
         return whole + tf.reduce_max(self._furthest(progress), axis=2)
 
-    def missing(self, progress: Progress) -> Tensor:
-        """How many phrases have not occurred, int32 `[batch, n]`."""
+    def missing(self, progress: PhraseProgress) -> Tensor:
+        """Return the number of phrases that have not occurred, int32 `[batch, n]`."""
         return tf.math.count_nonzero(~progress.met, axis=2, dtype=tf.int32)
 
-    def _furthest(self, progress: Progress) -> Tensor:
-        """How many tokens of each phrase that has not occurred are there, int32 `[batch, n, phrases]`."""
+    def _furthest(self, progress: PhraseProgress) -> Tensor:
+        """Return the number of matched tokens of each unmet phrase, int32 `[batch, n, phrases]`."""
         count = tf.range(tf.shape(self.tokens)[2] + 1)
         begun = tf.reduce_max(tf.where(progress.begun, count, 0), axis=3)
         return tf.where(progress.met | self._waiting(progress), 0, begun)
 
-    def _waiting(self, progress: Progress) -> Tensor:
+    def _waiting(self, progress: PhraseProgress) -> Tensor:
         """Return bool `[batch, n, phrases]`: whether a phrase ends the translation while others have not occurred."""
         ending = self.ending[:, None]
         return ending & tf.reduce_any(~progress.met & ~ending, axis=2, keepdims=True)
@@ -292,19 +294,19 @@ class FinishedWithPhrases(NamedTuple):
 
 
 class ConstrainedBeamState(NamedTuple):
-    """What a step hands to the next.
+    """State between two steps.
 
     Attributes:
-        log_prob: float32 `[batch, beam]`, of the live hypotheses.
-        progress: of the live hypotheses.
-        phrases: of the sentences; the same at every step.
+        log_prob: float32 `[batch, beam]`, log-probabilities of the live hypotheses.
+        progress: progress of the live hypotheses.
+        phrases: phrases of the sentences; the same at every step.
         finished: the best finished hypotheses.
-        ended: how many hypotheses have finished, as `Stopping` counts them.
-        done: bool `[batch]`, whether these are final.
+        ended: number of finished hypotheses; see `Stopping.count`.
+        done: bool `[batch]`, whether the finished hypotheses are final.
     """
 
     log_prob: Tensor
-    progress: Progress
+    progress: PhraseProgress
     phrases: Phrases
     finished: FinishedWithPhrases
     ended: Tensor
@@ -312,17 +314,18 @@ class ConstrainedBeamState(NamedTuple):
 
 
 class ConstrainedBeamSearch(Strategy):
-    """Keeps the most probable hypotheses of each state of the phrases. It reads the input `constraints`.
+    """Beam search with lexical constraints from the input `constraints`.
 
-    A hypothesis ends with EOS only when all phrases of its sentence have occurred. If the length limit comes before
-    that, the hypotheses that lack the fewest phrases are given.
+    The beam is shared evenly by hypotheses with different numbers of matched tokens. A hypothesis may end with EOS only
+    when all phrases of its sentence have occurred. If no hypothesis reaches this before the length limit, the
+    hypotheses that lack the fewest phrases are returned.
 
     Args:
-        beam_size: how many live, and how many finished ones are kept. Twice as many as there are tokens in the
-            phrases leave room for choice.
-        n_best: how many are given.
-        scoring: what finished hypotheses are compared by.
-        stopping: when they are final before the length limit is reached.
+        beam_size: number of live hypotheses, and of finished ones; at least twice the number of tokens in the phrases
+            is recommended.
+        n_best: number of hypotheses to return.
+        scoring: scores of finished hypotheses.
+        stopping: rule for ending the search before the length limit.
     """
 
     def __init__(self, beam_size: int, n_best: int, scoring: Scoring, stopping: Stopping = EXACT) -> None:
@@ -344,7 +347,7 @@ class ConstrainedBeamSearch(Strategy):
             finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, tf.int32)),
             ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
-    def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> StepChoice:
         beam, phrases = self.width, state.phrases
         log_prob, parent, token = self._extensions(candidates, state)           # each [batch, m]
         progress = phrases.after(state.progress.selected(parent), token)
@@ -355,7 +358,7 @@ class ConstrainedBeamSearch(Strategy):
         progress = progress.selected(place)
         is_eos = tf.equal(token, EOS)
 
-        # As in plain beam search: what ends among the first `beam` is finished, or is cut at the sentence's limit.
+        # As in plain beam search, only the first `beam` candidates can finish, with EOS or at the length limit.
         at_limit = context.step + 1 >= context.limit                            # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         ended = context.grown(parent[:, :beam], token[:, :beam])
@@ -363,12 +366,12 @@ class ConstrainedBeamSearch(Strategy):
         finished = self._merged(state.finished, FinishedWithPhrases(
             ended, tf.where(final, score, NEVER), phrases.missing(progress)[:, :beam]))
 
-        # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam live on.
+        # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam candidates stay live.
         _, first = tf.math.top_k(-tf.range(2 * beam) - tf.where(is_eos, 2 * beam, 0), beam)
         live = tf.gather(tf.where(is_eos, NEVER, log_prob), first, batch_dims=1)
         count = self._stopping.counted(state.ended, final)
         done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
-        return Choice(
+        return StepChoice(
             parent=tf.gather(parent, first, batch_dims=1), token=tf.gather(token, first, batch_dims=1),
             state=ConstrainedBeamState(live, progress.selected(first), phrases, finished, count, done))
 
@@ -376,17 +379,17 @@ class ConstrainedBeamSearch(Strategy):
         return state.done
 
     def result(self, state: ConstrainedBeamState, live: History) -> Decoded:
-        """Of the n best, those that lack no more phrases than the best."""
+        """Return those of the n best hypotheses that lack no more phrases than the best one."""
         history, score, missing = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
         score = tf.where(tf.equal(missing, missing[:, :1]), score, NEVER)
         history = _where(score > NEVER, history)
         return Decoded(history.tokens, score, history.attention, history.log_probs)
 
     def _extensions(self, candidates: Candidates, state: ConstrainedBeamState) -> tuple[Tensor, Tensor, Tensor]:
-        """The likeliest next tokens of each live hypothesis, and those that bring its phrases on, each once.
+        """Return the most probable next tokens of each live hypothesis, and the next tokens of its phrases, each once.
 
         Returns:
-            log-probability float32, parent (place in the beam) int32, token int32, each `[batch, m]`.
+            log-probability float32, parent (index in the beam) int32, and token int32, each `[batch, m]`.
         """
         beam = self.width
         log_prob, token = candidates.best(2 * beam)                             # [batch * beam, count]
@@ -406,7 +409,7 @@ class ConstrainedBeamSearch(Strategy):
                 tf.reshape(tf.concat([token, wanted], axis=1), [batch, beam * count]))
 
     def _merged(self, before: FinishedWithPhrases, new: FinishedWithPhrases) -> FinishedWithPhrases:
-        """The best `beam` of the finished hypotheses so far and of `new` ones, which are longer by a token."""
+        """Return the best `beam` of the previous and the new finished hypotheses, which have one more token."""
         score = tf.concat([before.score, new.score], axis=1)
         missing = tf.concat([before.missing, new.missing], axis=1)
         _, by_score = tf.math.top_k(score, 2 * self.width)

@@ -56,17 +56,16 @@ class Distribution:
 
 
 def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest values of each row, the largest first; of equal ones the first.
+    """Return the largest values of each row, in descending order; of equal values, the first.
 
-    TensorFlow's `top_k` takes some 7 ns a value on a CPU, longer than the product that makes a logit. So the largest
-    value of each group comes first, and `top_k` sees the groups of the largest ones alone: what is looked for is in as
-    many groups at most.
+    TensorFlow's `top_k` takes about 7 ns per value on a CPU, longer than the product that computes a logit. So each row
+    is divided into groups, and `top_k` reads only the `count` groups with the largest maxima, which contain the result.
 
     Args:
         x: float32 `[rows, size]`.
-        count: at most `size`.
+        count: number of values, at most `size`.
     Returns:
-        values float32 and their places int32, each `[rows, count]`.
+        values float32 and their indices int32, each `[rows, count]`.
     """
     size = x.shape[1]
     group = _group_size(size, count) if size else 0
@@ -92,13 +91,13 @@ def _group_size(size: int, count: int) -> int:
 
 
 class History(NamedTuple):
-    """What is kept of every step of some hypotheses, `n` for each sentence.
+    """Tokens of hypotheses, `n` for each sentence, with their attention and log-probabilities.
 
     Attributes:
         tokens: int32 `[batch, n, length]`, without BOS.
-        attention: float32 `[batch, n, length, source length]`, which source positions the model looked at when it chose
-            each token; `()` where that is not collected.
-        log_probs: float32 `[batch, n, length]`, of each token by the model, 0 for PAD; `()` where that is not
+        attention: float32 `[batch, n, length, source length]`, attention of each token to the source positions; `()` if
+            it is not collected.
+        log_probs: float32 `[batch, n, length]`, log-probability of each token, 0 for PAD; `()` if it is not
             collected.
     """
 
@@ -107,35 +106,35 @@ class History(NamedTuple):
     log_probs: Tensor = ()
 
     def selected(self, place: Tensor) -> History:
-        """The hypotheses at `place`, int32 `[batch, m]`: a number from 0 to n - 1 each."""
+        """Return the hypotheses at the indices `place`, int32 `[batch, m]`, from 0 to n - 1."""
         return _gathered(self, place)
 
     def followed_by(self, step: History) -> History:
-        """These hypotheses, longer by what `step` has of them."""
+        """Return the hypotheses with the tokens of `step` appended."""
         return tf.nest.map_structure(lambda before, new: tf.concat([before, new], axis=2), self, step)
 
     def without_attention_of_padding(self) -> History:
-        """With an attention of 0 where the token is PAD."""
+        """Return the hypotheses with an attention of 0 for PAD."""
         written = tf.not_equal(self.tokens, PAD)[:, :, :, None]
         return self._replace(attention=tf.nest.map_structure(
             lambda tensor: tf.where(written, tensor, tf.zeros_like(tensor)), self.attention))
 
 
 class StepContext(NamedTuple):
-    """What processors and strategies may read at a step.
+    """Data of a step for processors and strategies.
 
-    The model decodes rows: row `sentence * width + place` is the hypothesis at that place of the sentence.
+    The model decodes rows: row `sentence * width + index` is the hypothesis with this index of the sentence.
 
     Attributes:
-        step: int32 `[]`, how many tokens each hypothesis has.
-        limit: int32 `[batch]`, how many tokens a hypothesis of the sentence may have; at the limit it is cut.
-        history: the hypotheses that live, `[batch, width, step]`.
-        attention: float32 `[batch, width, source length]`, which source positions the model looks at for the next
-            token; `()` where that is not collected.
-        inputs: the tensors that the model, the strategy and the processors declared, by name; one that belongs to
-            sentences has `batch` rows (see `for_rows`).
-        vocabulary_size: of the target.
-        distribution: what the model says of the next token, where log-probabilities are collected.
+        step: int32 `[]`, number of tokens of each hypothesis.
+        limit: int32 `[batch]`, maximum number of tokens of a hypothesis of the sentence.
+        history: the live hypotheses, `[batch, width, step]`.
+        attention: float32 `[batch, width, source length]`, attention of the next token to the source positions; `()` if
+            it is not collected.
+        inputs: tensors that the model, the strategy and the processors declared, by name; inputs of sentences have
+            `batch` rows (see `for_rows`).
+        vocabulary_size: size of the target vocabulary.
+        distribution: probabilities of the next token; None if log-probabilities are not collected.
     """
 
     step: Tensor
@@ -161,13 +160,13 @@ class StepContext(NamedTuple):
         return tf.repeat(tensor, self.width, axis=0)
 
     def grown(self, parent: Tensor | None, token: Tensor) -> History:
-        """Live hypotheses, with one more token each.
+        """Return hypotheses with one more token.
 
         Args:
-            parent: int32 `[batch, n]`, the place of the hypothesis that grows; None for all live ones in their order.
-            token: int32 `[batch, n]`.
+            parent: int32 `[batch, n]`, index of the live hypothesis to extend; None to extend all in their order.
+            token: int32 `[batch, n]`, the appended tokens.
         Returns:
-            `[batch, n, step + 1]`.
+            the hypotheses, `[batch, n, step + 1]`.
         """
         before, attention, log_prob = self.history, self.attention, self._log_prob(parent, token)
         if parent is not None:
@@ -176,7 +175,7 @@ class StepContext(NamedTuple):
         return before.followed_by(step)
 
     def _log_prob(self, parent: Tensor | None, token: Tensor) -> Tensor:
-        """Of tokens that follow hypotheses, as for `grown`: float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
+        """Return log-probabilities of appended tokens, float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
         if self.distribution is None:
             return ()
         place = tf.range(self.width)[None] if parent is None else parent
@@ -185,12 +184,12 @@ class StepContext(NamedTuple):
 
 
 def _gathered(nest: Any, place: Tensor) -> Any:
-    """Tensors `[batch, n, ...]` at `place`, int32 `[batch, m]`: `[batch, m, ...]`."""
+    """Gather tensors `[batch, n, ...]` at the indices int32 `[batch, m]`: `[batch, m, ...]`."""
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, place, batch_dims=1), nest)
 
 
 NEVER = float("-inf")
-"""The logit of a token that may not come, the log-probability of what cannot be, and the score of an empty place."""
+"""Logit of a forbidden token, log-probability of an impossible hypothesis, and score of an empty entry."""
 
 
 class LogitsProcessor(ABC):
@@ -257,16 +256,16 @@ class Candidates:
         return self._processed(self._processors)
 
     def best(self, count: int) -> tuple[Tensor, Tensor]:
-        """The most probable tokens of each row, best first; of equal ones the smaller id is first.
+        """Return the most probable tokens of each row, best first; of equal ones, the smallest id.
 
-        The full log-softmax never exists: only these are normalised. Filters at the end of the chain do not see the
-        whole vocabulary either.
+        Only these tokens are normalised, without a log-softmax of the complete vocabulary. Filters at the end of the
+        chain read only these tokens, too.
 
         Args:
-            count: how many are wanted at least, if the vocabulary has so many.
+            count: minimum number of tokens, if the vocabulary is large enough.
         Returns:
-            log-probability float32 and token int32, each `[batch * width, count or a few more]`. What a filter forbids
-            is among them, with log-probability `NEVER`.
+            log-probability float32 and token int32, each `[batch * width, count or a few more]`. Tokens that a filter
+            forbids are included, with log-probability `NEVER`.
         """
         before, filters = _split(self._processors)
         wanted = min(count + sum(filter.at_most for filter in filters), self._context.vocabulary_size)
@@ -281,12 +280,12 @@ class Candidates:
         return log_prob, token
 
     def log_probs(self, token: Tensor) -> Tensor:
-        """The log-probability of some tokens of each row behind all processors, as `best` has it.
+        """Return the log-probabilities of tokens of each row after all processors.
 
         Args:
             token: int32 `[batch * width, n]`.
         Returns:
-            float32 `[batch * width, n]`; `NEVER` for what is forbidden.
+            float32 `[batch * width, n]`; `NEVER` for forbidden tokens.
         """
         before, filters = _split(self._processors)
         log_prob = tf.gather(self._processed(before), token, batch_dims=1) - self._distribution.log_sums[:, None]
@@ -313,7 +312,7 @@ class Candidates:
 
 
 def _split(processors: Sequence[LogitsProcessor]) -> tuple[Sequence[LogitsProcessor], list[TokenFilter]]:
-    """The chain up to the last processor that must see all logits, and the filters behind it."""
+    """Divide the chain into the processors up to the last one that reads all logits, and the filters after it."""
     filters: list[TokenFilter] = []
     for processor in reversed(processors):
         if not isinstance(processor, TokenFilter):
@@ -322,7 +321,7 @@ def _split(processors: Sequence[LogitsProcessor]) -> tuple[Sequence[LogitsProces
     return processors[:len(processors) - len(filters)], filters
 
 
-class Choice(NamedTuple):
+class StepChoice(NamedTuple):
     """Live hypotheses after a step, as chosen by a strategy.
 
     Attributes:
@@ -365,8 +364,8 @@ class Strategy(ABC):
     Attributes:
         width: number of live hypotheses of a sentence.
         reads_attention: whether it reads the attention of the history, so that decoding collects attention.
-        reorders: whether a hypothesis may extend one with another index. If this is False, `Choice.parent` is always
-            None, and decoding is faster.
+        reorders: whether a hypothesis may extend one with another index. If this is False, `StepChoice.parent` is
+            always None, and decoding is faster.
     """
 
     width: int
@@ -387,7 +386,7 @@ class Strategy(ABC):
         """
 
     @abstractmethod
-    def choose(self, candidates: Candidates, context: StepContext, state: Any) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: Any) -> StepChoice:
         """Choose the live hypotheses after a step from the extensions of the current ones."""
 
     @abstractmethod

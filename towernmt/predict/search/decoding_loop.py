@@ -45,20 +45,20 @@ class LengthLimit:
         return tf.minimum(limit, self._most) if self._most else limit
 
 
-class LimitBehindPrefix(LengthLimit):
-    """Another limit, but for a forced beginning, behind which there is always room for some tokens.
+class LimitAfterPrefix(LengthLimit):
+    """Length limit that allows a minimum number of tokens after a forced prefix.
 
     Args:
-        limit: that of sentences without a prefix.
-        room: so many tokens at least may follow the prefix; one for EOS is among them.
+        limit: limit of sentences without a prefix.
+        minimum: minimum number of tokens after the prefix, EOS included.
     """
 
-    def __init__(self, limit: LengthLimit, room: int) -> None:
-        self._limit, self._room = limit, max(room, 1)
+    def __init__(self, limit: LengthLimit, minimum: int) -> None:
+        self._limit, self._minimum = limit, max(minimum, 1)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         prefix = tf.math.count_nonzero(inputs["prefix"], axis=1, dtype=tf.int32)
-        return tf.where(prefix > 0, tf.maximum(self._limit(inputs), prefix + self._room), self._limit(inputs))
+        return tf.where(prefix > 0, tf.maximum(self._limit(inputs), prefix + self._minimum), self._limit(inputs))
 
 
 class Sentences(NamedTuple):
@@ -98,13 +98,16 @@ class StepState(NamedTuple):
 
 
 class Steps:
-    """Makes the steps of decoding some sentences.
+    """Steps of the decoding of sentences.
 
     Args:
-        words: those of a shortlist, whose logits alone the model gives; None for all.
+        model: the model.
+        decoding: components of the search.
+        words: words of a shortlist, if the model returns only their logits; None for the complete vocabulary.
+        sentences: the sentences.
     Attributes:
-        sentences: which.
-        strategy: what is kept of the candidates.
+        sentences: the sentences.
+        strategy: selection of hypotheses.
     """
 
     def __init__(self, model: NMTModel, decoding: Decoding, words: ListedWords | None, sentences: Sentences) -> None:
@@ -112,11 +115,11 @@ class Steps:
         self._model, self._decoding, self._words = model, decoding, words
 
     def of(self, sentences: Sentences) -> Steps:
-        """The same for other sentences."""
+        """Return the steps of other sentences."""
         return Steps(self._model, self._decoding, self._words, sentences)
 
     def start(self) -> StepState:
-        """Before the first step."""
+        """Return the state before the first step."""
         batch, width = tf.shape(self.sentences.limit)[0], self.strategy.width
         state = self._model.start_state(self.sentences.memory, width)
         empty = History(tf.zeros([batch, width, 0], tf.int32), self._no_attention(batch),
@@ -129,7 +132,7 @@ class Steps:
             strategy=self.strategy.start(empty, self.sentences.inputs), cache=state.cache, blocks=blocks)
 
     def take(self, state: StepState) -> StepState:
-        """Every live hypothesis grows by a token, or gives way to another."""
+        """Return the state after the next step, in which the live hypotheses have one more token."""
         logits, decoder, attention = self._decode(
             state.token, DecoderState(self.sentences.memory, state.cache, state.step, state.blocks))
         distribution = Distribution(logits)
@@ -171,8 +174,8 @@ class Steps:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
 
 
-TOGETHER = 8
-"""The number of sentences falls by so many at a time: kernels that are made for a shape meet few shapes."""
+ROUND_SENTENCES = 8
+"""The number of decoded sentences is a multiple of this, so that kernels compiled for a shape meet few shapes."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +216,11 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     Of the model, only `encoder_inputs`, `encode`, `start_state`, `decode_step` and `target_vocab_size` are used.
 
     Args:
-        model: its variables are created here or, under reuse, found.
-        inputs: the tensors of `decoding_signature(model, decoding)` by name.
+        model: the model; its variables are created, or reused under `reuse`.
+        inputs: tensors of `decoding_signature(model, decoding)` by name.
+        decoding: components of the search.
     Raises:
-        SettingsError: attention is to be collected of a model that gives none, or a shortlist is for other
-            vocabularies.
+        SettingsError: attention is requested from a model without it, or a shortlist is for other vocabularies.
     """
     if decoding.collects_attention and not model.gives_step_attention:
         raise SettingsError(f"{type(model).__name__} gives no attention with decode_step: write its "
@@ -232,43 +235,49 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     steps = Steps(model, decoding, words, sentences)
     start = steps.start()
     with made_once():
-        # The first step stands outside the loop: variables cannot be created inside it.
+        # The first step is outside the loop, because variables cannot be created inside it.
         first = steps.take(start)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
             found = _run(steps, start, first)
     return decoding.strategy.result(found.strategy, found.history)
 
 
-class _Found(NamedTuple):
-    """What is put aside of each sentence of the whole batch."""
+class _BatchResult(NamedTuple):
+    """Results of all sentences of the batch."""
 
     strategy: Any
     history: History
 
 
 class _Round(NamedTuple):
-    """What a round hands to the next.
+    """State between two rounds, each of which decodes the sentences that are not final.
 
     Attributes:
-        state: of the sentences that are decoded.
-        sentences: what belongs to them.
-        number: int32 `[n]`, which of the whole batch they are.
-        found: of the whole batch.
+        state: state of the decoded sentences.
+        sentences: data of the decoded sentences.
+        number: int32 `[n]`, indices of the decoded sentences in the batch.
+        found: results of all sentences.
     """
 
     state: StepState
     sentences: Sentences
     number: Tensor
-    found: _Found
+    found: _BatchResult
 
 
-def _run(steps: Steps, start: StepState, first: StepState) -> _Found:
-    """Step until all sentences are final, from the states before and after the first step."""
+def _run(steps: Steps, start: StepState, first: StepState) -> _BatchResult:
+    """Take steps until all sentences are final, and return their results.
+
+    Args:
+        steps: steps of all sentences.
+        start: state before the first step.
+        first: state after the first step.
+    """
     begin = _Round(first, steps.sentences, tf.range(tf.shape(steps.sentences.limit)[0]),
-                   _Found(first.strategy, first.history))
+                   _BatchResult(first.strategy, first.history))
     shapes = tf.nest.map_structure(lambda tensor: tensor.shape, begin)
     shapes = shapes._replace(state=_common_shapes(start, first), found=_common_shapes(
-        _Found(start.strategy, start.history), begin.found))
+        _BatchResult(start.strategy, start.history), begin.found))
 
     def one(*fields: Any) -> _Round:
         now = _without_final(steps, _Round(*fields))
@@ -277,27 +286,27 @@ def _run(steps: Steps, start: StepState, first: StepState) -> _Found:
         state = now.state
         state = state._replace(blocks=each_of(lambda blocks: blocks.with_room(end), state.blocks))
         state = StepState(*tf1.while_loop(
-            lambda *state: (state[0] < end) & _goes_on(steps, StepState(*state)),
+            lambda *state: (state[0] < end) & _is_unfinished(steps, StepState(*state)),
             lambda *state: there.take(StepState(*state)), state, shapes.state, back_prop=False))
         found = tf.nest.map_structure(
-            lambda aside, new, shape: _put_aside(aside, new, now.number, shape),
-            now.found, _Found(state.strategy, state.history), shapes.found)
+            lambda aside, new, shape: _with_updated_rows(aside, new, now.number, shape),
+            now.found, _BatchResult(state.strategy, state.history), shapes.found)
         return now._replace(state=state, found=found)
 
     return _Round(*tf1.while_loop(
-        lambda *fields: _goes_on(steps, fields[0]), one, begin, shapes, back_prop=False)).found
+        lambda *fields: _is_unfinished(steps, fields[0]), one, begin, shapes, back_prop=False)).found
 
 
-def _goes_on(steps: Steps, state: StepState) -> Tensor:
+def _is_unfinished(steps: Steps, state: StepState) -> Tensor:
     return tf.logical_not(tf.reduce_all(steps.strategy.is_done(state.strategy)))
 
 
 def _without_final(steps: Steps, now: _Round) -> _Round:
-    """The round of the sentences that go on, and of as many final ones as fill them up to `TOGETHER`."""
+    """Return a round without final sentences, except some that fill it up to a multiple of `ROUND_SENTENCES`."""
     state, width = now.state, steps.strategy.width
     done = tf.cast(steps.strategy.is_done(state.strategy), tf.int32)            # [n]
     live = tf.reduce_sum(1 - done)
-    kept = tf.argsort(done, stable=True)[:-(-live // TOGETHER) * TOGETHER]
+    kept = tf.argsort(done, stable=True)[:-(-live // ROUND_SENTENCES) * ROUND_SENTENCES]
     rows = tf.reshape(kept[:, None] * width + tf.range(width), [-1])
     token, cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), (state.token, state.cache))
     blocks = each_of(lambda blocks: blocks.of_sentences(kept if steps.strategy.reorders else rows), state.blocks)
@@ -308,8 +317,8 @@ def _without_final(steps: Steps, now: _Round) -> _Round:
                   tf.gather(now.number, kept), now.found)
 
 
-def _put_aside(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor:
-    """`aside` with the rows `number` as they are now; its other dimensions grow with zeros."""
+def _with_updated_rows(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor:
+    """Return `aside` with the rows `number` replaced by `new`; its other dimensions are padded with zeros."""
     if not _of_sentences(new):
         return new
     if None in shape.as_list()[1:]:
@@ -321,7 +330,7 @@ def _put_aside(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor
 
 
 def _of_sentences(tensor: Tensor) -> bool:
-    """Whether a tensor has a row a sentence: their number alone is not known as the graph is built."""
+    """Return whether a tensor has a row per sentence: only their number is unknown when the graph is built."""
     return bool(tensor.shape.rank) and tensor.shape[0] is None
 
 
@@ -333,7 +342,7 @@ def _as_declared(inputs: Mapping[str, Tensor], declared: Sequence[TensorSpec]) -
 
 
 def _common_shapes(start: Any, first: Any) -> Any:
-    """Static shapes in the loop: what differed between the start and the first step may grow."""
+    """Return the static shapes in the loop; dimensions that differ between start and first step may grow."""
     def common(before: Tensor, after: Tensor) -> Any:
         dimensions = zip(before.shape.as_list(), after.shape.as_list(), strict=True)
         return tf.TensorShape([size if size == grown else None for size, grown in dimensions])

@@ -63,13 +63,16 @@ class Lexicon:
     @classmethod
     def of(cls, entries: Entries, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, keep: int = 200,
            threshold: float = 1e-4) -> Lexicon:
-        """The table of some entries; special pieces have no translations and are none.
+        """Return the table of entries, without special pieces.
 
-        A piece that is written the same in both languages, as names and numbers are, may always become itself.
+        A piece of both vocabularies, such as a name or a number, always has itself as a translation.
 
         Args:
-            keep: translations of a piece, at most.
-            threshold: what is less probable is left out.
+            entries: probabilities of pairs of pieces.
+            source_vocabulary: vocabulary of the source.
+            target_vocabulary: vocabulary of the target.
+            keep: maximum number of translations of a piece.
+            threshold: minimum probability of an entry.
         """
         source, target, probability, frequency = _with_copies(entries, source_vocabulary, target_vocabulary, threshold)
         likely = (probability >= threshold) & (source >= len(SPECIAL_PIECES)) & (target >= len(SPECIAL_PIECES))
@@ -82,7 +85,7 @@ class Lexicon:
         starts = np.zeros(size + 1, np.int64)
         np.cumsum(np.bincount(source[kept], minlength=size), out=starts[1:])
         return cls(starts, target[kept].astype(np.int32), probability[kept].astype(np.float32),
-                   np.asarray(frequency, np.float64), fingerprint_of(source_vocabulary, target_vocabulary))
+                   np.asarray(frequency, np.float64), vocabularies_fingerprint(source_vocabulary, target_vocabulary))
 
     @property
     def source_size(self) -> int:
@@ -95,7 +98,7 @@ class Lexicon:
         return len(self.frequency)
 
     def best(self, count: int) -> NDArray[np.int32]:
-        """The likeliest translations of every source piece: int32 `[source vocabulary, count or less]`, PAD behind."""
+        """Return the most probable translations, int32 `[source vocabulary, up to count]`, padded with PAD."""
         number = np.diff(self.starts)
         width = int(min(count, number.max(initial=0)))
         place = np.arange(width)
@@ -121,27 +124,31 @@ class Lexicon:
 
     @classmethod
     def load(cls, path: str | Path) -> Lexicon:
-        """Read a file.
+        """Read a lexical table from a file.
 
         Raises:
-            DataError: there is no such file, or it is none of `towernmt lexicon`.
+            DataError: the file does not exist, or is not from `towernmt lexicon`.
         """
         try:
             stat = Path(path).stat()
             return _load(str(path), stat.st_mtime_ns, stat.st_size)
         except FileNotFoundError:
-            raise DataError(f"{path}: there is no such file: make one with `towernmt lexicon`.") from None
+            raise DataError(f"{path}: the file does not exist: make it with `towernmt lexicon`.") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}). Check the file.") from error
 
     def check_vocabularies(self, source: Vocabulary, target: Vocabulary, name: str) -> None:
-        """Refuse a table of other vocabularies.
+        """Check that the table belongs to these vocabularies.
 
+        Args:
+            source: source vocabulary.
+            target: target vocabulary.
+            name: name of the file, for the message.
         Raises:
-            SettingsError: it is one; `name` is what the message calls the file.
+            SettingsError: the table belongs to other vocabularies.
         """
-        if self.vocabularies != fingerprint_of(source, target):
-            raise SettingsError(f"{name} was made with other vocabularies than the model has: make it again, with "
+        if self.vocabularies != vocabularies_fingerprint(source, target):
+            raise SettingsError(f"{name} was made with other vocabularies than those of the model: make it again with "
                                 "`towernmt lexicon --model RUN`.")
 
 
@@ -159,18 +166,18 @@ def _with_copies(entries: Entries, source: Vocabulary, target: Vocabulary, proba
 
 @lru_cache(maxsize=4)
 def _load(path: str, modified: int, size: int) -> Lexicon:
-    """The file as it was at that time."""
+    """Read a file; time of modification and size are keys of the cache."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             starts, targets, probabilities, frequency, vocabularies = (arrays[name] for name in _FIELDS)
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: this is no lexical table, or it is damaged: make one with `towernmt lexicon`."
+        raise DataError(f"{path}: this is not a lexical table, or it is damaged: make it with `towernmt lexicon`."
                         ) from error
     return Lexicon(starts, targets, probabilities, frequency, str(vocabularies))
 
 
-def fingerprint_of(source: Vocabulary, target: Vocabulary) -> str:
-    """32 hexadecimal digits that say which vocabularies these are."""
+def vocabularies_fingerprint(source: Vocabulary, target: Vocabulary) -> str:
+    """Return 32 hexadecimal digits that identify both vocabularies."""
     digest = hashlib.sha256()
     for vocabulary in (source, target):
         for suffix, content in sorted(vocabulary.files().items()):
@@ -179,7 +186,7 @@ def fingerprint_of(source: Vocabulary, target: Vocabulary) -> str:
 
 
 NULL = PAD
-"""The source piece of target pieces that translate nothing. No text has this id."""
+"""Source piece of target pieces without a source word. No text contains this id."""
 
 
 class _Cells(NamedTuple):
@@ -198,17 +205,18 @@ class _Cells(NamedTuple):
 
 def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int = 5,
                   report: Callable[[int, float], None] = lambda iteration, perplexity: None) -> Entries:
-    """Learn p(target | source). Four bytes are needed for each pair of words that stand in one sentence pair.
+    """Learn p(target | source) by IBM model 1. It needs four bytes of memory for each pair of words in a sentence pair.
 
     Args:
         blocks: the sentence pairs.
-        target_size: pieces of the target vocabulary.
-        iterations: of expectation maximisation, which begins with equal probabilities.
-        report: gets the number of each iteration, from 1, and the perplexity of the target before it. That never rises.
+        target_size: size of the target vocabulary.
+        iterations: number of iterations of expectation maximisation, which begins with equal probabilities.
+        report: called with the number of each iteration, from 1, and the perplexity of the target before it, which
+            never rises.
     Returns:
-        All word pairs that stand in one sentence pair; source is `NULL` for none.
+        the pairs of words that occur in the same sentence pair; `NULL` as source for no word.
     Raises:
-        DataError: there is no pair with words on both sides.
+        DataError: no pair has words on both sides.
     """
     frequency, found, blocks_of_cells = np.zeros(target_size, np.int64), [], []
     for block in blocks:
@@ -219,7 +227,7 @@ def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int
             found.append(unique)
             blocks_of_cells.append(_Cells(entry.astype(np.int32), starts, lengths))
     if not found:
-        raise DataError("there is no sentence pair to learn from: every one is empty on a side.")
+        raise DataError("no sentence pair can be used: one side of each pair is empty.")
     table = np.unique(np.concatenate(found))
     cells = [_Cells(np.searchsorted(table, unique).astype(np.int32)[block.entry], block.starts, block.lengths)
              for unique, block in zip(found, blocks_of_cells, strict=True)]
@@ -247,7 +255,7 @@ def _word_pairs(block: PairBlock, target_size: int
     ends = np.cumsum(lengths)
     starts = ends - lengths
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(starts, lengths)
-    first = (block.source_offsets[:-1] + np.arange(len(block)))[sentence]      # each sentence before has a NULL
+    first = (block.source_offsets[:-1] + np.arange(len(block)))[sentence]      # each previous sentence has a NULL
     source = with_null[np.repeat(first, lengths) + within]
     keys = source * target_size + np.repeat(block.target_ids.astype(np.int64), lengths)
     return keys, starts, lengths.astype(np.int32)
@@ -255,11 +263,11 @@ def _word_pairs(block: PairBlock, target_size: int
 
 _PAIRS_PER_BLOCK = 8192
 _NO_WORD = ("<eps>", "NULL")
-"""What aligners write for the word that translates nothing."""
+"""Names of the empty word in the output of aligners."""
 
 
 def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
-    """The first pairs of prepared data, which are in random order there."""
+    """Yield the first pairs of prepared data, which are in random order."""
     for index in range(data.num_blocks):
         block = data.read_block(index)
         for first in range(0, len(block), _PAIRS_PER_BLOCK):
@@ -272,10 +280,10 @@ def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
 
 def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                    pairs: int) -> Iterator[PairBlock]:
-    """The first pairs of two text files, one sentence a line.
+    """Yield the first pairs of two text files with one sentence per line.
 
     Raises:
-        DataError: a file is missing or not UTF-8, or they have not the same number of lines.
+        DataError: a file is missing or not UTF-8, or the numbers of lines differ.
     """
     for source_chunk, target_chunk in _parallel([source, target]):
         sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
@@ -289,13 +297,14 @@ def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, targ
 
 def entries_of_alignments(source: str, target: str, alignments: str, source_vocabulary: Vocabulary,
                           target_vocabulary: Vocabulary) -> Entries:
-    """Relative frequencies of aligned pieces: all pieces of a word are aligned to all of the other.
+    """Return the relative frequencies of aligned pieces; all pieces of a word are aligned to all of the other word.
 
     Args:
-        source, target: text files, one sentence a line.
-        alignments: links `i-j` between the words of each line, as fast_align and eflomal write them.
+        source, target: text files with one sentence per line.
+        alignments: file of word alignments `i-j`, in the format of fast_align and eflomal.
+        source_vocabulary, target_vocabulary: the vocabularies.
     Raises:
-        DataError: a file is missing, they have not the same number of lines, or a link is not understood.
+        DataError: a file is missing, the numbers of lines differ, or a word alignment is not valid.
     """
     size, frequency = target_vocabulary.size, np.zeros(target_vocabulary.size, np.int64)
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.float64)
@@ -385,15 +394,15 @@ def _normalised(source: NDArray[np.int64], target: NDArray[np.int64], weight: ND
 
 
 def _parallel(paths: list[str]) -> Iterator[tuple[Chunk, ...]]:
-    """Chunks of several files, each time the same lines of all."""
+    """Yield chunks of several files with the same lines."""
     chunks: Iterable[tuple[Chunk | None, ...]] = zip_longest(*(read_chunks(path, _PAIRS_PER_BLOCK) for path in paths))
     for row in chunks:
         lines = [0 if chunk is None else chunk.first_line + chunk.lines - 1 for chunk in row]
         whole = [chunk for chunk in row if chunk is not None]
         if len(set(lines)) > 1 or len(whole) < len(row):
             ended = paths[int(np.argmin(lines))]
-            raise DataError(f"{' and '.join(paths)} have not the same number of lines: {ended} ends first. Give files "
-                            "whose lines belong together.")
+            raise DataError(f"{' and '.join(paths)} have different numbers of lines: {ended} ends first. Pass "
+                            "files whose lines belong together.")
         yield tuple(whole)
 
 

@@ -22,7 +22,7 @@ def listed(ids: Tensor, vocabulary_size: int) -> Tensor:
     """
     rows, count = tf.unstack(tf.shape(ids))
     row = tf.broadcast_to(tf.range(rows)[:, None], [rows, count])
-    column = tf.where(tf.equal(ids, PAD), vocabulary_size, ids)     # one column too many, for what stands for none
+    column = tf.where(tf.equal(ids, PAD), vocabulary_size, ids)     # the additional column is for PAD
     hits = tf.scatter_nd(tf.stack([row, column], axis=2), tf.ones([rows, count], tf.int32),
                          [rows, vocabulary_size + 1])
     return hits[:, :vocabulary_size] > 0
@@ -36,15 +36,15 @@ class Forcing(LogitsProcessor):
         """Return whether it restricts the next token of a row, bool `[rows]`."""
 
 
-class GivesWay(LogitsProcessor):
-    """Another processor, which does not act on rows in which a token is forced.
+class UnlessForced(LogitsProcessor):
+    """Processor that does not change rows in which another processor forces a token.
 
     So a rule that forbids what the user demands (a repeated n-gram, an avoided word, a minimum length) does not leave a
     hypothesis without any token.
 
     Args:
-        processor: the one that gives way.
-        forcing: the one to which it does.
+        processor: processor of the other rows.
+        forcing: processor that forces tokens.
     """
 
     def __init__(self, processor: LogitsProcessor, forcing: Forcing) -> None:
@@ -110,15 +110,15 @@ class NoRepeatedNgrams(LogitsProcessor):
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         tokens, n = context.tokens, self._size                      # [rows, step]
         count = tf.maximum(context.step - n + 1, 0)                 # n-grams so far
-        # The n-gram at place i would come again if its first n - 1 tokens are the last n - 1 of the hypothesis.
+        # The n-gram at index i would be repeated if its first n - 1 tokens are the last n - 1 of the hypothesis.
         same = tf.ones([tf.shape(tokens)[0], count], tf.bool)
         for k in range(n - 1):
             last = context.step - n + 1 + k
             same &= tf.equal(tokens[:, k:k + count], tokens[:, last:last + 1])
         ends = tokens[:, n - 1:n - 1 + count]                       # [rows, count], the last token of each
         row = tf.broadcast_to(tf.range(tf.shape(ends)[0])[:, None], tf.shape(ends))
-        comes_again = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, tf.int32), tf.shape(logits)) > 0
-        return tf.where(comes_again, NEVER, logits)
+        is_repeated = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, tf.int32), tf.shape(logits)) > 0
+        return tf.where(is_repeated, NEVER, logits)
 
 
 class RepetitionPenalty(LogitsProcessor):
@@ -138,9 +138,9 @@ class RepetitionPenalty(LogitsProcessor):
         log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
         tokens = context.tokens                                     # [rows, step]
         row = tf.broadcast_to(tf.range(tf.shape(tokens)[0])[:, None], tf.shape(tokens))
-        # Added up and not updated in place, which not every engine does alike for a token that comes twice.
-        came = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens), tf.shape(logits)) > 0
-        return tf.where(came, log_sum + (logits - log_sum) * self._factor, logits)
+        # A scatter update in place would depend on the engine for a token that occurs twice; a sum does not.
+        occurred = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens), tf.shape(logits)) > 0
+        return tf.where(occurred, log_sum + (logits - log_sum) * self._factor, logits)
 
 
 class Temperature(LogitsProcessor):
@@ -158,21 +158,21 @@ class Temperature(LogitsProcessor):
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         divided = logits / self._temperature
-        # Who comes behind subtracts the log-sum of the model's logits from these.
+        # The search subtracts the log-sum of the model's logits, so the difference of both log-sums is added here.
         return divided + (tf.reduce_logsumexp(logits, axis=1, keepdims=True)
                           - tf.reduce_logsumexp(divided, axis=1, keepdims=True))
 
 
 WORD_BREAK = -1
-"""In a phrase, in place of its first token: any token behind which a word may begin, or the beginning."""
+"""First token of a phrase: matches any token after which a word may begin, and the beginning."""
 _NOTHING = -2
 
 
 class AvoidedPhrases(LogitsProcessor):
-    """The last token of a phrase is forbidden where the others stand before it (Sockeye's "avoid").
+    """Processor that forbids the last token of a phrase after its other tokens (Sockeye's "avoid").
 
     Args:
-        breaks: bool `[vocabulary]`, whether a token counts as `WORD_BREAK`; the beginning is BOS.
+        breaks: bool `[vocabulary]`, whether a token matches `WORD_BREAK`; BOS is the beginning.
     """
 
     def __init__(self, breaks: np.ndarray) -> None:
@@ -187,16 +187,17 @@ class AvoidedPhrases(LogitsProcessor):
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         backwards = _backwards(context.inputs["avoid"])         # [batch, phrases, length], the last token first
-        stands = self._stand(backwards[:, None, :, 1:], context)
-        ends = tf.where(stands, backwards[:, None, :, 0], PAD)  # [batch, width, phrases]
+        occurs = self._occurs(backwards[:, None, :, 1:], context)
+        ends = tf.where(occurs, backwards[:, None, :, 0], PAD)  # [batch, width, phrases]
         ends = tf.reshape(ends, [-1, tf.shape(ends)[2]])
         return tf.where(listed(ends, context.vocabulary_size), NEVER, logits)
 
-    def _stand(self, phrases: Tensor, context: StepContext) -> Tensor:
-        """Whether all tokens of a phrase but its last are the last ones of a hypothesis.
+    def _occurs(self, phrases: Tensor, context: StepContext) -> Tensor:
+        """Return whether a hypothesis ends with the tokens of a phrase without its last one.
 
         Args:
-            phrases: int32 `[batch, 1, phrases, n]`, backwards.
+            phrases: int32 `[batch, 1, phrases, n]`, reversed.
+            context: the hypotheses.
         Returns:
             bool `[batch, width, phrases]`.
         """
@@ -219,7 +220,7 @@ def _backwards(phrases: Tensor) -> Tensor:
 
 
 class TargetPrefix(Forcing):
-    """The first tokens are those of the input `prefix`. They score as the model gives them."""
+    """Processor that forces the tokens of the input `prefix`, without a change of their log-probabilities."""
 
     def inputs(self) -> Sequence[TensorSpec]:
         """Return `prefix`: the ids of each sentence, int32 `[batch, length]`, padded with PAD."""
@@ -234,19 +235,19 @@ class TargetPrefix(Forcing):
         return tf.where(tf.equal(wanted, PAD) | tf.equal(wanted, every), logits, NEVER)
 
     def _wanted(self, context: StepContext) -> Tensor:
-        """The token that each row must take, int32 `[rows]`; PAD where it may choose."""
+        """Return the forced token of each row, int32 `[rows]`; PAD if any token is allowed."""
         prefix = tf.pad(context.inputs["prefix"], [[0, 0], [0, 1]])
         return context.for_rows(prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)])
 
 
 class WordBeginning(Forcing):
-    """Behind the prefix comes text that begins with given letters, in whatever tokens the model writes them.
+    """Processor that forces the text after the prefix to begin with a string, in any segmentation.
 
-    The input `continuation` says for each number of letters (bytes) written which tokens go on with the text: those
-    that write no more than what is left of it, and those that write all of that and more.
+    The input `continuation` lists, for each number of bytes that are written already, the tokens that continue the
+    string: those that write a beginning of its rest, and those that write the complete rest and more.
 
     Args:
-        lengths: int32 `[vocabulary]`, how many bytes each token writes.
+        lengths: int32 `[vocabulary]`, number of bytes of each token.
     """
 
     def __init__(self, lengths: np.ndarray) -> None:
@@ -269,7 +270,7 @@ class WordBeginning(Forcing):
         return tf.where(free | listed(ids, context.vocabulary_size), logits, NEVER)
 
     def _open(self, context: StepContext) -> Tensor:
-        """The tokens that may come, int32 `[rows, tokens]`; only PAD: any."""
+        """Return the allowed tokens of each row, int32 `[rows, tokens]`; only PAD if any token is allowed."""
         prefix = tf.math.count_nonzero(context.for_rows(context.inputs["prefix"]), axis=1, dtype=tf.int32)  # [rows]
         behind = tf.range(context.step)[None] >= prefix[:, None]
         lengths = tf.gather(tf.constant(self._lengths, tf.int32), context.tokens)

@@ -17,9 +17,9 @@ from towernmt.models.layers.randomness import graph_seed
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
     Candidates,
-    Choice,
     Decoded,
     History,
+    StepChoice,
     StepContext,
     Strategy,
 )
@@ -206,7 +206,7 @@ class AncestralSampling(Strategy):
         return SamplingState(tf.zeros(samples), tf.zeros(samples, tf.bool), sample_keys(
             self._seed_of(inputs), inputs["source"], inputs["source_length"], self.width))
 
-    def choose(self, candidates: Candidates, context: StepContext, state: SamplingState) -> Choice:
+    def choose(self, candidates: Candidates, context: StepContext, state: SamplingState) -> StepChoice:
         logits = tf.ensure_shape(candidates.logits(), [None, context.vocabulary_size])
         number = tf.reshape(uniform(state.key, context.step), [-1])
         drawn = draw(logits, number, self._truncation)
@@ -214,7 +214,7 @@ class AncestralSampling(Strategy):
         gain = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
         gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is drawn where every token is forbidden
         at_limit = (context.step + 1 >= context.limit)[:, None]
-        return Choice(None, token, SamplingState(
+        return StepChoice(None, token, SamplingState(
             log_prob=state.log_prob + tf.where(state.done, 0.0, gain),
             done=state.done | tf.equal(token, EOS) | tf.equal(token, PAD) | at_limit, key=state.key))
 
