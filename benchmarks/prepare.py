@@ -125,7 +125,7 @@ def trial(title: str, arguments: list[str], output: Path, kill: bool) -> None:
     for line in process.stderr or ():
         found = _PASS.match(line)
         if found is None:
-            if "is done again" in line or "Error" in line or line.startswith("towernmt"):
+            if "is started again" in line or "Error" in line or line.startswith("towernmt"):
                 print(f"    {line.strip()}")
             continue
         if found["total"] in (None, found["lines"]) and found["label"] != label:
