@@ -209,7 +209,7 @@ def test_the_settings_suggested_for_names_of_other_toolkits_exist():
 
 
 @pytest.mark.parametrize("inside, said", [
-    ("checkpoints/step-4", "a checkpoint of the run {run}: pass .* --checkpoint step-4"),
+    ("checkpoints/step-4", "a checkpoint of the run {run}: pass .* with --checkpoint step-4 if the command has"),
     ("best/step-4/", "a checkpoint of the run {run}"),
     ("checkpoints/step-4/model", "a checkpoint of the run {run}"),
     ("checkpoints/step-4/model.index", "a checkpoint of the run {run}"),
@@ -225,3 +225,5 @@ def test_a_path_inside_a_run_is_answered_with_the_run_and_its_checkpoint(tmp_pat
         (run / name).write_text("architecture: transformer\n")
     with pytest.raises(SettingsError, match=said.format(run=run)):
         open_run(run / inside).saved_settings()
+    with pytest.raises(SettingsError, match=said.format(run=run)):
+        open_run(run / inside).vocabularies()

@@ -161,8 +161,8 @@ class SavedRun:
         """
         from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
-        source, target, _ = load_vocabularies(self.vocabulary)
         saved = self.saved_settings()
+        source, target, _ = load_vocabularies(self.vocabulary)
         self._check_vocabulary(saved)
         for side, vocabulary in (("source", source), ("target", target)):
             size = saved.get(f"model.{side}_vocab_size")
@@ -234,7 +234,8 @@ def _named_inside(run: SavedRun, path: Path) -> str:
     name = next((part for part in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", part)), None)
     if name is None:
         return f"inside the run {shown}: pass the run's directory, {shown}."
-    return f"a checkpoint of the run {shown}: pass the run's directory, {shown}, and --checkpoint {name}."
+    return (f"a checkpoint of the run {shown}: pass the run's directory, {shown}, with --checkpoint {name} if "
+            "the command has this option.")
 
 
 def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:
