@@ -158,7 +158,7 @@ def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run,
     before = content(run.path)
     assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(run.path)]) == 0
     assert [record.getMessage() for record in caplog.records] == [
-        f"{run.path} is finished: train.steps=4 is reached at step 4. To go on, give a higher limit (--set ...)."]
+        f"{run.path} is finished: train.steps=4 is reached at step 4. To resume it, pass a higher limit (--set ...)."]
     assert content(run.path) == before
 
 
@@ -201,7 +201,7 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
     other = prepare(tmp_path / "other", "abc", 1)
     shutil.copytree(other / "vocabulary", tmp_path / "mine" / "vocabulary")
     before = content(tmp_path / "mine")
-    assert "holds a vocabulary of something else" in error_of(
+    assert "contains another vocabulary" in error_of(
         capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)
     assert content(tmp_path / "mine") == before
 
@@ -234,5 +234,5 @@ def test_one_training_a_directory_and_one_a_process(run, data, tmp_path, capsys)
             capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "second", "--set", *TINY)))
         thread.start()
         thread.join()
-    assert "This process is training already" in errors[0]
+    assert "This process already trains a model" in errors[0]
     assert checkpoint_steps(run.checkpoints)[-1] == 4 and not (tmp_path / "second").exists()

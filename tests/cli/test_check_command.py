@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_model_that_obeys_is_told_so(folder, capsys):
     assert main(["check", "my_model.py:Good"]) == 0
-    assert "my_model.py:Good keeps the 12 rules" in capsys.readouterr().out
+    assert "my_model.py:Good obeys the 12 rules" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["Bad", "make"])
@@ -72,7 +72,7 @@ def test_the_settings_of_the_checked_model_can_be_chosen(folder, capsys):
     assert main(["check", "my_model.py:Good", "--preset", "big"]) == 1
     assert "my_model.py:Good has no presets" in capsys.readouterr().err
     assert main(["check", "my_model.py:make", "--set", "model.depth=4"]) == 1
-    assert "--preset and --set are for a class with a settings dataclass" in capsys.readouterr().err
+    assert "--preset and --set need a class with a settings dataclass" in capsys.readouterr().err
 
 
 VARIANT = '''
@@ -97,10 +97,10 @@ def test_a_class_derived_from_one_of_ours_has_its_settings(folder, name):
 
 @pytest.mark.parametrize("name, sentence", [
     ("my_model.py:Missing", "my_model.py has no 'Missing'"),
-    ("my_model.py:number", "it is no model"),
+    ("my_model.py:number", "not a model"),
     ("other.py:Good", "the file other.py does not exist"),
     ("no_such_module:Good", "does not exist: name a file"),
-    ("my_model.py", "name a file or module and what is in it"),
+    ("my_model.py", "pass a file or module and a name in it"),
 ])
 def test_what_is_not_there_is_answered_by_a_sentence(folder, capsys, name, sentence):
     assert main(["check", name]) == 1

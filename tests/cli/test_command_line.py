@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
     ("translate --mod runs/x", "there is no option --mod, did you mean --model?"),     # an abbreviation is none
     ("evaluate --refrence x", "there is no option --refrence, did you mean --reference?"),
     ("--verison", "towernmt: there is no option --verison, did you mean --version?"),
-    ("check model --qqq", "there is no option --qqq; `towernmt check --help` tells more."),
+    ("check model --qqq", "there is no option --qqq; see `towernmt check --help`."),
 ])
 def test_mistyped_words_suggest_the_nearest_in_one_sentence(line, suggestion, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -73,7 +73,7 @@ def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_thei
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["a", "b", "--source", "a/settings.yaml"], "--source and --reference go together"),
+    (["a", "b", "--source", "a/settings.yaml"], "--source and --reference must be specified together"),
     (["a", "b", "--html", "x.html"], "towernmt plot RUN ... --output FILE.html"),
     (["a", "c"], "c: the directory does not exist")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:

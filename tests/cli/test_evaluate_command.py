@@ -101,13 +101,13 @@ def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) 
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--system", "a=worse", "--system", "a=better"], "there is a system 'a' already"),
+    (["--system", "a=worse", "--system", "a=better"], "two systems have the name 'a'"),
     (["--system", "=worse"], "expected NAME=RUN_OR_FILE"),
     (["--system", "worse", "--model", "x"], "leave out --model"),
-    (["--system", "."], "is a run: pass the text that it is to translate as --source"),
+    (["--system", "."], "is a run: pass the text to translate as --source"),
     (["--system", "missing"], "missing: cannot read"),
     (["--system", "one"], "one has 1 lines and ref has 24"),
-    (["--system", "worse", "--checkpoint", "last", "--checkpoint", "best"], "--checkpoint holds for all systems"),
+    (["--system", "worse", "--checkpoint", "last", "--checkpoint", "best"], "--checkpoint applies to all systems"),
     (["--system", "worse", "--significance-seed", "0"], "seed=0"),
     (["--system", "worse", "--buckets", "--lengths", "5", "3"], "must ascend"),
 ])
@@ -189,6 +189,6 @@ def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(t
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["terms"] == {"dog": {"wanted": 2, "met": 1}}
     assert main([*arguments, "--hypothesis-file", "dog"]) == 1
-    assert "--terminology is looked for in the source" in capsys.readouterr().err
+    assert "--terminology needs the source text" in capsys.readouterr().err
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--constraints", "short"]) == 1
     assert "short has 1 lines, and the test set has 2" in capsys.readouterr().err

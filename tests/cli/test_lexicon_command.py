@@ -45,14 +45,14 @@ def test_a_table_is_made_of(of: str, data: PreparedData, tmp_path: Path, capsys:
     assert main(["lexicon", "--data", str(data.directory), "--output", str(output), *more]) == 0
     assert translations(output, data) == NUMBERS
     said = capsys.readouterr().err
-    assert "translations of 5 source pieces" in said and ("iteration 5: perplexity" in said) == (of != "a table")
+    assert "translations of 5 source tokens" in said and ("iteration 5: perplexity" in said) == (of != "a table")
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    (["--source", "a"], "--source and --target belong together"),
-    (["--alignments", "a"], "--alignments are links between two text files"),
+    (["--source", "a"], "--source and --target must be specified together"),
+    (["--alignments", "a"], "--alignments needs two text files"),
     (["--table", "a", "--source", "b", "--target", "c"], "leave out --source and --target"),
-    (["--pieces"], "--pieces says what a --table holds"), (["--pairs", "0"], "choose 1 or more")])
+    (["--pieces"], "--pieces needs --table"), (["--pairs", "0"], "each must be at least 1")])
 def test_options_that_do_not_go_together_are_refused(
         wrong: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lexicon", "--data", "nowhere", "--output", "out", *wrong]) == 1

@@ -217,7 +217,7 @@ def test_an_output_below_a_directory_that_is_read_is_refused(command, written, o
 @pytest.mark.parametrize("command, written", OUTPUTS)
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(command, written, name, text):
     Path("loop").symlink_to("loop")
-    with pytest.raises(SettingsError, match="name another place"):
+    with pytest.raises(SettingsError, match="pass another path"):
         check_output_paths(command, PARSERS[command], options(command, **{written: name}))
 
 
@@ -226,7 +226,7 @@ def test_a_file_for_a_directory_a_directory_for_a_file_and_no_name_are_refused(c
     Path("folder").mkdir()
     name = "text" if f"{command}.{written}" in DIRECTORIES else "folder"
     if command != "translate" or written not in ("output", "alignments"):       # where a folder gets a file each
-        with pytest.raises(SettingsError, match="is expected"):
+        with pytest.raises(SettingsError, match="expected a "):
             check_output_paths(command, PARSERS[command], options(command, **{written: name}))
     with pytest.raises(SettingsError, match="is empty"):
         check_output_paths(command, PARSERS[command], options(command, **{written: ""}))

@@ -60,7 +60,7 @@ def test_a_preset_is_proposed_with_its_reason_and_the_next_command(gpus: list[st
     assert main(["prepare", "--source", text, "--target", text, "--vocab-kind", "word", "--output",
                  str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().err
-    assert "Proposed: --preset tiny, as there are 1 pairs" in printed
+    assert "Proposed: --preset tiny, because there are 1 pairs" in printed
     assert f"Prepared. Train on it: towernmt train --data {tmp_path / 'out'} {options} runs/out\n" in printed
 
 

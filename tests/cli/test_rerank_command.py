@@ -73,10 +73,11 @@ def test_tuning_prints_the_weights_and_reranks_with_them(texts: None, models: No
 
 def test_what_cannot_be_meant_is_refused(texts: None, models: None, capfd: Any) -> None:
     for arguments, message in (
-            ([], "Say what to rerank by"), (["--mbr", "chrf", "--reverse-model", "r"], "Say what to rerank by"),
+            ([], "The reranker is missing"), (["--mbr", "chrf", "--reverse-model", "r"], "The reranker is missing"),
             (["--mbr", "ter"], "mbr=ter: choose chrf, bleu"), (["--mbr-aggregate", "--reverse-model", "r",
-             "--source", "source"], "--mbr-aggregate is for --mbr chrf"),
-            (["--reverse-model", "r"], "as --source"), (["--mbr", "chrf", "--tune", "reference"], "--mbr has none"),
+             "--source", "source"], "--mbr-aggregate needs --mbr chrf"),
+            (["--reverse-model", "r"], "as --source"), (["--mbr", "chrf", "--tune", "reference"],
+                                                        "--mbr has no weights"),
             (["--reverse-model", "r", "--source", "source", "--output", "source"], "the same file")):
         assert main(["rerank", "--input", "nbest", *arguments]) == 1
         assert message in capfd.readouterr().err

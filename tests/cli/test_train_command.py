@@ -230,7 +230,7 @@ def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_s
 
     runs = []
     monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
-    monkeypatch.setattr(rule, "MANY", many)
+    monkeypatch.setattr(rule, "LARGE_CORPUS", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
     assert train(arguments=("--defaults", "chosen", *arguments))[0] == 0
@@ -251,7 +251,7 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
 def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
-    assert "train.precision=bfloat16: this processor multiplies float32 faster." in caplog.text
+    assert "train.precision=bfloat16: float32 is faster on this processor." in caplog.text
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 1
 
 

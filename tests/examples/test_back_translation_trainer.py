@@ -81,5 +81,5 @@ def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(a
     both = program.BothDirections(dataclasses.replace(settings, model=model))
     assert [(one.word_dropout, one.dropout_divergence) for one in both.directions.values()] == [(0.2, 3.0)] * 2
     assert program.main([*arguments, "train.steps=1", "model.guided_alignment_weight=0.1"]) == 1
-    assert "model.guided_alignment_weight=0.1 would do nothing here: the training towers of BothDirections" in (
+    assert "model.guided_alignment_weight=0.1 has no effect on BothDirections" in (
         capfd.readouterr().err)

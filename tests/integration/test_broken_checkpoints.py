@@ -29,7 +29,7 @@ def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_
     shutil.rmtree(last)
     result = start(*command).wait()     # the last bits are those of a process of one's own
     assert result.status == 0, result.text
-    assert "Going on behind step 96" in (logdir / "log" / "log.log").read_text()
+    assert "Resuming after step 96" in (logdir / "log" / "log.log").read_text()
     assert_same_end(logdir, uninterrupted.logdir)
 
 

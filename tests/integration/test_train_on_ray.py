@@ -150,7 +150,7 @@ def test_a_signal_ends_all_workers_with_a_checkpoint_from_which_the_same_command
     assert last >= 30
     result = train(["--workers", "2"], *LONG, f"train.steps={last + 2}").wait()
     assert result.status == 0, result.text
-    assert f"Going on behind step {last} " in result.output
+    assert f"Resuming after step {last} " in result.output
 
 
 @pytest.mark.thorough
@@ -167,7 +167,7 @@ def test_when_the_command_is_killed_its_workers_end(train, tmp_path):
 def test_what_a_new_attempt_would_not_mend_is_one_sentence_and_not_repeated(train):
     result = train(["--workers", "2"], *LONG, "data.memory_gb=1").wait()
     assert result.status == 1
-    assert "measures in one process" in result.the_error()
+    assert "needs a single process" in result.the_error()
     assert "Attempt 2" not in result.output
 
 

@@ -113,7 +113,7 @@ def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus
                "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]
     result = start(*command, "train.steps=10").wait()
     assert result.status == 0, result.text
-    assert ("Automatic setting: schedule.name=budget, because the rate falls to the end that train.steps sets."
+    assert ("Automatic setting: schedule.name=budget, because the learning rate decreases until train.steps."
             in result.text)
     assert "data.batch_tokens=512" not in result.text
     told = yaml.safe_load((tmp_path / "run" / "chosen.yaml").read_text())

@@ -61,5 +61,5 @@ def test_a_terminal_gets_the_table_and_a_line_for_each_failure() -> None:
 @pytest.mark.parametrize("name", ["trials.tsv", "best.yaml", "ray"])
 def test_files_of_the_user_are_not_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(SettingsError, match=f"{name} is there already and belongs to no search"):
+    with pytest.raises(SettingsError, match=f"{name} already exists and does not belong to a search"):
         refuse_files_of_others(tmp_path)

@@ -119,7 +119,7 @@ def test_models_without_such_layers_refuse_the_setting():
         kind = architecture(name)
         model = kind.model(kind.settings(**words))
         check_gradient_checkpointing(model, off)
-        with pytest.raises(SettingsError, match=f"train.gradient_checkpointing=true would .*: {kind.model.__name__}"):
+        with pytest.raises(SettingsError, match=f"=true has no effect on {kind.model.__name__}"):
             check_gradient_checkpointing(model, on)
     check_gradient_checkpointing(Transformer(TransformerSettings(**words)), on)
 

@@ -180,13 +180,13 @@ def test_the_command_joins_and_rates_links_that_are_there_already(tmp_path: Path
     assert "AER = 33.33  precision = 100.00  recall = 50.00" in capfd.readouterr().err
     (tmp_path / "gold").write_text("1-1\n")
     assert main(["align", f"--links={tmp_path}/one", f"--gold={tmp_path}/gold"]) == 1
-    assert "gold ends after 1 lines, but there are more pairs" in capfd.readouterr().err
+    assert "gold has 1 lines, but there are more pairs" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, message", [
     ([], "Pass --model to align"), (["--model=x"], "pass --source and --target"),
-    (["--links=x", "--symmetrise=union"], "pass --reverse-model"), (["--links=x", "--json"], "weights of one model"),
-    (["--links=x", "--threshold=0"], "--threshold 0.0: choose"),
+    (["--links=x", "--symmetrise=union"], "pass --reverse-model"), (["--links=x", "--json"], "single model"),
+    (["--links=x", "--threshold=0"], "--threshold 0.0: pass"),
 ])
 def test_arguments_that_cannot_work_are_refused(arguments: list[str], message: str,
                                                 capfd: pytest.CaptureFixture[str]) -> None:

@@ -170,7 +170,7 @@ def test_the_command_writes_a_score_a_line(run_directory: Path, tmp_path: Path, 
     expected = [tokens.sum() for tokens in expected_tokens]
     assert main(["score", f"--model={run_directory}", *files]) == 0
     np.testing.assert_allclose(np.loadtxt(tmp_path / "scores"), expected, atol=1e-4)
-    said = re.search(r"6 pairs, 21 target tokens, ([\d.]+) bits a character, perplexity ([\d.]+)\n",
+    said = re.search(r"6 pairs, 21 target tokens, ([\d.]+) bits per character, perplexity ([\d.]+)\n",
                      capfd.readouterr().err)
     characters = sum(len(target) + 1 for _, target in PAIRS)
     assert said is not None and float(said[1]) == pytest.approx(-sum(expected) / np.log(2) / characters, rel=1e-3)
@@ -204,7 +204,7 @@ def test_files_of_unequal_length_are_refused_by_name(run_directory: Path, tmp_pa
     (tmp_path / "target").write_text("w1\n")
     assert main(["score", f"--model={run_directory}", f"--source={tmp_path}/source",
                  f"--target={tmp_path}/target"]) == 1
-    assert "target ends after 1 lines, but" in capsys.readouterr().err
+    assert "target has 1 lines, and" in capsys.readouterr().err
 
 
 def test_a_model_that_diverged_and_a_wrong_number_are_refused(tmp_path: Path, model: Transformer,

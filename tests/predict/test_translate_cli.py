@@ -199,7 +199,7 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "n_best=0"),
     (["--beam", "2", "--n-best", "3"], "n_best=3"),
-    (["--window", "0"], "window=0"), (["--samples", "9"], "pass --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
+    (["--window", "0"], "window=0"), (["--samples", "9"], "needs --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
     (["--mbr", "chrf", "--beam", "1"], "a --beam of 2 or more"), (["--ensemble-weights", "a,b"], "weights a,b"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
 def test_values_that_cannot_work_are_refused_before_anything_is_loaded(

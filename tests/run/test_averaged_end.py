@@ -91,7 +91,7 @@ def recorded(logdir: Path, name: str) -> float:
 
 
 def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, place, caplog, monkeypatch):
-    monkeypatch.setattr(averaged_end, "DECIDING", 4)        # those of the run's own validation
+    monkeypatch.setattr(averaged_end, "MIN_SENTENCES", 4)        # those of the run's own validation
     good_loss = recorded(logdir, LOSS)
     good = put_apart(logdir, 1.0, -1.0)
     shutil.rmtree(logdir / "best/step-8", ignore_errors=True)
@@ -152,7 +152,7 @@ def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, pla
 def test_more_sentences_decide_at_the_end_than_in_between(place, asked, there, taken):
     sets = [SimpleNamespace(name="valid", first=lambda count: count or there)]
     settings = apply_overrides(RunDirectory(place / "run").settings(), {"validation.sentences": asked})
-    found, _ = averaged_end._deciding_set(settings, SimpleNamespace(validation_sets=sets))
+    found, _ = averaged_end._validation_set(settings, SimpleNamespace(validation_sets=sets))
     assert min(found, there) == taken
 
 
@@ -206,7 +206,7 @@ def scored(monkeypatch) -> dict[str, float]:
         number = len(read_state(Path(checkpoint).parent).mean_of)
         return ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
 
-    monkeypatch.setattr(averaged_end._End, "_outcome", found)
+    monkeypatch.setattr(averaged_end._FinishedRun, "_outcome", found)
     return losses
 
 
@@ -253,7 +253,7 @@ def test_the_beginning_is_in_no_mean_and_one_checkpoint_is_none(logdir, place, s
     state = {**json.loads((logdir / "checkpoints/step-8/state.json").read_text()), "step": 0}
     write_values(tensors(logdir / "checkpoints/step-8"), logdir / "checkpoints", 0, state)
     average(logdir, place, 2)
-    assert "Averaging is left out: the run has 1 checkpoint" in caplog.text
+    assert "Nothing is averaged, because the run has 1 checkpoint" in caplog.text
     assert not (logdir / "averaged").exists()
 
 
@@ -294,10 +294,10 @@ def test_a_damaged_record_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(("settings", "sets", "message"), [
-    ({}, [], "no validation in this run"),
-    ({"validation.steps": 0}, ["one"], "no validation in this run"),
+    ({}, [], "but this run has none"),
+    ({"validation.steps": 0}, ["one"], "but this run has none"),
     ({"checkpoint.keep": 4}, ["one"], "set checkpoint.keep=5"),
-    ({"checkpoint.keep_best": 0}, ["one"], "checkpoint.keep_best=0 keeps none"),
+    ({"checkpoint.keep_best": 0}, ["one"], "checkpoint.keep_best=0 keeps no best"),
     ({"checkpoint.average": 0}, [], ""), ({}, ["one"], "")])
 def test_averaging_that_cannot_work_is_refused_at_the_start(place, settings, sets, message):
     asked = apply_overrides(RunDirectory(place / "run").settings(),

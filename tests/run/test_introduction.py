@@ -60,8 +60,8 @@ def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, tr
 
 def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_checkpoint(text, train):
     lines = train(prepare(text), "train.steps=1", "train.epochs=3", "train.stop_patience=2")
-    assert "Until update 1 or the end of epoch 3 or 2 validations have found nothing better." in lines[0]
-    assert "The data have no validation text: there will be no BLEU and no best checkpoint." in lines[0]
+    assert "Until update 1 or the end of epoch 3 or 2 validations have no better score." in lines[0]
+    assert "The data have no validation text: the run has no BLEU and no best checkpoint." in lines[0]
 
 
 def test_the_table_of_variables_is_in_the_log_file_and_behind_verbose(text, train, tmp_path):
@@ -69,6 +69,6 @@ def test_the_table_of_variables_is_in_the_log_file_and_behind_verbose(text, trai
     assert "self_attention" not in "\n".join(train(data, "train.steps=1"))
     assert "self_attention" in (tmp_path / "run" / "log" / "log.log").read_text()
     shown = "\n".join(train(data, "train.steps=2", arguments=("--verbose",)))
-    assert "Going on behind step 1 with a transformer" in shown
+    assert "Resuming after step 1 with a transformer" in shown
     assert "self_attention" in shown and "Graph Finalized" in shown
     assert (tmp_path / "run" / "log" / "log.log").read_text().count("Argv: ") == 2

@@ -109,7 +109,7 @@ def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, w
             raise SettingsError("a step ran out of memory") from lack
         raise lack      # before the first step, when variables get their first values
 
-    monkeypatch.setattr(memory_fit, "measure", measure)
+    monkeypatch.setattr(memory_fit, "peak_of_directory", measure)
     monkeypatch.setattr(sys, "argv", ["memory_fit", "directory"])
     assert memory_fit.main() == memory_fit.OUT_OF_MEMORY
 
@@ -205,7 +205,7 @@ def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path,
                  "bpe", "--vocab-size", "50", "--output", str(tmp_path / "data")]) == 0
     drawn, draw = [], SampledBatches._draw
     monkeypatch.setattr(SampledBatches, "_draw", lambda self, *key: drawn.append(key) or draw(self, *key))
-    monkeypatch.setattr(memory_fit, "LOOKED_AT", 2)
+    monkeypatch.setattr(memory_fit, "SAMPLED_BATCHES", 2)
     data = dataclasses.replace(default_settings().data, subword_sampling=True, window=20, batch_tokens=64)
     settings = dataclasses.replace(default_settings(), data=data)
     memory_fit.largest_batches(settings, open_training_data(tmp_path / "data"))

@@ -12,7 +12,7 @@ from towernmt.run.automatic_settings import proposed_preset
     (50, 0, "tiny", "there are 50 pairs, and no GPU"),
     (999_999, 0, "tiny", "there are 999,999 pairs, and no GPU"),
     (1_000_000, 0, "base", "there are 1,000,000 pairs"),
-    (99_999, 1, "tiny", "there are 99,999 pairs, too few for more"),
+    (99_999, 1, "tiny", "there are 99,999 pairs, too few for base"),
     (100_000, 1, "base", "there are 100,000 pairs, and a GPU"),
     (4_500_000, 8, "base", "there are 4,500,000 pairs"),
 ])

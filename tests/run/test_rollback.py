@@ -99,7 +99,7 @@ def test_rollbacks_of_a_run_whose_checkpoints_are_gone_are_forgotten(tmp_path):
 def test_a_damaged_record_of_rollbacks_is_told_with_its_file(tmp_path, record):
     run = Run(tmp_path, highest=1.0)
     (tmp_path / "rollbacks.json").write_text(record)
-    with pytest.raises(CheckpointError, match=r"rollbacks.json: .* Mend it, or remove it"):
+    with pytest.raises(CheckpointError, match=r"rollbacks.json: .* Fix it, or remove it"):
         with_rollbacks(settings(), run.run, run)
     assert run.rates == []
 
@@ -172,7 +172,7 @@ def test_a_run_that_diverges_goes_on_by_itself_from_its_checkpoint_and_so_when_s
     run = RunDirectory(tmp_path / "run")
     assert run.checkpoint("last").endswith("step-8/model")
     log = "".join(file.read_text() for file in run.log.glob("log.log*"))
-    assert f"Rollback 1 of 3: going on from {run.checkpoints / 'step-3'}" in log and "Rollback 2" not in log
+    assert f"Rollback 1 of 3: resuming from {run.checkpoints / 'step-3'}" in log and "Rollback 2" not in log
     assert main([*arguments, *too_high, "train.steps=12", "recovery.rollbacks=1"]) == 0
     assert rates(run)[8] == pytest.approx(0.001) and rates(run)[12] == pytest.approx(0.001)
     assert run.settings().optimizer.learning_rate == 1e30

@@ -15,15 +15,15 @@ def settings(metric: str, schedule: str = "plateau"):
 
 
 def test_a_score_that_no_validation_puts_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(SettingsError, match="validation_ter is no score .* take validation_bleu, validation_loss/x"):
+    with pytest.raises(SettingsError, match="_ter is not a validation score .* use validation_bleu, validation_loss/x"):
         check_plateau(settings("validation_ter"), ["validation_bleu", "validation_loss/x"])
-    with pytest.raises(SettingsError, match="watches validation_bleu, but there is no validation in this run"):
+    with pytest.raises(SettingsError, match="needs validation_bleu, but this run has no validation"):
         check_plateau(settings("validation_bleu"), [])
 
 
 @pytest.mark.parametrize("metric", ["loss", "nll", "perplexity"])
 def test_a_mean_of_training_is_refused(metric) -> None:
-    with pytest.raises(SettingsError, match=f"{metric} is a mean over some updates of training, .* validation_loss"):
+    with pytest.raises(SettingsError, match=f"{metric} is a mean over training updates, .* validation_loss"):
         check_plateau(settings(metric), ["validation_bleu", "validation_loss"])
     check_plateau(settings(metric, "constant"), [])
 

@@ -32,7 +32,7 @@ def run_check(args: argparse.Namespace) -> int:
     for breach in breaches:
         print(breach)
     if not breaches:
-        print(f"{args.model} keeps the {len(rules_for(model))} rules of tower functions.")
+        print(f"{args.model} obeys the {len(rules_for(model))} rules of tower functions.")
         only_training = _only_training(model)
         if only_training:
             print(f"Only training uses these weights, and translations do not depend on them: "
@@ -57,13 +57,15 @@ def _only_training(model: Any) -> list[str]:
 
 
 def load_model(name: str, preset: str | None = None, assignments: Sequence[str] = ()) -> Any:
-    """The model that a command line names.
+    """Return the model that a command line names.
 
     Args:
-        preset: of the model's settings.
-        assignments: such as "model.encoder_layers=1".
+        name: an architecture, FILE.py:NAME or MODULE:NAME.
+        preset: preset of the model's settings; None for its defaults.
+        assignments: items of `--set`, such as `model.encoder_layers=1`.
+
     Raises:
-        SettingsError: there is none, or it cannot be made without arguments.
+        SettingsError: the model is missing, or it cannot be made without arguments.
     """
     from towernmt.models import model_location
     from towernmt.models.architectures import ARCHITECTURES, architecture
@@ -71,8 +73,8 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     if name in ARCHITECTURES:
         return _with_few_words(architecture(name).model, name, preset, assignments)
     if ":" not in name:
-        raise SettingsError(f"check {name}: name a file or module and what is in it, as {model_location.SHAPES[0]}, or "
-                            f"an architecture ({', '.join(ARCHITECTURES)}).")
+        raise SettingsError(f"check {name}: pass a file or module and a name in it, such as "
+                            f"{model_location.SHAPES[0]}, or an architecture ({', '.join(ARCHITECTURES)}).")
     thing = model_location.load(model_location.find_place(name))
     parameters = inspect.signature(thing).parameters if callable(thing) else {}
     needed = [p.name for p in parameters.values() if p.default is p.empty
@@ -80,24 +82,27 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     if "settings" in parameters and needed in ([], ["settings"]) and settings_class(thing) is not None:
         return _with_few_words(thing, name, preset, assignments)
     if preset is not None or assignments:
-        raise SettingsError(f"check {name}: --preset and --set are for a class with a settings dataclass; leave them "
-                            "out.")
+        raise SettingsError(f"check {name}: --preset and --set need a class with a settings dataclass: leave them out.")
     return _model_of(thing() if callable(thing) and not needed else thing, name)
 
 
 def _model_of(thing: Any, name: str) -> Any:
-    """`thing`, if it is a model."""
+    """Return `thing` if it is a model.
+
+    Raises:
+        SettingsError: it is not a model.
+    """
     from tensorpack.train.model_desc import ModelDescBase
 
     if isinstance(thing, ModelDescBase):
         return thing
-    raise SettingsError(f"check {name}: it is no model and makes none without arguments; name a class or function of "
-                        "the module that takes no arguments, or `settings` annotated with a dataclass, and gives a "
-                        "tensorpack ModelDesc.")
+    raise SettingsError(f"check {name}: not a model, and cannot make one without arguments: pass a class or function "
+                        "that returns a tensorpack ModelDesc and takes no arguments, or only `settings` with a "
+                        "dataclass as annotation.")
 
 
 def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Sequence[str]) -> Any:
-    """A model from settings, with vocabularies of a few words where the settings have their sizes."""
+    """Return a model made from settings, with small vocabularies if the settings have their sizes."""
     from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 
     overrides = Overrides("--set", parse_assignments(assignments))

@@ -26,7 +26,7 @@ def add_average_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_average(args: argparse.Namespace) -> int:
-    """Average, and print how to translate with the result; returns the exit status."""
+    """Average checkpoints, print the command that translates with the result, and return the exit status."""
     span = _span(args.steps) if args.steps is not None else None
 
     from towernmt.checkpoint import averaging  # imports TensorFlow
@@ -49,8 +49,8 @@ def run_average(args: argparse.Namespace) -> int:
         return places, averaging.average_checkpoints(directory, places, output)
 
     places, made = again_if_gone(choose_and_average)
-    print(f"{made}: the mean of {', '.join(place.name for place in places)}; translate with\n"
-          f"towernmt translate --model {quote(args.model)} --checkpoint {quote(str(made))}")
+    print(f"{made}: average of {', '.join(place.name for place in places)}; translate with\ntowernmt translate --model "
+          f"{quote(args.model)} --checkpoint {quote(str(made))}")
     return 0
 
 
@@ -72,13 +72,13 @@ def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_grow(args: argparse.Namespace) -> int:
-    """Grow, and print how to go on; returns the exit status."""
+    """Write a run with another vocabulary, print the next command, and return the exit status."""
     vocabulary = Path(args.vocabulary)
     if (vocabulary / VOCABULARIES).is_dir():
         vocabulary /= VOCABULARIES
     if not vocabulary.is_dir():
-        raise SettingsError(f"--vocabulary {args.vocabulary}: there is no such directory; name prepared data with the "
-                            "new vocabulary.")
+        raise SettingsError(f"--vocabulary {args.vocabulary}: directory not found: pass prepared data with the new "
+                            "vocabulary.")
 
     from towernmt.run.directory import RunDirectory
     from towernmt.run.grown_run import grow_vocabulary  # imports TensorFlow

@@ -114,11 +114,11 @@ towernmt serve-keys remove anna --keys keys.jsonl"""),
 
 
 def function_of(name: str, pattern: str) -> Callable[..., Any]:
-    """Return a function of a command; imports the command's module.
+    """Return a function of a command, and import the command's module.
 
     Args:
-        name: of the command, such as "serve-keys".
-        pattern: "add_{}_arguments" for the function that adds the options to a parser; "run_{}" for the one that
+        name: name of the command, such as "serve-keys".
+        pattern: "add_{}_arguments" for the function that adds the options to a parser; "run_{}" for the function that
             executes the command and returns the exit status.
     """
     command: Callable[..., Any] = getattr(import_module(COMMANDS[name].module), pattern.format(name.replace("-", "_")))

@@ -37,10 +37,10 @@ def run_compare(args: argparse.Namespace) -> int:
     from towernmt.plots.run_comparison import comparison_as_json, comparison_as_text
 
     if bool(args.source) != bool(args.reference):
-        raise SettingsError("--source and --reference go together: pass both to have the runs translate a test set, or "
-                            "neither to compare what they recorded.")
+        raise SettingsError("--source and --reference must be specified together: pass both to translate a test set "
+                            "with the runs, or neither to compare their recorded curves.")
     if args.html and not args.source:
-        raise SettingsError("--html is the page of the test set's translations: pass --source and --reference, too; "
+        raise SettingsError("--html writes a page of the test set's translations: pass --source and --reference, too; "
                             "`towernmt plot RUN ... --output FILE.html` makes a page of the curves.")
     runs, others = read_named_runs(args.runs)
     if others:
@@ -85,7 +85,7 @@ def run_plot(args: argparse.Namespace) -> int:
     if suffix not in SUFFIXES:
         raise SettingsError(f"--output {args.output}: expected a file that ends in {', '.join(SUFFIXES)}.")
     if args.smooth < 0:
-        raise SettingsError(f"--smooth {args.smooth}: expected 1 for none, or more.")
+        raise SettingsError(f"--smooth {args.smooth}: expected at least 1 (no smoothing).")
     runs, others = read_named_runs(args.runs)
     if others:
         print(f"No run in {', '.join(others)}.", file=sys.stderr)

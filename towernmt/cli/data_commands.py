@@ -73,10 +73,10 @@ def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    """Prepare data, and print the table of statistics; returns the exit status.
+    """Prepare data, print the table of statistics, and return the exit status.
 
     Raises:
-        TowerNMTError: see `prepare`.
+        TowerNMTError: invalid options or data; see `prepare`.
     """
     settings = PrepareSettings(**{field.name: getattr(args, field.name) for field in _options()})
     if settings.output.startswith("s3://"):
@@ -90,9 +90,9 @@ def run_prepare(args: argparse.Namespace) -> int:
     gpus = len(visible_gpus())
     preset = proposed_preset(data.pairs, gpus)
     smaller = "" if gpus else "; towernmt train takes a smaller one for a short training"
-    print(f"Proposed: --preset {preset.value}, as {preset.reason}{smaller}.\n"
-          f"Prepared. Train on it: towernmt train --data {shlex.quote(mask_uri(settings.output))} "
-          f"{'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
+    print(f"Proposed: --preset {preset.value}, because {preset.reason}{smaller}.\nPrepared. Train on it: towernmt "
+          f"train --data {shlex.quote(mask_uri(settings.output))} {'--gpu 0 ' if gpus else ''}--logdir "
+          f"{shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
     return 0
 
 
@@ -162,8 +162,8 @@ def run_inspect(options: argparse.Namespace) -> int:
         SettingsError, DataError: what is to be looked at is not understood or not there.
     """
     if options.pairs < 1 or options.samples < 0:
-        raise SettingsError(f"--pairs {options.pairs} --samples {options.samples}: expected at least 1 pair and no "
-                            "less than 0 samples.")
+        raise SettingsError(f"--pairs {options.pairs} --samples {options.samples}: expected at least 1 pair and at "
+                            "least 0 samples.")
     shares: list[float | None] = []
     if is_prepared(options.data):
         found = [inspect_prepared(open_prepared(options.data), options.samples)]
@@ -189,7 +189,7 @@ def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> li
 
 
 def _shares(mixture: Mixture, found: list[SourceReport]) -> list[float | None]:
-    """Of the draws, for each source; None where it is not known without counting, or nothing is drawn."""
+    """Return the share of each source in the mixture; None if it is unknown, or if the sources are concatenated."""
     counts = [one.pairs for one in found]
     if mixture.mix == "concatenate" or (mixture.mix == "temperature" and None in counts):
         return [None] * len(found)
@@ -243,7 +243,7 @@ def run_lexicon(args: argparse.Namespace) -> int:
     lexicon = Lexicon.of(_entries(args, data, *vocabularies), *vocabularies, keep=args.keep)
     lexicon.save(args.output)
     translated = (lexicon.starts[1:] > lexicon.starts[:-1]).sum()
-    print(f"{args.output}: {len(lexicon.targets):,} translations of {translated:,} source pieces, "
+    print(f"{args.output}: {len(lexicon.targets):,} translations of {translated:,} source tokens, "
           f"{Path(args.output).stat().st_size / 1e6:.1f} MB.", file=sys.stderr)
     return 0
 
@@ -258,7 +258,7 @@ def _entries(args: argparse.Namespace, data: PreparedData | None, source: Vocabu
     elif data is not None:
         blocks = blocks_of_prepared(data, args.pairs)
     else:
-        raise SettingsError("--model tells the vocabularies only: give the text to learn from, too (--source FILE "
+        raise SettingsError("--model only provides the vocabularies: pass the text to learn from, too (--source FILE "
                             "--target FILE), or prepared data (--data DIR), or a --table.")
     return learn_model_1(blocks, target.size, args.iterations, _report)
 
@@ -269,13 +269,13 @@ def _report(iteration: int, perplexity: float) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     if bool(args.source) != bool(args.target):
-        raise SettingsError("--source and --target belong together: give both text files.")
+        raise SettingsError("--source and --target must be specified together: pass both text files.")
     if args.alignments and not args.source:
-        raise SettingsError("--alignments are links between two text files: give these as --source and --target.")
+        raise SettingsError("--alignments needs two text files: pass them as --source and --target.")
     if args.table and args.source:
-        raise SettingsError("--table is read as it is: leave out --source and --target.")
+        raise SettingsError("--table is read unchanged: leave out --source and --target.")
     if args.pieces and not args.table:
-        raise SettingsError("--pieces says what a --table holds: give one, or leave it out.")
+        raise SettingsError("--pieces needs --table: pass a table, or leave it out.")
     if args.pairs < 1 or args.iterations < 1 or args.keep < 1:
-        raise SettingsError(f"--pairs {args.pairs} --iterations {args.iterations} --keep {args.keep}: choose 1 or more "
-                            "of each.")
+        raise SettingsError(f"--pairs {args.pairs} --iterations {args.iterations} --keep {args.keep}: each must be at "
+                            "least 1.")

@@ -42,10 +42,10 @@ from towernmt.predict.lines.text_io import check_readable, clean_lines, open_inp
 
 
 class SystemArgument(NamedTuple):
-    """What `--system [NAME=]RUN_OR_FILE` says.
+    """A value of `--system [NAME=]RUN_OR_FILE`.
 
     Attributes:
-        name: tells the system from the others.
+        name: unique name of the system.
         path: a run, a package, one checkpoint of a run, several of these joined by `+` as an ensemble, or a file of
             translations.
     """
@@ -55,11 +55,11 @@ class SystemArgument(NamedTuple):
 
     @property
     def runs(self) -> list[str]:
-        """The runs and packages; none: it is a file of translations."""
+        """The runs and packages; empty for a file of translations."""
         return [str(place.parents[1] if _is_checkpoint(place) else place) for place in self._places()]
 
     def checkpoints(self, default: str | None) -> list[str | None]:
-        """The checkpoint of each run; `default` where the path names only the run."""
+        """Return the checkpoint of each run; `default` if the path names only the run."""
         return [str(place / "model") if _is_checkpoint(place) else default for place in self._places()]
 
     def _places(self) -> list[Path]:
@@ -80,8 +80,8 @@ def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
     systems = [_parse(text) for text in texts]
     for i, system in enumerate(systems):
         if any(other.name == system.name for other in systems[:i]):
-            raise SettingsError(f"--system {texts[i]}: there is a system '{system.name}' already; give this one "
-                                f"another name, as --system NAME={system.path}.")
+            raise SettingsError(f"--system {texts[i]}: two systems have the name '{system.name}': pass another name, "
+                                f"as in --system NAME={system.path}.")
     return systems
 
 
@@ -97,13 +97,13 @@ def _parse(text: str) -> SystemArgument:
 def read_systems(systems: Iterable[SystemArgument], args: argparse.Namespace,
                  check_lines: Callable[[str, list[str]], None],
                  translate: Callable[[argparse.Namespace, str], System]) -> list[System]:
-    """Read the files, then translate with the runs one after the other; returns the systems in order.
+    """Read the files, translate with the runs one after the other, and return the systems in order.
 
     Args:
-        systems: the first is the baseline.
-        args: the parsed options; `model` and `checkpoint` are set for each run.
-        check_lines: called with the name and the lines of a file, refuses those that do not fit the test set.
-        translate: called with options and a name, translates the source with the model of the options.
+        systems: arguments of `--system`; the first is the baseline.
+        args: parsed options; `model` and `checkpoint` are set for each run.
+        check_lines: called with the name and the lines of a file; refuses lines that do not fit the test set.
+        translate: called with options and a name; translates the source with the model of the options.
     """
     systems = list(systems)
     texts = {system.name: read_text(system.path) for system in systems if not system.runs}
@@ -134,8 +134,8 @@ def add_test_arguments(parser: argparse.ArgumentParser, beside_runs: bool = Fals
     """Add the arguments that `towernmt evaluate` and `towernmt compare` share: the test set and the report.
 
     Args:
-        parser: of the command.
-        beside_runs: whether runs are positional arguments of the command. Each --reference then has one file, and is
+        parser: parser of the command.
+        beside_runs: whether the command has runs as positional arguments. Each --reference then has one file, and is
             optional.
     """
     parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
@@ -188,20 +188,21 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
-    """Evaluate and print; returns the exit status."""
+    """Evaluate systems, print the result, and return the exit status."""
     found = evaluated(args, parse_systems(args.system))
     print(found if isinstance(found, str) else json.dumps(found))
     return 0
 
 
 def evaluated(args: argparse.Namespace, arguments: Sequence[SystemArgument]) -> str | dict[str, Any]:
-    """Evaluate, and write the page that is asked for; gives what is to be printed: with --json an object, else text.
+    """Evaluate systems, write the page of `--html`, and return the output: an object for --json, otherwise text.
 
     Args:
-        arguments: the systems that are compared; none: what `args` name besides is scored alone.
+        args: parsed options.
+        arguments: systems to compare; empty to score the only system of `args`.
     """
     settings = _settings(args, several=bool(arguments))
-    make_metrics(settings.metrics)      # what is missing is told before anything is translated
+    make_metrics(settings.metrics)      # report missing packages before translating
     _check(args, arguments)
     frequencies = _frequencies(args)
     references = [read_text(file) for file in args.reference]
@@ -235,21 +236,20 @@ def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
 
 def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
     if systems and (args.model or args.hypothesis_file or args.hypothesis):
-        raise SettingsError("--system names all that is compared, runs and files: leave out --model, --hypothesis-file "
+        raise SettingsError("--system specifies all runs and files to compare: leave out --model, --hypothesis-file "
                             "and --hypothesis.")
     if args.hypothesis_file and (args.model or args.hypothesis):
-        raise SettingsError("--hypothesis-file scores translations that are there already: "
-                            "leave out --model and --hypothesis.")
+        raise SettingsError("--hypothesis-file scores existing translations: leave out --model and --hypothesis.")
     if not systems and not args.hypothesis_file and not (args.model and args.source):
-        raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score translations "
-                            "that are there already, or several --system to compare.")
+        raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score existing "
+                            "translations, or several --system to compare.")
     if systems and len(args.checkpoint or []) > 1:
-        raise SettingsError("--checkpoint holds for all systems: give it once, or name the checkpoints' directories, "
-                            "as --system last=runs/de-en/checkpoints/step-4000.")
+        raise SettingsError("--checkpoint applies to all systems: pass it once, or pass directories of checkpoints, "
+                            "as in --system last=runs/de-en/checkpoints/step-4000.")
     for system in systems:
         if system.runs and not args.source:
-            raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text that it is to translate "
-                                "as --source.")
+            raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "
+                                "--source.")
     for file in files_of_each_line(args).values():
         check_readable(file)
 
@@ -293,7 +293,7 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
 
 
 def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
-    """Whether the models of all runs say what they look at; one of one's own need not."""
+    """Return whether the models of all runs return attention, which custom models need not do."""
     from towernmt.checkpoint.packaged_run import open_run
 
     return all(open_run(run, trust_code).load_model().gives_step_attention for run in runs)
@@ -317,7 +317,7 @@ def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str
         return []
     terminology = Terminology.read(args.terminology) if args.terminology else None
     if terminology is not None and source is None:
-        raise SettingsError("--terminology is looked for in the source: pass --source, too.")
+        raise SettingsError("--terminology needs the source text: pass --source, too.")
     lines = len(systems[0].hypotheses)
     wanted = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
         source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
@@ -337,7 +337,7 @@ def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy
 
 
 def _plain(system: System, references: list[list[str]], metrics: MetricSettings) -> dict[str, Any]:
-    """The scores of one system, by the names that `towernmt evaluate --json` has for them."""
+    """Return the scores of one system by the names in `towernmt evaluate --json`."""
     keys = {"BLEU": ("bleu", "signature"), "chrF2": ("chrf", "chrf_signature"), "TER": ("ter", "ter_signature")}
     scores = score_corpus(system.hypotheses, references, metrics)
     result: dict[str, Any] = {keys[name][0]: score for name, (score, _) in scores.items()}

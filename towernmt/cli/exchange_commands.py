@@ -45,7 +45,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    """Import a model, and print how to use it; returns the exit status."""
+    """Import a model, print how to use it, and return the exit status."""
     system = foreign_format(args.system)
 
     from towernmt.checkpoint.saved_run import IMPORTED
@@ -57,9 +57,9 @@ def run_import(args: argparse.Namespace) -> int:
     write_imported_run(model, args.output)
     s = model.settings
     print(f"{args.output}: {model.origin}, {s.encoder_layers} + {s.decoder_layers} layers of {s.hidden_size}, "
-          f"{model.source.size} and {model.target.size} pieces.")
+          f"{model.source.size} and {model.target.size} tokens.")
     if model.kept:
-        print(f"{Path(args.output) / IMPORTED}: {', '.join(file.name for file in model.kept)}, as they came.")
+        print(f"{Path(args.output) / IMPORTED}: {', '.join(file.name for file in model.kept)}, copied unchanged.")
     for note in model.notes:
         print(note)
     print(f"Translate with\ntowernmt translate --model {quote(args.output)}\nand train it on data with its vocabulary "
@@ -97,12 +97,12 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    """Export, and print what was written; returns the exit status."""
+    """Export a model, print the written files, and return the exit status."""
     export_format(args.format)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     given = search_options(args)
     if bool(args.source_language) != bool(args.target_language):
-        raise SettingsError("Give both --source-language and --target-language, as de:German, or neither.")
+        raise SettingsError("Pass both --source-language and --target-language, for example de:German, or neither.")
     languages = (args.source_language, args.target_language) if args.source_language else None
 
     from dataclasses import replace
@@ -158,7 +158,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_package(args: argparse.Namespace) -> int:
-    """Pack, and print what was written; returns the exit status."""
+    """Write a package, print its files, and return the exit status."""
     text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
     exports = [_export(given, text) for given in args.include]
     for file in (*(file for pair in args.test for file in pair), *([args.calibration] if args.calibration else [])):
@@ -189,13 +189,13 @@ def run_package(args: argparse.Namespace) -> int:
 
 
 def _export(given: str, text: CardText) -> tuple[str, str | None]:
-    """Format and precision of `FORMAT[:PRECISION]`."""
+    """Return format and precision of `FORMAT[:PRECISION]`."""
     name, _, precision = given.partition(":")
     kind = export_format(name)
     if precision and precision not in kind.precisions:
         raise SettingsError(f"--include {given}: {name} has {', '.join(kind.precisions)}.")
     if name == "argos" and text.pair() is None:
-        raise SettingsError("--include argos: its packages name their languages: give --languages, as de-en.")
+        raise SettingsError("--include argos needs the languages of the package: pass --languages, for example de-en.")
     return name, precision or None
 
 
@@ -204,4 +204,4 @@ def _tell_what_is_missing(text: CardText) -> None:
         ("the languages (--languages de-en)", not text.languages),
         ("names and licences of the training data (`data` in the file of --card)", not text.data))
     for what in (what for what, is_missing in missing if is_missing):
-        print(f"The card does not tell {what}.", file=sys.stderr)
+        print(f"The card lacks {what}.", file=sys.stderr)

@@ -39,17 +39,17 @@ class _Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, which takes options by their whole names only: an abbreviation means something else tomorrow."""
+    """Parser that accepts complete option names only, because new options would change the meaning of abbreviations."""
 
     def __init__(self, *arguments: Any, example: str = "", advice: Mapping[str, str] | None = None,
                  **others: Any) -> None:
         """Make a parser.
 
         Args:
-            arguments: those of argparse.
-            example: lines for a shell, shown at the end of the help.
-            advice: a replacement for each unknown option; see `other_toolkits.advice`.
-            others: those of argparse.
+            arguments: positional arguments of `argparse.ArgumentParser`.
+            example: shell commands for the end of the help text.
+            advice: replacement for each unknown option; see `other_toolkits.advice`.
+            others: keyword arguments of `argparse.ArgumentParser`.
         """
         epilog = "example:\n" + "\n".join(f"  {line}" for line in example.splitlines()) if example else None
         self._advice = advice or {}
@@ -57,8 +57,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the program with a usage error, in one sentence."""
-        end = "" if message.endswith("?") else ";"
-        self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help` tells more.\n")
+        end = " See" if message.endswith("?") else "; see"
+        self.exit(2, f"{self.prog}: {message}{end} `{self.prog} --help`.\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write help or a version; unlike argparse, end the program with an error if it cannot be written."""
@@ -107,9 +107,9 @@ def refuse_unknown_command(word: str, commands: Iterable[str], others: Mapping[s
     """End the program with an error if a command does not exist, and name the right one.
 
     Args:
-        word: the command of the command line.
-        commands: the commands that exist.
-        others: commands by their names in other toolkits.
+        word: command on the command line.
+        commands: names of the existing commands.
+        others: command by its name in other toolkits.
     """
     if word not in commands:
         other = others.get(word.lower())
@@ -130,7 +130,7 @@ def refuse_undecodable(arguments: Iterable[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status, 0 only for success."""
+    """Run one command, and return the exit status: 0 only for success."""
     closed = open_missing_streams()
     escape_unencodable_output()
     try:
@@ -148,7 +148,7 @@ def _flushed(status: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        lead_nowhere(sys.stdout)        # or Python would try again at exit
+        lead_nowhere(sys.stdout)        # otherwise Python flushes again at exit
         if status == 0:
             print(f"towernmt: standard output cannot be written ({error.strerror}).", file=sys.stderr)
         return status or 1
@@ -157,13 +157,13 @@ def _flushed(status: int) -> int:
 
 def _main(arguments: list[str], closed: Collection[str]) -> int:
     refuse_undecodable(arguments)
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if asked is not None:
-        refuse_unknown_command(asked, COMMANDS, COMMANDS_OF_OTHERS)
-    parser, commands = make_parser([asked] if asked else [])
-    parser.refuse_unknown(list(itertools.takewhile(lambda argument: argument != asked, arguments)))
-    if asked is not None:
-        commands[asked].refuse_unknown(arguments[arguments.index(asked) + 1:])
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is not None:
+        refuse_unknown_command(name, COMMANDS, COMMANDS_OF_OTHERS)
+    parser, commands = make_parser([name] if name else [])
+    parser.refuse_unknown(list(itertools.takewhile(lambda argument: argument != name, arguments)))
+    if name is not None:
+        commands[name].refuse_unknown(arguments[arguments.index(name) + 1:])
     options, words = parser.parse_known_args(arguments)
     if words:
         commands[options.command].error(advice_on_word(options.command, words[0]))
@@ -178,10 +178,10 @@ def _run(options: argparse.Namespace, parser: Parser, closed: Collection[str]) -
 
 
 def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the command line, and that of each command.
+    """Return the parser of the command line, and the parser of each command by name.
 
     Args:
-        complete: the commands that get their options; for the others, which stay unimported, names are enough.
+        complete: commands whose options are added; the modules of the others are not imported.
     """
     parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
@@ -225,10 +225,10 @@ def run_completion(args: argparse.Namespace) -> int:
 
 
 def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) -> int:
-    """Call `command`; returns its exit status, and prints an error that the user can fix as one line.
+    """Call `command`, return its exit status, and print an error that the user can fix as one line.
 
     Args:
-        command: does the work.
+        command: does the work, and returns the exit status.
         memory_options: options of the command that need less memory with a smaller value.
     """
     try:
@@ -259,7 +259,7 @@ def _memory_options(parser: Parser) -> list[str]:
 def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
     """Return the message of an error that the user can fix; None if it is a fault of the program."""
     if isinstance(error, TowerNMTError):
-        return mask_text(str(error))    # a URI may stand where only a path can be
+        return mask_text(str(error))    # a path may be a URI with a password
     sentence = exhausted_resource(error, memory_options)
     if sentence is None and isinstance(error, RuntimeError) and (loop := _SYMLINK_LOOP.match(str(error))):
         sentence = f"{loop[1]}: the symbolic links lead back to themselves. Remove the loop, or pass another path."
@@ -272,7 +272,7 @@ def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
 
 
 def _of_file_names(error: UnicodeEncodeError) -> str:
-    """Return the message for a name that cannot be written: text for users never comes here, see `main`."""
+    """Return the message for a file name that cannot be encoded; text for users is escaped by `main`."""
     name, encoding = ascii(error.object[:80]), sys.getfilesystemencoding()
     if encoding != "utf-8":
         return (f"{name} cannot be written in the encoding of this locale, {encoding}. Start the command with a UTF-8 "

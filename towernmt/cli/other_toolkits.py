@@ -225,11 +225,12 @@ def advice_on_word(command: str, word: str) -> str:
 
 
 def advice(command: str) -> dict[str, str]:
-    """Return what to write instead of options of other toolkits.
+    """Return replacements for options of other toolkits.
 
     Args:
         command: a command of towernmt.
+
     Returns:
-        the advice by option, without hyphens at its beginning and with `-` for `_`.
+        Advice by option name, without leading hyphens and with `-` for `_`.
     """
     return {option: text for options, text in _TABLES.get(command, {}).items() for option in options.split()}

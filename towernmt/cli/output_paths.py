@@ -65,11 +65,13 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
     """Refuse an output that is an input or another output, or that lies in a run, preparation, export or package.
 
     Args:
-        command: the name of the command.
-        parser: the parser of the command.
-        options: what it parsed.
+        command: name of the command.
+        parser: parser of the command.
+        options: parsed options.
+
     Raises:
-        DataError, SettingsError: names the two options, or the directory.
+        DataError: names the two options, or the directory.
+        SettingsError: names the two options, or the directory.
     """
     written, names = WRITTEN[command], path_options(parser)
     inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in written}
@@ -77,7 +79,7 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
     for dest, owned in written.items():
         name = names[dest]
         if getattr(options, dest, None) == "":
-            raise SettingsError(f"{name} is empty: name a place to write to.")
+            raise SettingsError(f"{name} is empty: pass an output path.")
         if (output := outputs[name]) is not None:
             check_apart((name, output), {**inputs, STDIN: [None]}, owned=owned)
     _refuse_one_place_for_two(outputs)
@@ -85,7 +87,7 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
     for name, output in outputs.items():
         if work and name != names["work_directory"] and output is not None and (
                 Path(os.path.realpath(work)) in Path(os.path.realpath(output)).parents):
-            raise SettingsError(f"{name} {output} lies in --work-directory {work}: name another directory for the "
+            raise SettingsError(f"{name} {output} lies in --work-directory {work}: pass another directory for the "
                                 "parts.")
     check_apart((STDOUT, None), {**inputs, STDIN: [None]})
     for dest in written:
@@ -110,25 +112,24 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
     except FileNotFoundError:
         found = None
     except OSError as error:
-        raise SettingsError(f"{name} {output} cannot be written ({error.strerror}): name another place.") from error
+        raise SettingsError(f"{name} {output} cannot be written ({error.strerror}): pass another path.") from error
     if (found is not None and stat.S_ISDIR(found.st_mode) != is_directory) or (output.endswith("/") > is_directory):
         expected, other = ("directory", "file") if is_directory else ("file", "directory")
-        raise SettingsError(f"{name} {output}: a {expected} is expected, and this is a {other}: name another place.")
+        raise SettingsError(f"{name} {output}: expected a {expected}, but this is a {other}: pass another path.")
     if place in _MAKES_FOLDERS and found is not None and (
             not stat.S_ISREG(found.st_mode) or descriptor_of(output) is not None):
         raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
-                            "name a regular file.")
+                            "pass a regular file.")
     if found is not None:
         if not is_directory and stat.S_ISREG(found.st_mode) and _is_package(output):
-            raise SettingsError(f"{name} {output} is a package, which would be replaced: name another place.")
+            raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
         return
     folder = Path(os.path.realpath(output)).parent
     if not (is_directory or place in _MAKES_FOLDERS or command == "translate" or folder.is_dir()):
-        raise SettingsError(f"{name} {output}: the directory {folder} is missing: create it, or name another place.")
+        raise SettingsError(f"{name} {output}: the directory {folder} is missing: create it, or pass another path.")
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not (present.is_dir() and os.access(present, os.W_OK | os.X_OK)):
-        raise SettingsError(f"{name} {output}: {present} is not a directory in which you may write: name another "
-                            "place.")
+        raise SettingsError(f"{name} {output}: {present} is not a writable directory: pass another path.")
 
 
 def _is_package(path: str) -> bool:
@@ -158,12 +159,12 @@ def refuse_closed_streams(options: argparse.Namespace, closed: Collection[str]) 
         output = getattr(options, dest, None)
         number = descriptor_of(output) if isinstance(output, str) and output not in _LITERALS else None
         if number in (0, 1, 2) and ("stdin", "stdout", "stderr")[number] in closed:
-            raise DataError(f"{output} is a standard stream that is closed: redirect it to a file, or name a file.")
+            raise DataError(f"{output} is a standard stream that is closed: redirect it to a file, or pass a file.")
     if "stdout" in closed and command == "train" and options.help_settings is not None:
         raise DataError("standard output is closed, so the settings would be lost: redirect it to a file.")
     if "stderr" in closed and ((command == "align" and options.gold) or (command == "rerank" and options.tune)):
-        raise DataError("standard error is closed, so the rates or weights that are printed there would be lost: "
-                        "redirect it to a file.")
+        raise DataError("standard error is closed, so the printed rates or weights would be lost: redirect it to a "
+                        "file.")
     if "stdin" in closed and command in READERS and not any(getattr(options, name, None) for name in READERS[command]):
         raise DataError(f"standard input is closed, so towernmt {command} has nothing to read: pass --input FILE.")
 
@@ -180,7 +181,7 @@ def _output(value: Any) -> str | None:
     if value in _LITERALS:
         return None
     if not isinstance(value, str):
-        raise SettingsError(f"expected one path to write to; got {value!r}.")
+        raise SettingsError(f"expected one output path, but found {value!r}.")
     if found := _SQLITE.match(value):
         return found[1]
     return None if "://" in value else value

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def add_score_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `towernmt score`."""
+    """Add the arguments of `towernmt score`."""
     add_model_options(parser, required=True)
     parser.add_argument("--source", metavar="FILE", required=True, help="text, one sentence a line")
     parser.add_argument("--target", metavar="FILE", required=True, help="its translation, line by line")
@@ -63,9 +63,9 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_score(args: argparse.Namespace) -> int:
-    """Score; returns the exit status."""
+    """Score sentence pairs, and return the exit status."""
     if args.mean and (args.tokens or args.json):
-        raise SettingsError("--mean writes one number a line: leave out --tokens and --json, whose lines hold more.")
+        raise SettingsError("--mean writes one number per line: leave out --tokens and --json.")
     for file in (args.source, args.target):
         check_readable(file)
     if args.cpu:
@@ -80,13 +80,13 @@ def run_score(args: argparse.Namespace) -> int:
             total += score.log_prob
         output.flush()
     if pairs:
-        print(f"{pairs:,} pairs, {tokens:,} target tokens, {bits_per_character(total, characters):.3f} bits a "
+        print(f"{pairs:,} pairs, {tokens:,} target tokens, {bits_per_character(total, characters):.3f} bits per "
               f"character, perplexity {perplexity(total, tokens):.3f}", file=sys.stderr)
     return 0
 
 
 def make_scorer(args: argparse.Namespace) -> PairScorer:
-    """The scorer that the arguments ask for."""
+    """Return the scorer for the parsed options."""
     models = chosen_models(args)
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
@@ -128,8 +128,8 @@ def read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
         for number, (one, other) in enumerate(lines, start=1):
             if one is None or other is None:
                 short, long = (source, target) if one is None else (target, source)
-                raise DataError(f"{short} ends after {number - 1} lines, but {long} goes on: they must be translations "
-                                "of each other, line by line.")
+                raise DataError(f"{short} has {number - 1} lines, and {long} has more: they must be translations of "
+                                "each other, line by line.")
             yield one, other
 
 
@@ -137,7 +137,7 @@ _METHOD = "grow-diag-final-and"
 
 
 def add_align_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `towernmt align`."""
+    """Add the arguments of `towernmt align`."""
     parser.add_argument("--model", metavar="MODEL",
                         help="the --logdir of a training run, or a package, whose attention aligns")
     parser.add_argument("--source", metavar="FILE", help="text, one sentence a line")
@@ -177,7 +177,7 @@ def add_align_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_align(args: argparse.Namespace) -> int:
-    """Align sentence pairs; returns the exit status."""
+    """Align sentence pairs, and return the exit status."""
     _check(args)
     log_to_stderr()
     rate = ErrorRate()
@@ -188,12 +188,12 @@ def run_align(args: argparse.Namespace) -> int:
             if args.gold:
                 people = next(gold, None)
                 if people is None:
-                    raise DataError(f"{args.gold} ends after {number - 1} lines, but there are more pairs: it must "
-                                    "have a line for each pair, blank for one without links.")
+                    raise DataError(f"{args.gold} has {number - 1} lines, but there are more pairs: it must have one "
+                                    "line per pair, which is empty for a pair without word alignments.")
                 rate.add(links, parse_gold(people, f"{args.gold} line {number}", args.gold_from))
         if next(gold, None) is not None:
-            raise DataError(f"{args.gold} goes on after {rate.sentences} lines, but there are no more pairs: it must "
-                            "have a line for each pair.")
+            raise DataError(f"{args.gold} has more than {rate.sentences} lines, but there are {rate.sentences} pairs: "
+                            "it must have one line per pair.")
         output.flush()
     if args.gold:
         print(rate, file=sys.stderr)
@@ -202,20 +202,19 @@ def run_align(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if bool(args.model) == bool(args.links):
-        raise SettingsError("Pass --model to align sentence pairs, or --links to take links that are there already.")
+        raise SettingsError("Pass --model to align sentence pairs, or --links to use existing word alignments.")
     if args.reverse_model and args.reverse_links:
         raise SettingsError("Pass --reverse-model or --reverse-links, not both.")
     reverse = args.reverse_model or args.reverse_links
     if (args.model or args.reverse_model) and not (args.source and args.target):
-        raise SettingsError("A model aligns sentence pairs: pass --source and --target.")
+        raise SettingsError("A model needs sentence pairs: pass --source and --target.")
     if args.symmetrise and not reverse:
-        raise SettingsError(f"--symmetrise {args.symmetrise} joins the links of two directions: pass --reverse-model "
-                            "or --reverse-links, too.")
+        raise SettingsError(f"--symmetrise {args.symmetrise} needs word alignments in two directions: pass "
+                            "--reverse-model or --reverse-links, too.")
     if args.json and (reverse or not args.model):
-        raise SettingsError("--json writes the weights of one model: leave out --reverse-model, --reverse-links and "
-                            "--links.")
+        raise SettingsError("--json needs a single model: leave out --reverse-model, --reverse-links and --links.")
     if args.threshold is not None and not 0 < args.threshold <= 1:
-        raise SettingsError(f"--threshold {args.threshold}: choose a number above 0, and at most 1.")
+        raise SettingsError(f"--threshold {args.threshold}: pass a number above 0 and at most 1.")
     for file in filter(None, (args.source, args.target, args.links, args.reverse_links, args.gold)):
         check_readable(file)
 
@@ -260,8 +259,8 @@ def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Al
 def _joined(forward: Iterator[list[Link]], backward: Iterator[list[Link]], method: str) -> Iterator[list[Link]]:
     for number, (one, other) in enumerate(zip_longest(forward, backward), start=1):
         if one is None or other is None:
-            raise DataError(f"The links of one direction end after {number - 1} lines, but those of the other go on: "
-                            "they must be of the same pairs.")
+            raise DataError(f"The word alignments of one direction have {number - 1} lines, and those of the other "
+                            "have more: they must be for the same pairs.")
         yield symmetrised(one, other, method)
 
 

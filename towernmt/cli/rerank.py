@@ -28,7 +28,7 @@ _OPTIONS = {"reverse": "--reverse-model", "right-to-left": "--right-to-left-mode
 
 
 def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `towernmt rerank`."""
+    """Add the arguments of `towernmt rerank`."""
     parser.add_argument("--input", metavar="FILE", help="n-best lists, as `towernmt translate --n-best N` or Moses "
                                                         "write them (default: stdin)")
     parser.add_argument("--source", metavar="FILE", help="the translated text; not needed for --mbr")
@@ -59,7 +59,7 @@ def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rerank(args: argparse.Namespace) -> int:
-    """Rerank; returns the exit status."""
+    """Rerank translations, and return the exit status."""
     _check(args)
     with ExitStack() as files:
         stream = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
@@ -101,7 +101,7 @@ def _judges(args: argparse.Namespace) -> ModelReranker:
 
 def _tuned(args: argparse.Namespace, judges: ModelReranker,
            lists: list[list[Hypothesis]]) -> Iterator[list[Hypothesis]]:
-    """Rerank with the best weights, which are reported to standard error."""
+    """Return the translations reranked with the best weights, which are printed to standard error."""
     from towernmt.predict.model_reranker import tune
 
     references = read_text(args.tune)
@@ -117,7 +117,7 @@ def _tuned(args: argparse.Namespace, judges: ModelReranker,
 
 
 def _named_models(args: argparse.Namespace) -> list[tuple[str, str, float]]:
-    """Direction, run and weight of each model."""
+    """Return direction, run and weight of each model."""
     given = {"reverse": args.reverse_model, "right-to-left": args.right_to_left_model, "forward": args.forward_model}
     return [(direction, *run_and_weight(text, _OPTIONS[direction])) for direction, texts in given.items()
             for text in texts]
@@ -126,10 +126,11 @@ def _named_models(args: argparse.Namespace) -> list[tuple[str, str, float]]:
 def _check(args: argparse.Namespace) -> None:
     models = _named_models(args)
     if bool(models) == bool(args.mbr):
-        raise SettingsError("Say what to rerank by: --mbr, or models as --reverse-model RUN.")
+        raise SettingsError("The reranker is missing: pass --mbr, or models such as --reverse-model RUN.")
     if args.mbr and args.tune:
-        raise SettingsError("--tune finds the weights of models, and --mbr has none: leave one of them out.")
+        raise SettingsError("--tune searches for the weights of models, and --mbr has no weights: leave one of them "
+                            "out.")
     if models and not args.source:
-        raise SettingsError("Models read the source, too: pass the text that was translated as --source.")
+        raise SettingsError("Models need the source text: pass it as --source.")
     if args.scores and args.n_best:
-        raise SettingsError("--n-best writes scores already: leave out --scores.")
+        raise SettingsError("--n-best already writes scores: leave out --scores.")

@@ -93,10 +93,10 @@ def run_serve(args: argparse.Namespace) -> int:
 
 def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Limits, access: Access,
                  glossaries: Glossaries, page: bool = True) -> Service:
-    """The models, loaded and warm.
+    """Return the service with its models loaded and warmed up.
 
     Raises:
-        TowerNMTError: one of them cannot be loaded.
+        TowerNMTError: a model cannot be loaded.
     """
     from towernmt.serve.served_models import Models, ServedModel
     from towernmt.serve.service import Service, server_metrics, watch_rounds
@@ -142,7 +142,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
 
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     if args.alternatives < 1:
-        raise SettingsError(f"--alternatives {args.alternatives}: choose 1 or more.")
+        raise SettingsError(f"--alternatives {args.alternatives} must be at least 1.")
     if args.engine == ENGINES[0] and args.precision not in (None, *PRECISIONS):
         raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
                             f"{', '.join(PRECISIONS)}.")
@@ -168,19 +168,19 @@ def add_serve_keys_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve_keys(args: argparse.Namespace) -> int:
-    """Change or show the file; returns the exit status."""
+    """Change or show the file of API keys, and return the exit status."""
     path = Path(args.keys)
     if args.action == "list":
         if not path.is_file():
-            raise SettingsError(f"{path}: there is no such file of keys.")
+            raise SettingsError(f"{path}: file of keys not found.")
         for entry in read_keys(path):
             rates = [f"{value:g} {what} a minute" for value, what in (
                 (entry.rate, "requests"), (entry.characters, "characters")) if value]
             print("  ".join([entry.name, *rates, *(["admin"] if entry.admin else [])]))
         return 0
     if not args.name:
-        raise SettingsError(f"serve-keys {args.action}: name the caller, as `towernmt serve-keys {args.action} anna "
-                            f"--keys {path}`.")
+        raise SettingsError(f"serve-keys {args.action}: pass the name of the caller, as in `towernmt serve-keys "
+                            f"{args.action} anna --keys {path}`.")
     if args.action == "remove":
         remove_key(path, args.name)
         return 0

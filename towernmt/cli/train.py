@@ -109,7 +109,7 @@ def train_with_workers(options: argparse.Namespace, settings: Settings, data: Tr
     from towernmt.farm.ray_workers import check_ray
     from towernmt.jobs.elastic_training import WorkerTraining, train_by_workers
     from towernmt.run.directory import RunDirectory
-    from towernmt.run.resume import check_vocabularies
+    from towernmt.run.resume import check_run_vocabulary
 
     gpus = gpu_numbers(options.gpu) or []
     _check_workers(options, gpus)
@@ -117,7 +117,7 @@ def train_with_workers(options: argparse.Namespace, settings: Settings, data: Tr
     check_ranges(settings)
     run = RunDirectory(options.logdir)
     run.check_place()
-    check_vocabularies(run, data)
+    check_run_vocabulary(run, data)
     training = WorkerTraining(
         worker_arguments(options), run, options.workers, options.min_workers or options.workers,
         3 if options.max_failures is None else options.max_failures, options.cpus or 0, len(gpus),
@@ -195,7 +195,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train, and return the exit status."""
+    """Train a model, and return the exit status."""
     if options.help_settings is not None:
         return print_settings(options)
     if not options.data:

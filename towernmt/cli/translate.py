@@ -41,7 +41,7 @@ from towernmt.cli.translation_options import (
 from towernmt.cli.translation_output import (
     BEHIND,
     AlignmentOutput,
-    InputLines,
+    LinesToTranslate,
     add_alignment_options,
     alignment_output,
     check_alignment_options,
@@ -145,13 +145,13 @@ def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_translate(args: argparse.Namespace) -> int:
-    """Translate; returns the exit status."""
+    """Translate, and return the exit status."""
     check_output_options(args)
     if args.document:
         return translate_documents(args, lambda links: make_translator(
             args, attention=links, options=options_of_all_lines(args), retry=args.retry))
     if args.language is not None:
-        raise SettingsError("--language is for a --document: leave it out, a line is a sentence.")
+        raise SettingsError("--language needs --document: leave it out, because each line is one sentence.")
     if wants_parts(args):
 
         return translate_parts(args)
@@ -172,9 +172,9 @@ def run_translate(args: argparse.Namespace) -> int:
             alignments.write_to(output.further)
         lines, first = output.lines_of(source, name), output.start.lines + 1
         if first > 1:
-            print(f"{args.output}: going on behind line {first - 1}.", file=sys.stderr)
+            print(f"{args.output}: resuming after line {first - 1}.", file=sys.stderr)
         answers = json_answers if args.json else text_answers
-        given = InputLines(lines, name, first, options_of_each_line(args, first))
+        given = LinesToTranslate(lines, name, first, options_of_each_line(args, first))
         for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
             output.write(number, answer)
     return 0
@@ -187,19 +187,19 @@ def check_output_options(args: argparse.Namespace) -> None:
         SettingsError: names two of them.
     """
     if args.n_best and args.scores:
-        raise SettingsError("--n-best writes scores already: leave out --scores.")
+        raise SettingsError("--n-best already writes scores: leave out --scores.")
     if args.json and args.scores:
-        raise SettingsError("--json writes scores already: leave out --scores.")
+        raise SettingsError("--json already writes scores: leave out --scores.")
     if args.token_scores and not args.json:
-        raise SettingsError("--token-scores needs --json, which has a place for them.")
+        raise SettingsError("--token-scores needs --json: pass it, too.")
 
 
 def _check_files(args: argparse.Namespace) -> None:
     if args.resume:
         if not (args.input and args.output):
-            raise SettingsError("--resume needs --input and --output: what goes through a pipe is not there twice.")
+            raise SettingsError("--resume needs --input and --output, because pipes cannot be read again.")
         if args.plot:
-            raise SettingsError("--resume goes on with lines, and --plot draws pictures: leave one of them out.")
+            raise SettingsError("--resume and --plot exclude each other: leave one of them out.")
     for file in files_of_each_line(args).values():
         check_readable(file)
 
@@ -211,7 +211,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) 
 
 
 def add_translator_options(parser: argparse.ArgumentParser) -> None:
-    """Those of them that say how, and not by which models."""
+    """Add the options of `add_model_arguments` about the search and the device, without those about the models."""
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are split at punctuation or spaces, and their "
                                                "translations joined (default: %(default)s)")
@@ -239,15 +239,18 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
                     options: LineOptions = PLAIN, retry: bool = False) -> LineTranslator:
-    """The translator that the arguments ask for.
+    """Return the translator for the parsed options.
 
     Args:
-        log_probs, attention: give these with each hypothesis.
-        options: what all lines ask for.
-        retry: search again for what looks wrong.
+        args: parsed options.
+        log_probs: whether each hypothesis has the log probabilities of its tokens.
+        attention: whether each hypothesis has its attention.
+        options: requests for all lines.
+        retry: whether suspicious translations are searched again.
+
     Raises:
-        SettingsError: a value that cannot work.
-        CheckpointError: there is no such checkpoint, or it does not fit its run.
+        SettingsError: an invalid option value.
+        CheckpointError: the checkpoint is missing, or it does not fit its run.
     """
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
@@ -319,15 +322,15 @@ class PartTranslatorMaker:
         if self.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if number:
-            logging.disable(logging.INFO)   # worker 0 says it
+            logging.disable(logging.INFO)   # only worker 0 logs
         return CommandPartTranslator(self.args, self.beside)
 
 
 class CommandPartTranslator:
-    """Translates parts as `towernmt translate` translates a text.
+    """Translate ranges of lines like `towernmt translate`.
 
     Attributes:
-        description: the options that determine the translations.
+        description: options that determine the translations.
     """
 
     description: Mapping[str, Any]
@@ -338,16 +341,16 @@ class CommandPartTranslator:
         self._args, self._beside = args, beside
         self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
                                            options=options_of_all_lines(args), retry=args.retry)
-        # What stands in the files beside is in the plan.
+        # The plan contains the contents of these files.
         self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
                             **{name: "a file" for name in beside}}
 
     def __call__(self, work: PartWork) -> PartResult:
-        """Translate a part."""
+        """Translate a range of lines."""
         text, links = io.BytesIO(), io.BytesIO()
         separate = self._args.alignments not in (None, BEHIND)
         faults = self._translator.faults = FaultCounts(work.name)
-        given = InputLines(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
+        given = LinesToTranslate(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
         answers = json_answers if self._args.json else text_answers
         for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
             text.writelines(line.encode("utf-8") + b"\n" for line in lines)
@@ -358,7 +361,7 @@ class CommandPartTranslator:
         return AlignmentOutput(self._args, files, None)
 
     def _options(self, work: PartWork) -> Any:
-        """What each line asks for, by the files beside."""
+        """Return the requests of each line from the files with one line for each input line."""
         first = work.part.before + work.part.first
         found: dict[str, Any] = {}
         for (name, file), lines in zip(self._beside.items(), work.lines.beside, strict=True):
@@ -368,10 +371,13 @@ class CommandPartTranslator:
 
 
 def translate_parts(args: argparse.Namespace) -> int:
-    """Translate; returns the exit status.
+    """Translate ranges of lines with several workers, and return the exit status.
+
+    Args:
+        args: parsed options.
 
     Raises:
-        SettingsError: options that do not go with it.
+        SettingsError: options that exclude each other.
         DataError: an input cannot be read, an output cannot be written, or a line cannot be translated.
     """
     _check(args)
@@ -390,7 +396,7 @@ def translate_parts(args: argparse.Namespace) -> int:
     def stop() -> None:
         farm.stop()
         if directory.is_there:
-            print(f"{directory.path} keeps the parts that are done: the same command goes on with them.",
+            print(f"{directory.path} contains the finished parts: the same command resumes with them.",
                   file=sys.stderr)
 
     try:
@@ -423,54 +429,54 @@ class _Outputs:
 
 def _check(args: argparse.Namespace) -> None:
     if args.workers is not None and args.workers < 1:
-        raise SettingsError(f"--workers {args.workers}: at least 1 is needed.")
+        raise SettingsError(f"--workers {args.workers} must be at least 1.")
     if not (args.input and args.output):
-        raise SettingsError("To translate in parts, pass --input and --output: what goes through a pipe cannot be "
-                            "read or written in parts.")
+        raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
+                            "parts.")
     if args.plot:
-        raise SettingsError("--plot draws pictures of a few lines: translate these by one process, without --workers.")
+        raise SettingsError("--plot works in a single process: leave out --workers.")
     check_alignment_options(args)
 
 
 def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
-    """The outputs, of which each can be written.
+    """Return the outputs, after checking that each can be written.
 
     Raises:
-        SettingsError: two texts would be written to one file, though each should have its own.
-        DataError: a file is read, or cannot be written.
+        SettingsError: two texts have the same output file although each should have its own.
+        DataError: an output is also an input, or cannot be written.
     """
     paths = [output_paths(args.output, texts)]
     if args.alignments not in (None, BEHIND):
         if is_per_text(args.alignments) != is_per_text(args.output):
-            raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: give a file for each text "
-                                "to both, or one for all.")
+            raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: pass a file for each text "
+                                "to both, or one file for all texts to both.")
         paths.append(output_paths(args.alignments, texts))
         if set(paths[0]) & set(paths[1]):
-            raise SettingsError(f"--alignments {args.alignments} is --output, too: choose another file.")
+            raise SettingsError(f"--alignments {args.alignments} is also --output: pass another file.")
     files = list(dict.fromkeys(zip(*paths, strict=True)))
     read = _by_file([text.name for text in texts if isinstance(text, FileText)])
     remote = {without_options(text.name) for text in texts if is_remote(text.name)}
     for option, places in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
         for place in places:
             if is_remote(place) and without_options(place) in remote:
-                raise DataError(f"{option} {place} is the same object as an --input, which would be lost: name another "
-                                "object to write to.")
+                raise DataError(f"{option} {place} is also an --input, which would be overwritten: pass another "
+                                "object.")
             if not is_remote(place):
                 if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
                         Path(os.path.realpath(place)).parents):
-                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: name "
+                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: pass "
                                         "another directory for the parts.")
                 same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
                 check_apart((option, place), {"--input": same, **files_of_lines(args)})
                 check_writable_output(place)
-        for place in islice(filter(is_remote, places), 1):      # all are in one folder
+        for place in islice(filter(is_remote, places), 1):      # all are in the same directory
             check_writable_output(place)
     numbers = {place: number for number, place in enumerate(files)}
     return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
 
 
 def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
-    """The names of the local files that are there, each by what it is on its disk."""
+    """Return the names of existing local files by device and inode."""
     found = {}
     for name in names:
         if not is_remote(name) and os.path.exists(name):
@@ -496,14 +502,14 @@ def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
 
 def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], beside: Sequence[Text],
           outputs: _Outputs) -> Plan:
-    """That of the translation that was begun, if the texts are as they were, or a new one."""
-    former = directory.plan()
-    if former is not None and is_plan_of(former, texts, beside, args.window):
-        return former
-    if former is not None:
-        print(f"The inputs are not as they were when {directory.path} was begun: they are read again, and parts whose "
-              "lines are others now are translated again.", file=sys.stderr)
-    return make_plan(texts, beside, outputs.of_texts, args.window, former.units if former else None)
+    """Return the plan of the interrupted translation if its texts are unchanged, otherwise a new plan."""
+    old = directory.plan()
+    if old is not None and is_plan_of(old, texts, beside, args.window):
+        return old
+    if old is not None:
+        print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
+              "again.", file=sys.stderr)
+    return make_plan(texts, beside, outputs.of_texts, args.window, old.units if old else None)
 
 
 def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
@@ -511,5 +517,5 @@ def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], besi
     job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
                   farm, sys.stderr)
     if job.lines_done:
-        print(f"{directory.path}: going on; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
+        print(f"{directory.path}: resuming; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
     job.run(task)

@@ -46,12 +46,14 @@ def add_document_options(parser: argparse.ArgumentParser) -> None:
 
 
 def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTranslator]) -> int:
-    """Translate; returns the exit status.
+    """Translate documents, and return the exit status.
 
     Args:
-        make: makes the translator, with the links of words or without.
+        args: parsed options.
+        make: makes the translator, with or without word alignments.
+
     Raises:
-        SettingsError: options that do not go together.
+        SettingsError: options that exclude each other.
         DataError: a document cannot be read or written.
     """
     _check(args)
@@ -63,7 +65,7 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     translator = make(has_marks and is_own)
     language = args.language or _language(args.model) or "en"
     for name, document, output in zip(args.document, documents, outputs, strict=True):
-        asked = _Asked(translator, name)
+        asked = _DocumentSentences(translator, name)
         translated = translate_segments(document.segments, asked.plain, language, asked.forced if is_own else None)
         with _naming(name):
             content = document.written(translated)
@@ -73,19 +75,19 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     return 0
 
 
-class _Asked:
-    """Sentences of a document, translated."""
+class _DocumentSentences:
+    """Translations of the sentences of a document."""
 
     def __init__(self, translator: LineTranslator, name: str) -> None:
         self._translator, self._name, self.progress = translator, name, _Progress(name)
 
     def plain(self, sentences: Sequence[str]) -> list[Hypothesis]:
-        """The best translation of each."""
+        """Return the best translation of each sentence."""
         self.progress.total = self.progress.sentences = len(sentences)
         return self._found(sentences, None)
 
     def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
-        """The same, with words that must come."""
+        """Return the best translation of each sentence with lexical constraints."""
         self.progress.total += len(sentences)
         return self._found(sentences, [LineOptions(constraints=of_one) for of_one in words])
 
@@ -98,21 +100,21 @@ class _Asked:
 
 
 class _Progress:
-    """How far a document is, on stderr: on a terminal as it goes, and in one line at its end."""
+    """Progress of a document on stderr: continuously on a terminal, and in one line at the end."""
 
     def __init__(self, name: str) -> None:
         self._name, self._begun, self._told, self._done = name, time.monotonic(), 0.0, 0
         self.total = self.sentences = 0
 
     def one_more(self) -> None:
-        """A sentence is translated."""
+        """Count a translated sentence."""
         self._done += 1
         if sys.stderr.isatty() and time.monotonic() > self._told + 0.2:
             self._told = time.monotonic()
             print(f"\r{self._name}: {self._done} of {self.total} sentences", end="", file=sys.stderr, flush=True)
 
     def end(self, output: str) -> None:
-        """The document is written."""
+        """Report that the document is written."""
         begin = "\r" if sys.stderr.isatty() else ""
         print(f"{begin}{self._name}: {self.sentences} sentences to {output} in {time.monotonic() - self._begun:.1f} s",
               file=sys.stderr)
@@ -121,10 +123,10 @@ class _Progress:
 def _check(args: argparse.Namespace) -> None:
     for option in _OF_LINES:
         if getattr(args, option) not in (None, False):
-            raise SettingsError(f"--{option.replace('_', '-')} is for lines, and not for a --document: leave one of "
-                                "them out.")
+            raise SettingsError(f"--{option.replace('_', '-')} cannot be used with --document: leave one of them out.")
     for option, file in files_of_each_line(args).items():
-        raise SettingsError(f"{option} {file} has a line for each line, and a --document has none: leave it out.")
+        raise SettingsError(f"{option} {file} has one line per input line, and cannot be used with --document: leave "
+                            "it out.")
     if args.language is not None:
         check_code(args.language, "--language")
 
@@ -137,20 +139,20 @@ def _outputs(args: argparse.Namespace) -> list[str]:
         DataError: an output is also an input, or cannot be written.
     """
     if not args.output:
-        raise SettingsError("--document needs --output, a file or a folder.")
+        raise SettingsError("--document needs --output: pass a file or a directory.")
     pattern = args.output
     if NAME not in pattern and (pattern.endswith("/") or Path(pattern).is_dir()):
         pattern = f"{pattern.rstrip('/')}/{NAME}"
     if len(args.document) > 1 and NAME not in pattern:
-        raise SettingsError(f"--output {args.output}: for {len(args.document)} documents, name a folder, as out/, or "
-                            f"names like theirs, as out/en-{NAME}.")
+        raise SettingsError(f"--output {args.output}: for {len(args.document)} documents, pass a directory such as "
+                            f"out/, or derived names such as out/en-{NAME}.")
     outputs = [pattern.replace(NAME, Path(name).name) for name in args.document]
     for name, output in zip(args.document, outputs, strict=True):
         if outputs.count(output) > 1:
             raise SettingsError(f"{name} and another document would both be written to {output}: translate them one "
-                                "after the other, to different places.")
+                                "after the other, with different outputs.")
         if not have_same_format(output, name):
-            raise SettingsError(f"--output {output}: {name} keeps its format: give both the same suffix.")
+            raise SettingsError(f"--output {output}: {name} keeps its format: pass an output with the same suffix.")
         check_apart(("--output", output), {"--document": args.document, **files_of_lines(args)})
         check_writable_output(output)
     return outputs
@@ -166,7 +168,7 @@ def _opened(name: str) -> Document:
         opener = opener_of(name)
         try:
             with open(name, "rb") as file:
-                content = file.read(LARGEST + 1)    # a device has no size that could be checked before
+                content = file.read(LARGEST + 1)    # the size of a device is unknown
             if len(content) > LARGEST:
                 size = max(os.path.getsize(name), len(content))
                 raise DataError(f"The file has {size // 1_000_000} MB: more than {LARGEST // 1_000_000} MB are not "
@@ -186,6 +188,6 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _language(models: Sequence[str]) -> str | None:
-    """The source language of the first package."""
+    """Return the source language of the first package."""
     told = next((PackagedRun(model).languages for model in models if is_package(model)), None)
     return None if told is None else told[0]

@@ -81,10 +81,10 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_models(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of a `Translator` that say which models it takes.
+    """Return the arguments of a `Translator` that select its models.
 
     Raises:
-        SettingsError: weights that are no numbers.
+        SettingsError: a weight is not a number.
     """
     given: dict[str, Any] = {} if args.ensemble_mean is None else {"mean": args.ensemble_mean}
     if args.ensemble_weights is not None:
@@ -99,15 +99,16 @@ def chosen_models(args: argparse.Namespace) -> dict[str, Any]:
 
 AS_THE_RUN = "default: the run's setting"
 SPELLINGS = {"beam_size": "--beam"}
-"""Options that are not spelled like their fields."""
+"""Options whose names differ from their fields."""
 _OF_THEIR_OWN = ("averaged", "max_length_factor", "max_length_constant")
 
 
 def add_search_options(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
-    """One option a field; what is not given is as the run has it.
+    """Add an option for each field of `SearchSettings`; options that are not specified keep the run's values.
 
     Args:
-        without: fields that a command has no option for, or one of its own.
+        parser: parser of the command.
+        without: fields for which the command has no option, or its own option.
     """
     group = parser.add_argument_group("search")
     types = typing.get_type_hints(SearchSettings)
@@ -123,10 +124,10 @@ def add_search_options(parser: argparse.ArgumentParser, without: Collection[str]
 
 
 def search_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `SearchSettings` that were given.
+    """Return the fields of `SearchSettings` that the options specify.
 
     Raises:
-        SettingsError: --max-length that is not two numbers.
+        SettingsError: --max-length is not two numbers.
     """
     given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(SearchSettings)}
     given["averaged"] = False if options.last_weights else None
@@ -141,12 +142,13 @@ def search_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_alone(given: dict[str, Any]) -> None:
-    """Refuse what no run's settings can make right, before anything is loaded.
+    """Refuse search options that no settings of a run can make valid, before anything is loaded.
 
     Args:
-        given: fields of `SearchSettings`; the run's settings have the others.
+        given: specified fields of `SearchSettings`; the run's settings have the others.
+
     Raises:
-        SettingsError: a value that cannot work, or two that contradict each other.
+        SettingsError: an invalid value, or two values that contradict each other.
     """
     rest: dict[str, Any] = {
         "beam_size": max(5, given.get("n_best", 1)) * max(given.get("beam_groups", 1), 1),
@@ -169,14 +171,14 @@ def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
 
 
 def _of_a_sentence(text: str) -> str:
-    """The text without its full stop, in lower case as argparse's own."""
+    """Return the text without its full stop, in lower case like the help texts of argparse."""
     text = text.removesuffix(".")
     return text if text[:2].isupper() and text[1:2] != " " else text[0].lower() + text[1:]
 
 
 def add_line_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `LineOptions`."""
-    group = parser.add_argument_group("what translations are like")
+    group = parser.add_argument_group("requests for translations")
     group.add_argument("--prefix", metavar="TEXT|FILE",
                        help="begin all translations with this text, or each with a line of this file")
     group.add_argument("--partial-word", action="store_true",
@@ -207,8 +209,8 @@ def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[L
     """Return the requests of each line, or None if lines have no separate requests.
 
     Args:
-        args: the parsed options.
-        first: the number of the first line.
+        args: parsed options.
+        first: number of the first line.
 
     Raises:
         DataError: a file cannot be read.
@@ -221,10 +223,11 @@ def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[L
 
 
 def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | None) -> Iterator[LineOptions] | None:
-    """What each line asks for, by lines of the files that say it; None: nothing but what all ask for.
+    """Return the requests of each line from the lines of the files; None without files.
 
     Args:
-        prefixes, phrases: of `--prefix` and `--constraints`; None: there is no such file.
+        prefixes: lines of `--prefix`; None without this file.
+        phrases: lines of `--constraints`; None without this file.
     """
     if prefixes is None and phrases is None:
         return None
@@ -254,8 +257,8 @@ def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[
         return [[] for _ in range(lines)]
     phrases = [_phrases(line) for line in read_lines(args.constraints)]
     if len(phrases) != lines:
-        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write a line for "
-                        "each sentence, an empty one for no phrases.")
+        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write one line "
+                        "per sentence, empty without phrases.")
     return phrases
 
 
@@ -273,12 +276,12 @@ def _phrases(line: str) -> list[str]:
 def _file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:     # a text that no file can be called by
+    except OSError:     # the text is no valid file name
         return False
 
 
 SAMPLES = 100
-"""Drawn for a line where it is not said how many."""
+"""Default number of samples for each line."""
 
 
 def add_mbr_options(parser: Any) -> None:
@@ -300,7 +303,7 @@ def mbr_reranker(args: argparse.Namespace) -> Reranker | None:
     from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
 
     if args.mbr_aggregate and not args.mbr:
-        raise SettingsError("--mbr-aggregate is for --mbr chrf: pass that, too.")
+        raise SettingsError("--mbr-aggregate needs --mbr chrf: pass it, too.")
     return MinimumBayesRisk(args.mbr, args.mbr_aggregate) if args.mbr else None
 
 
@@ -328,25 +331,25 @@ def candidates(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str,
     """
     if not (args.mbr or args.rerank_by):
         if args.samples is not None:
-            raise SettingsError("--samples are drawn to choose from: pass --mbr or --rerank-by, too; to have them "
-                                "written, pass --sample --n-best N.")
+            raise SettingsError("--samples needs --mbr or --rerank-by. To write samples, pass --sample --n-best N.")
         return {}
     if args.samples is not None or search.get("selection") == "sampling":
         return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
     beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
     if beam < 2:
-        raise SettingsError("One translation of a line cannot be reranked: choose a --beam of 2 or more.")
+        raise SettingsError("Reranking needs at least two translations of a line: pass a --beam of 2 or more.")
     return {"beam_size": beam, "n_best": beam}
 
 
 def translation_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
-    """What orders the translations of a command with `add_reranking_options`; None: the search alone.
+    """Return the reranker of a command with `add_reranking_options`; None without reranking options.
 
     Args:
-        device: "cpu", "gpu", "gpu:N" or None, for a further run.
+        args: parsed options.
+        device: "cpu", "gpu", "gpu:N" or None, for the reverse model.
     """
     if args.mbr and args.rerank_by:
-        raise SettingsError("--mbr and --rerank-by each put the translations into an order: choose one.")
+        raise SettingsError("--mbr and --rerank-by exclude each other: leave one of them out.")
     if not args.rerank_by:
         return mbr_reranker(args)
     from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
@@ -357,10 +360,10 @@ def translation_reranker(args: argparse.Namespace, device: str | None) -> Rerank
 
 
 def run_and_weight(text: str, option: str) -> tuple[str, float]:
-    """The run and the weight of `RUN[:WEIGHT]`; without WEIGHT it is 1.
+    """Return the run and the weight of `RUN[:WEIGHT]`; the default weight is 1.
 
     Raises:
-        SettingsError: the weight is no number.
+        SettingsError: the weight is not a number.
     """
     place, colon, weight = text.rpartition(":")
     if not colon or Path(text).exists():

@@ -64,7 +64,7 @@ class AlignmentOutput:
         """Read the options.
 
         Args:
-            args: the parsed options.
+            args: parsed options.
             files: opened files of word alignments.
             pictures: draws attention; None without --plot.
         """
@@ -80,7 +80,7 @@ class AlignmentOutput:
 
     @property
     def behind(self) -> Callable[[Hypothesis], str] | None:
-        """A function from a translation to the text after it on its line, or None."""
+        """The function that returns the text after a translation on its line; None if there is no such text."""
         return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._behind else None
 
     def watch(self, translations: Iterable[T], translator: LineTranslator) -> Iterator[T]:
@@ -123,13 +123,13 @@ def check_alignment_options(args: argparse.Namespace) -> None:
     """
     threshold = args.alignment_threshold
     if threshold is not None and not 0 < threshold <= 1:
-        raise SettingsError(f"--alignment-threshold {threshold}: choose a number above 0, and at most 1.")
+        raise SettingsError(f"--alignment-threshold {threshold}: pass a number above 0 and at most 1.")
     if threshold is not None and not args.alignments:
-        raise SettingsError("--alignment-threshold says which links are written: pass --alignments FILE, too.")
+        raise SettingsError("--alignment-threshold needs --alignments: pass --alignments FILE, too.")
     if args.attention and not args.json:
-        raise SettingsError("--attention needs --json, which has a place for it.")
+        raise SettingsError("--attention needs --json: pass it, too.")
     if args.plot_tokens and not args.plot:
-        raise SettingsError("--plot-tokens says what is drawn: pass --plot FILE, too.")
+        raise SettingsError("--plot-tokens needs --plot: pass --plot FILE, too.")
 
 
 @contextmanager
@@ -151,14 +151,14 @@ def alignment_output(args: argparse.Namespace) -> Iterator[AlignmentOutput]:
         yield AlignmentOutput(args, files, pictures)
 
 
-class InputLines(NamedTuple):
+class LinesToTranslate(NamedTuple):
     """Lines to translate.
 
     Attributes:
-        lines: of text or JSON.
-        name: of the input.
+        lines: lines of text or JSON.
+        name: name of the input.
         first: number of the first line in the input.
-        options: the requests of each line, from the files of options; None without such files.
+        options: requests of each line, from the files of options; None without such files.
         before: number of lines in previous inputs, which the written line numbers include.
     """
 
@@ -169,12 +169,15 @@ class InputLines(NamedTuple):
     before: int = 0
 
 
-def text_answers(args: argparse.Namespace, translator: LineTranslator, given: InputLines,
+def text_answers(args: argparse.Namespace, translator: LineTranslator, given: LinesToTranslate,
                  alignments: AlignmentOutput) -> Iterator[list[str]]:
-    """For each line of text, the lines to write.
+    """Yield the output lines for each line of text.
 
     Args:
-        alignments: what writes them.
+        args: parsed options.
+        translator: translator of the lines.
+        given: lines to translate.
+        alignments: writes the word alignments.
     """
     stream = alignments.watch(translator.translate_stream(
         given.lines, given.name, options=given.options, first=given.first), translator)
@@ -183,9 +186,9 @@ def text_answers(args: argparse.Namespace, translator: LineTranslator, given: In
         yield as_text(number, hypotheses, args.n_best, args.scores, behind)
 
 
-def json_answers(args: argparse.Namespace, translator: LineTranslator, given: InputLines,
+def json_answers(args: argparse.Namespace, translator: LineTranslator, given: LinesToTranslate,
                  alignments: AlignmentOutput) -> Iterator[list[str]]:
-    """For each JSON object, the one to write; arguments as for `text_answers`."""
+    """Yield the output line for each JSON object; the arguments are those of `text_answers`."""
     lines, requests = tee(read_requests(given.lines, given.name, given.first))
     stream = alignments.watch(translator.translate_stream(
         lines, given.name, options=given.options, first=given.first), translator)
@@ -197,15 +200,15 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, given: In
                        alignments.as_json(translation[0], translator))]
 
 
-_ELSEWHERE = ("input", "output", "resume", "command", "workers", "ray", "work_directory")
-"""Arguments that make no difference to what is written for a line."""
+_WITHOUT_EFFECT = ("input", "output", "resume", "command", "workers", "ray", "work_directory")
+"""Options that do not change the output for a line."""
 
 
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
-    """What makes the output what it is, but for the input: what must be the same to go on with it."""
+    """Return everything that determines the output besides the input; it must be equal to resume a translation."""
     given = {name: value for name, value in vars(args).items()
-             if name not in _ELSEWHERE and _is_plain(value)}
-    indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # of an ensemble, several
+             if name not in _WITHOUT_EFFECT and _is_plain(value)}
+    indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # several for an ensemble
     weights = [file_fingerprint(index) for index in indices if index.is_file()]
     files = {f"the content of {name}": file_fingerprint(Path(file))
              for name, file in files_of_lines(args).items() if file}
@@ -216,11 +219,11 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
 
 def as_text(number: int, hypotheses: Sequence[Hypothesis], n_best: int | None, scores: bool,
             behind: Callable[[Hypothesis], str] | None = None) -> list[str]:
-    """Return the lines to write for an input line.
+    """Return the output lines for an input line.
 
     Args:
-        number: of the input line, from 0.
-        hypotheses: its translations, best first.
+        number: number of the input line, from 0.
+        hypotheses: translations of the line, best first.
         n_best: number of translations to write, in the format of Moses; None for the best one only.
         scores: whether to write the score before the best translation.
         behind: returns the text after a translation on its line.

@@ -50,7 +50,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_tune(options: argparse.Namespace) -> int:
-    """Search as the command line says."""
+    """Search for settings, and return the exit status."""
     from towernmt.core.directories import DirectoryLock
     from towernmt.farm.ray_workers import connected
     from towernmt.jobs.trials import draw_points, read_space
@@ -58,20 +58,20 @@ def run_tune(options: argparse.Namespace) -> int:
     from towernmt.run.resolve import resolve_settings
 
     check_tune()
-    options.logdir = options.gpu = options.towers = None        # of the trials, which have their own
+    options.logdir = options.gpu = options.towers = None        # trials have their own
     sources = settings_sources(options)
     settings = resolve_settings(sources).settings
     limits = _limits(options, settings)
     points = draw_points(read_space(options.space, settings), options.trials, options.seed)
     output = Path(options.output).absolute()
     if not options.resume and (output / "trials").exists():
-        raise SettingsError(f"{output} holds a search: pass --resume to go on with it, or another --output.")
+        raise SettingsError(f"{output} contains a search: pass --resume to resume it, or another --output.")
     if not (output / "trials").exists():
         refuse_files_of_others(output)
     with DirectoryLock(output, "towernmt tune"):
         table, trials = _trials(options, sources, settings, points, output)
         if len(trials) < options.trials:
-            print(f"The space holds {len(trials)} different points only.", flush=True)
+            print(f"The space has only {len(trials)} different points.", flush=True)
         with connected(options.ray, 0, lambda text: print(text, flush=True)):
             try:
                 search(trials, table, limits, output / "ray", lambda row: print(_line(table, row), flush=True))
@@ -88,13 +88,15 @@ def refuse_files_of_others(output: Path) -> None:
     """
     for name in ("trials.tsv", "best.yaml", "ray"):
         if (output / name).exists():
-            raise SettingsError(f"{output / name} is there already and belongs to no search, which would replace it: "
-                                "name another --output, or move it away.")
+            raise SettingsError(f"{output / name} already exists and does not belong to a search, which would replace "
+                                "it: pass another --output, or move the file.")
 
 
 def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
-    """Raises:
-        SettingsError: there is no limit for a trial, or no validation within it.
+    """Return the limits of the search.
+
+    Raises:
+        SettingsError: trials have no limit, or no validation within their limit.
     """
     from towernmt.jobs.tune_search import SearchLimits
 
@@ -107,7 +109,7 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
     if not 0 < between <= steps:
         raise SettingsError(f"validation.steps={between}: a trial needs validations within its train.steps={steps}.")
     if settings.validation.metric_set:
-        raise SettingsError("validation.metric_set: a search goes by the first validation set; leave it out.")
+        raise SettingsError("validation.metric_set: a search uses the first validation set: leave it out.")
     first = options.first_look or between
     if first > steps:
         raise SettingsError(f"--first-look {first} is beyond train.steps={steps}: lower it.")
@@ -116,7 +118,7 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
 
 def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Settings,
             points: list[dict[str, Any]], output: Path) -> tuple[TrialTable, list[Trial]]:
-    """The trials, each with its settings in its directory."""
+    """Return the trials, and write the settings of each trial into its directory."""
     from towernmt.callbacks.validation_metrics import METRICS
     from towernmt.core.files import write_text
     from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, run_of
@@ -132,8 +134,8 @@ def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Set
         text = _as_config(resolve_settings(dataclasses.replace(sources, overrides=overrides)).settings)
         file = directory / SETTINGS
         if file.exists() and file.read_text(encoding="utf-8") != text:
-            raise SettingsError(f"{file}: the search in {output} has other settings: give the same command as then "
-                                "(with any --trials), or another --output.")
+            raise SettingsError(f"{file}: the search in {output} has other settings: pass the arguments of the first "
+                                "command (--trials may differ), or another --output.")
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
         arguments = ["train", "--defaults", "fixed", "--data", _place(options.data), "--logdir",
@@ -151,7 +153,7 @@ def _directory(output: Path, row: TrialRow) -> Path:
 
 
 def _place(text: str) -> str:
-    """A path from the root, since trials have another working directory; a URI as it is."""
+    """Return an absolute path, because trials have another working directory; a URI is returned unchanged."""
     return text if "://" in text else str(Path(text).absolute())
 
 
@@ -195,9 +197,9 @@ def _tell(output: Path, table: TrialTable) -> int:
     best = table.best()
     rest = sum(row.state in (WAITING, INTERRUPTED) for row in table.rows)
     if rest:
-        print(f"{rest} of {len(table.rows)} trials are not at their end: the same command with --resume goes on.")
+        print(f"{rest} of {len(table.rows)} trials are incomplete: the same command with --resume continues them.")
     if best is None:
-        print(f"No trial has a score; {output / 'trials.tsv'} says why.")
+        print(f"No trial has a score; {output / 'trials.tsv'} contains the reasons.")
         return 1
     print(f"The best is trial {best.number}; its run is {run_of(_directory(output, best))}, its settings, for "
           f"--config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")

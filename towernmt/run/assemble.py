@@ -95,8 +95,8 @@ def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
     check_vocabulary_of(held, run.vocabulary)
     other = differing_vocabulary(run.vocabulary, data)
     if other:
-        raise SettingsError(f"init.checkpoint={settings.checkpoint}: that run has another vocabulary than "
-                            f"{data.directory} ({other} differs): prepare the data with the files in "
+        raise SettingsError(f"init.checkpoint={settings.checkpoint}: the vocabulary of that run differs from "
+                            f"that of {data.directory} ({other} differs): prepare the data with the files in "
                             f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
     return StartFrom(held, settings.new, settings.left_out)
 
@@ -105,18 +105,18 @@ class Introduction(Callback):
     """Logs one paragraph about the run when training begins or resumes."""
 
     def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
-        """Take the subjects of the paragraph.
+        """Store the arguments.
 
         Args:
-            settings: of the run.
-            data: the training data.
+            settings: settings of the run.
+            data: training data.
             run: directory of the run.
-            validated: whether a validator is among the callbacks.
+            validated: whether the run has a validator.
         """
         self._settings, self._data, self._run, self._validated = settings, data, run, validated
 
     def _setup_graph(self) -> None:
-        # Before the callbacks behind this one build graphs of their own.
+        # Later callbacks build more graphs.
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf1.trainable_variables())
 
     def _before_train(self) -> None:
@@ -124,15 +124,15 @@ class Introduction(Callback):
 
     def _text(self) -> str:
         s, run = self._settings.train, self._run.path
-        begin = "Training" if not self.global_step else f"Going on behind step {self.global_step} with"
+        begin = "Training" if not self.global_step else f"Resuming after step {self.global_step} with"
         sentences = [
             f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
             f"Data: {self._data.directory}{self._amount()}.",
             self._validation(),
             f"Until {_limits(s)}." if _limits(s) else "Without a limit: until Ctrl-C.",
-            f"The run is in {run}, its whole log in {self._run.log / 'log.log'}.",
+            f"The run is in {run}, its complete log in {self._run.log / 'log.log'}.",
             f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
-            "To stop it: Ctrl-C, which saves a checkpoint; the same command goes on from there."]
+            "To stop it: Ctrl-C, which saves a checkpoint; the same command resumes from there."]
         return " ".join(sentence for sentence in sentences if sentence)
 
     def _amount(self) -> str:
@@ -151,7 +151,7 @@ class Introduction(Callback):
                      f"{s.minutes:g} minutes" if s.minutes else ""]
             return f"Validation: {count:,} sentences every {' or '.join(text for text in every if text)}."
         why = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
-        return f"{why}: there will be no BLEU and no best checkpoint."
+        return f"{why}: the run has no BLEU and no best checkpoint."
 
 
 def _towers(trainer: Any) -> str:
@@ -164,7 +164,7 @@ def _limits(train: Any) -> str:
     limits = [f"update {train.steps:,}" if train.steps else "",
               f"the end of epoch {train.epochs:,}" if train.epochs else "",
               f"{train.minutes:g} minutes have passed" if train.minutes else "",
-              f"{train.stop_patience} validations have found nothing better" if train.stop_patience else ""]
+              f"{train.stop_patience} validations have no better score" if train.stop_patience else ""]
     return " or ".join(limit for limit in limits if limit)
 
 
@@ -172,11 +172,19 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                    components: Components) -> list[Callback]:
     """Return the callbacks of a run, in the order in which they act after a step.
 
-    Custom callbacks come first, or after those that evaluate the model. Then come those that save and show results, and
+    Custom callbacks come first, or after those that evaluate the model. Then come those that save and log results, and
     then those that end the run. So a checkpoint contains the state of every callback at its step.
+
+    Args:
+        settings: settings of the run.
+        data: training data.
+        run: directory of the run.
+        model: the run's model.
+        source: input of the towers.
+        components: functions that make custom callbacks.
     """
     s, log, kept = settings.train, settings.log, settings.checkpoint
-    metric: str | None = None       # the scalar that the best checkpoints and early stopping go by
+    metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
     if s.precision == "float16":
@@ -211,7 +219,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
 
 
 def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
-    """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0: neither does.
+    """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0 without both.
 
     The end of the epochs is an estimate if the corpus has several blocks, and 0 if the size of an epoch is unknown, as
     in a stream.
@@ -242,28 +250,28 @@ MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
 
 
 def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
-    """Refuse a plateau schedule that watches a missing validation score, or a mean of training.
+    """Refuse a plateau schedule whose metric is a missing validation score, or a mean over training.
 
-    A mean of training depends on where a run was stopped, and so would the learning rate.
+    A mean over training would make the learning rate depend on the step at which a run was interrupted.
 
     Args:
-        settings: of the run.
-        scores: the names of the run's validation scores.
+        settings: settings of the run.
+        scores: names of the run's validation scores.
 
     Raises:
-        SettingsError: `schedule.metric` is not one of them.
+        SettingsError: `schedule.metric` is not in `scores`.
     """
     metric = settings.schedule.metric
     if settings.schedule.name != "plateau":
         return
     if metric in MEANS_OF_TRAINING:
-        raise SettingsError(f"schedule.metric={metric} is a mean over some updates of training, which a stop would "
-                            "cut: take a score of validation, such as validation_loss.")
+        raise SettingsError(f"schedule.metric={metric} is a mean over training updates, which changes if training is "
+                            "interrupted: use a validation score, such as validation_loss.")
     if metric.startswith("validation") and metric not in scores:
-        raise SettingsError(f"schedule.metric={metric} is no score of this run's validation, and the learning rate "
-                            f"would never fall: take {', '.join(scores)}." if scores else
-                            f"schedule.name=plateau watches {metric}, but there is no validation in this run: give "
-                            "validation text (and validation.steps), or take another schedule.")
+        raise SettingsError(f"schedule.metric={metric} is not a validation score of this run, so the learning rate "
+                            f"would never decrease: use {', '.join(scores)}." if scores else
+                            f"schedule.name=plateau needs {metric}, but this run has no validation: pass validation "
+                            "text (and validation.steps), or use another schedule.")
 
 
 def _takes_batches(model: Any) -> bool:
@@ -274,12 +282,12 @@ def _takes_batches(model: Any) -> bool:
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
                 components: Components) -> tuple[TrainConfig, StopOnSignal]:
-    """tensorpack's configuration of a run, and the callback that tells whether a signal stopped it."""
+    """Return tensorpack's configuration of a run, and the callback that knows whether a signal stopped the run."""
     s = settings.data
     model = components.model(settings)
     hand_optimizer(model, settings)
     check_gradient_checkpointing(model, settings.train)
-    # Of prepared data the introduction says it; a stream tells of its epochs as it goes.
+    # The introduction reports the size of prepared data. A stream reports each epoch.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
     batches = make_batches(data, s, settings.train.epochs or None, report, _wants_alignments(model, settings))
     source = components.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
@@ -307,7 +315,7 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
         SettingsError: the data have source factors, which the custom model does not support.
     """
     if settings.model is None:
-        return settings         # of a model that is not made from settings
+        return settings         # the model is not made from settings
     model = model_with_sizes(settings, data.source_vocabulary.size, data.target_vocabulary.size)
     factors = [vocabulary.size for vocabulary in factors_of(data.source_vocabulary)]
     if hasattr(model, "source_factor_vocab_sizes"):
@@ -316,9 +324,9 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
         raise SettingsError(f"{data.directory} has {len(factors)} source factors, but architecture="
                             f"{settings.architecture} has no setting model.source_factor_vocab_sizes: prepare the data "
                             "without --source-factors.")
-    one = data.shared_vocabulary or same_pieces(data.source_vocabulary, data.target_vocabulary)
-    if not one and getattr(model, "tie_embeddings", None) == "all":
-        logger.info("Source and target have vocabularies of their own: model.tie_embeddings=target.")
+    shared = data.shared_vocabulary or same_pieces(data.source_vocabulary, data.target_vocabulary)
+    if not shared and getattr(model, "tie_embeddings", None) == "all":
+        logger.info("Source and target have separate vocabularies: model.tie_embeddings=target.")
         model = dataclasses.replace(model, tie_embeddings="target")
     return dataclasses.replace(settings, model=model)
 
@@ -336,8 +344,8 @@ def check_gradient_checkpointing(model: Any, settings: TrainSettings) -> None:
         SettingsError: the model has no layers that can be recomputed.
     """
     if settings.gradient_checkpointing and not getattr(model, "recomputes", True):
-        raise SettingsError(f"train.gradient_checkpointing=true would do nothing here: {type(model).__name__} has no "
-                            "layers that are computed again, as the Transformer has; set it to false.")
+        raise SettingsError(f"train.gradient_checkpointing=true has no effect on {type(model).__name__}, because "
+                            "only the Transformer can recompute its layers: set it to false.")
 
 
 def _wants_alignments(model: Any, settings: Settings) -> bool:
@@ -349,8 +357,8 @@ def _wants_alignments(model: Any, settings: Settings) -> bool:
     wants = any(spec.name == ALIGNMENT for spec in model.inputs())
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
     if weight > 0 and not wants:
-        raise SettingsError(f"model.guided_alignment_weight={weight:g} would do nothing here: the training towers of "
-                            f"{type(model).__name__} do not read alignments; set it to 0.")
+        raise SettingsError(f"model.guided_alignment_weight={weight:g} has no effect on {type(model).__name__}, "
+                            "whose training towers do not read alignments: set it to 0.")
     return wants
 
 

@@ -1,8 +1,8 @@
-"""The rules that set what the user leaves open, each with its evidence, and what they depend on.
+"""Rules for the settings that a user does not specify, each with its evidence.
 
-They depend on the corpus, the limit of the training, the model and the machine. A setting of the user is never
-changed, and settings that depend on it follow it: the rules act one after the other, each on the settings so far. A
-run that starts from another run takes its model. The result is logged when a run begins, and saved in its directory.
+The rules depend on the corpus, the training limit, the model and the machine. They are applied in sequence, each to the
+result of the previous ones, so that automatic settings follow those that a user specifies. A run that starts from
+another run has the same model. The result is logged when a run begins, and saved in its directory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 AUTOMATIC_SETTINGS_FILE = "chosen.yaml"
 """File in the directory of a run: its automatic settings with their reasons."""
-SHARE = 0.65
-"""Of the machine's rate of products in float32, what training reaches (docs/notes/performance.md: 0.35 to 0.8). Four
-trainings of `mini` on a Zen 4 reached 0.67 (two cores) to 0.78 (one), the gain by bfloat16 taken off."""
-BFLOAT16 = 1.5
-"""How many times as fast training is in bfloat16 where it is chosen (docs/notes/performance.md: 1.4 to 2.2)."""
+RATE_FRACTION = 0.65
+"""Fraction of the machine's rate of float32 products that training reaches: 0.35 to 0.8 in docs/notes/performance.md.
+Four trainings of `mini` on a Zen 4 reached 0.67 (two cores) to 0.78 (one core), without the gain of bfloat16."""
+BFLOAT16_SPEEDUP = 1.5
+"""Speed of training in bfloat16 relative to float32, if bfloat16 is used: 1.4 to 2.2 in docs/notes/performance.md."""
 
 
 class AutomaticSetting(NamedTuple):
@@ -45,18 +45,19 @@ class AutomaticSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingConditions:
-    """What is known before training begins.
+    """Facts about data and machine that are known before training begins.
 
     Attributes:
-        target_tokens: of a pass over the corpus, with EOS; None: not known, as of a stream.
-        pairs: of the corpus; None: not known.
-        vocabulary: tokens of the target side.
-        unigram: whether the vocabularies of both sides are unigram models.
-        validation_pairs: of the first validation set.
-        gpus: how many are used.
-        processors: that this process may use.
-        bfloat16: whether the device multiplies bfloat16 in hardware.
-        rates: of products; None: not measured.
+        target_tokens: number of target tokens in one pass over the corpus, EOS included; None if unknown, as for a
+            stream.
+        pairs: number of sentence pairs in the corpus; None if unknown.
+        vocabulary: size of the target vocabulary.
+        unigram: whether both vocabularies are unigram models.
+        validation_pairs: number of sentence pairs in the first validation set.
+        gpus: number of GPUs that train; 0 for the CPU.
+        processors: number of processors that this process may use.
+        bfloat16: whether the device has hardware for bfloat16 products.
+        rates: measured rates of matrix products; None if not measured.
     """
 
     target_tokens: int | None
@@ -70,7 +71,7 @@ class TrainingConditions:
     rates: ProductRates | None
 
     def updates(self, settings: Settings) -> float | None:
-        """About how many updates training makes within its limit; None: there is no limit, or too little is known."""
+        """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
         train = settings.train
         if train.steps and not (train.minutes or (train.epochs and self.target_tokens)):
             return float(train.steps)
@@ -78,9 +79,9 @@ class TrainingConditions:
         return None if tokens is None or of_update is None else tokens / of_update
 
     def _tokens_of_update(self, settings: Settings) -> float | None:
-        """About how many target tokens an update is made from; None: not known before training begins."""
+        """Estimate the number of target tokens per update; None if it is unknown before training begins."""
         data, cycle = settings.data, settings.train.update_cycle
-        if data.memory_gb:      # the batch is found when the run begins
+        if data.memory_gb:      # which determines the batch size when the run begins
             return None
         if data.batch_type == "sentences":
             if not self.target_tokens or not self.pairs:
@@ -97,12 +98,12 @@ class TrainingConditions:
         return float(train.epochs) if epochs_alone else None
 
     def passes_of_updates(self, settings: Settings, updates: float) -> float | None:
-        """About how often each pair is seen in so many updates; None: too little is known."""
+        """Estimate the number of passes over the corpus in a number of updates; None if too little is known."""
         of_update = self._tokens_of_update(settings)
         return updates * of_update / self.target_tokens if of_update and self.target_tokens else None
 
     def tokens(self, settings: Settings) -> float | None:
-        """About how many target tokens training sees within its limit; None: there is none, or too little is known."""
+        """Estimate the target tokens within the training limit; None without a limit, or if too little is known."""
         train, limits = settings.train, []
         if train.steps:
             of_update = self._tokens_of_update(settings)
@@ -123,21 +124,19 @@ class TrainingConditions:
         return limit if tokens is None or speed is None else min(limit, tokens / speed / 60)
 
     def tokens_per_second(self, settings: Settings) -> float | None:
-        """Estimate the target tokens per second, correct within a factor of two; None if unknown.
-
-        It is unknown on GPUs, of which none was measured.
-        """
+        """Estimate the target tokens per second within a factor of two; None if unknown, as on GPUs (not measured)."""
         if self.rates is None or settings.model is None or self.gpus:
             return None
-        faster = BFLOAT16 if settings.train.precision == "bfloat16" else 1.0
-        return SHARE * faster * self.rates.float32 / (6.0 * parameters_in_products(settings.model, self.vocabulary))
+        faster = BFLOAT16_SPEEDUP if settings.train.precision == "bfloat16" else 1.0
+        operations = 6.0 * parameters_in_products(settings.model, self.vocabulary)
+        return RATE_FRACTION * faster * self.rates.float32 / operations
 
 
 def parameters_in_products(model: object, vocabulary: int) -> float:
-    """Estimate the number of parameters that one target token and one source token are multiplied with.
+    """Estimate the number of parameters in the matrix products of one source token and one target token.
 
     Args:
-        model: settings of a model. A model that is not a Transformer counts as one of the preset `tiny`.
+        model: settings of a model; a model other than a Transformer is estimated as the preset `tiny`.
         vocabulary: size of the target vocabulary.
     """
     depth, filters, encoder, decoder = (
@@ -149,25 +148,26 @@ def parameters_in_products(model: object, vocabulary: int) -> float:
     return float(depth * (layers + vocabulary))
 
 
-def needs_product_rates(settings: Settings, given: Collection[str], gpus: Sequence[int] | None) -> bool:
-    """Whether anything is chosen by how fast the machine multiplies, which takes seconds to measure.
+def needs_product_rates(settings: Settings, specified: Collection[str], gpus: Sequence[int] | None) -> bool:
+    """Return whether an automatic setting depends on the rate of matrix products, whose measurement takes seconds.
 
     Args:
-        given: dotted keys that the user has set.
-        gpus: the numbers of those used; None: the processors are.
+        settings: specified settings.
+        specified: dotted keys that the user specifies.
+        gpus: numbers of the GPUs; None for the CPU.
     """
     return bool(settings.train.minutes) and not gpus or (
-        "train.precision" not in given and _multiplies_bfloat16(gpus))
+        "train.precision" not in specified and _multiplies_bfloat16(gpus))
 
 
 def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
                         rates: ProductRates | None) -> TrainingConditions:
-    """Return the circumstances of a training on this machine.
+    """Return the conditions of training on this machine.
 
     Args:
-        data: the training data.
+        data: training data.
         gpus: numbers of the GPUs; None for the CPU.
-        rates: of matrix products; None if not measured.
+        rates: rates of matrix products; None if not measured.
     """
     from towernmt.dataflow.preparation.prepared_data import PreparedData
 
@@ -186,12 +186,13 @@ def _multiplies_bfloat16(gpus: Sequence[int] | None) -> bool:
 
 
 def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
-    """What the model must have to take the parameters of `init.checkpoint`; nothing where that is of another class.
+    """Yield the model settings of the run `init.checkpoint`, so that its parameters fit; none for another architecture.
 
-    How a model is trained is not taken over (dropout, for instance): it belongs to the other run's text and limit.
+    Settings that only affect training, such as dropout, are not copied, because they suit the data and the limit of
+    the other run.
 
     Raises:
-        SettingsError: `init.checkpoint` names no run.
+        SettingsError: `init.checkpoint` is not a run.
         CheckpointError: the run has no checkpoint.
     """
     from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
@@ -204,78 +205,78 @@ def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
         for key, value in flatten(run.settings_like(settings)).items():
             if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
                     and value != present[key]):
-                yield AutomaticSetting(key, value,
-                                       f"{settings.init.checkpoint} has it, whose parameters the model begins with")
+                yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
 
 
-AVERAGED = 5
-"""Checkpoints that are averaged at the end."""
+AVERAGED_CHECKPOINTS = 5
+"""Number of checkpoints to average at the end of training."""
 
 Rule = Callable[[Settings, TrainingConditions], Iterator[AutomaticSetting]]
 
 
-def initial_model(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """The model of the run whose parameters this one begins with: no other can take them."""
+def initial_model(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use the model of the run `init.checkpoint`, because its parameters fit no other model."""
     if settings.init.checkpoint:
         yield from model_of_initial_run(settings)
 
 
-def precision(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """bfloat16 where it is measured to be faster.
+def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use bfloat16 if its products are measured to be faster.
 
-    The loss is that of float32 (docs/notes/measurements.md, "bfloat16 beside float32"). Training follows the products:
-    on an Intel Xeon with AVX512_BF16 alone 0.54 times their rate and 0.57 times the tokens a second.
+    The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 beside float32"). The speed of training is
+    proportional to that of products: on an Intel Xeon with AVX512_BF16 but without AMX, bfloat16 has 0.54 times the
+    product rate and 0.57 times the tokens per second.
     """
-    if at.rates is None:
+    if conditions.rates is None:
         return
-    if at.bfloat16 and at.rates.gain >= FASTER:
+    if conditions.bfloat16 and conditions.rates.gain >= FASTER:
         yield AutomaticSetting("train.precision", "bfloat16",
-                               f"products are {at.rates.gain:.1f} times as fast as in float32")
+                               f"products are {conditions.rates.gain:.1f} times as fast as in float32")
 
 
-def batch(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Small batches for little text, since the number of updates is what a small budget lacks.
+def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use small batches for a small corpus, because a short training needs more updates.
 
-    Of the 0.3 million tokens of the default corpus, 512 learnt most (docs/notes/performance.md, "Batches for a small
-    corpus"); 1,024 was taken for the 1.5 million of Tatoeba (docs/notes/measurements.md). On a GPU smaller batches than
-    4,096 save no time.
+    For the 0.3 million tokens of the default corpus, 512 was best (docs/notes/performance.md, "Batches for a small
+    corpus"). For the 1.5 million tokens of Tatoeba, 1,024 was used (docs/notes/measurements.md). On a GPU, batches of
+    fewer than 4,096 tokens save no time.
     """
     data = settings.data
-    if data.batch_type != "target" or data.memory_gb or at.target_tokens is None or at.gpus:
+    if data.batch_type != "target" or data.memory_gb or conditions.target_tokens is None or conditions.gpus:
         return
     size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
-                 if at.target_tokens < tokens), 4096)
+                 if conditions.target_tokens < tokens), 4096)
     yield AutomaticSetting("data.batch_tokens", size,
-                           f"a pass has about {round_down(at.target_tokens):,} target tokens")
+                           f"a pass has about {round_down(conditions.target_tokens):,} target tokens")
 
 
-def sampling(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Where segmentations are drawn by a unigram model: by its probabilities as they are, not by flatter ones.
+def sampling(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Sample segmentations with the unmodified probabilities of a unigram model.
 
-    With an exponent of 0.3 a short training on 5,000 pairs lost five BLEU points, with 1 none (docs/notes/defaults.md,
-    "Regularisation"); sampling did not pay there, so it is not chosen.
+    A short training on 5,000 pairs lost five BLEU points with an exponent of 0.3, and none with 1
+    (docs/notes/defaults.md, "Regularisation"). Sampling had no advantage there, so this rule does not turn it on.
     """
-    if settings.data.subword_sampling and at.unigram:
-        yield AutomaticSetting("data.subword_alpha", 1.0, "a lower exponent draws too far from the best segmentation")
+    if settings.data.subword_sampling and conditions.unigram:
+        yield AutomaticSetting("data.subword_alpha", 1.0, "a lower exponent samples unlikely segmentations")
 
 
-def learning_rate(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """The peak by architecture and depth.
+def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Set the peak learning rate for the architecture and its hidden size.
 
-    0.002 for a Transformer of 256, 0.001 with clipped gradients for the others (docs/notes/measurements.md, "The four
-    architectures"); 0.0015 where batches have 512 tokens (docs/notes/performance.md, "Batches for a small corpus").
-    0.0007 for a depth of 512 and 0.0005 for one of 1,024 are those of Ott et al. 2018 ("Scaling neural machine
-    translation"). Normalized behind its layers, a Transformer of 192 came to 3.9 BLEU by 0.002 and to 19.4 by 0.001
-    (docs/notes/defaults.md, "Rate, and norm").
+    A Transformer with 256 units uses 0.002, and other architectures use 0.001 with clipped gradients
+    (docs/notes/measurements.md, "The four architectures"). With batches of 512 tokens, 0.0015 is better
+    (docs/notes/performance.md, "Batches for a small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units
+    are those of Ott et al. 2018 ("Scaling neural machine translation"). A post-norm Transformer with 192 units reached
+    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Rate, and norm").
     """
-    depth, few = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
+    size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     if settings.architecture == "transformer" and not settings.init.checkpoint:
-        rate = (0.0015 if few else 0.002) if depth <= 256 else 0.0007 if depth <= 512 else 0.0005
-        why = f"the Transformer has a depth of {depth}{', and batches are small' if few else ''}"
-        if rate > 0.001 and _normalizes_behind(settings):
-            rate, why = 0.001, "the Transformer normalizes behind its layers"
-        yield AutomaticSetting("optimizer.learning_rate", rate, why)
-    yield AutomaticSetting("train.clip_norm", 1.0, "a single bad batch must not undo what was learnt")
+        rate = (0.0015 if small_batches else 0.002) if size <= 256 else 0.0007 if size <= 512 else 0.0005
+        reason = f"the Transformer has {size} hidden units{', and batches are small' if small_batches else ''}"
+        if rate > 0.001 and _is_post_norm(settings):
+            rate, reason = 0.001, "the Transformer is post-norm"
+        yield AutomaticSetting("optimizer.learning_rate", rate, reason)
+    yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
 
 
 def _has_small_batches(settings: Settings) -> bool:
@@ -283,67 +284,68 @@ def _has_small_batches(settings: Settings) -> bool:
     return data.batch_type == "target" and data.batch_tokens <= 512 and not data.memory_gb
 
 
-def _normalizes_behind(settings: Settings) -> bool:
+def _is_post_norm(settings: Settings) -> bool:
     return "n" in getattr(settings.model, "postprocess", "")
 
 
-def schedule(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """A rate that falls to the end of the run, if the end is known (Li et al. 2020, "Budgeted training").
+def schedule(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Decrease the learning rate until the end of the run, if the end is known (Li et al. 2020, "Budgeted training").
 
-    With it, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
+    With this schedule, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
     """
     train = settings.train
-    known = {"train.steps": train.steps, "train.epochs": train.epochs if at.target_tokens else 0,
+    known = {"train.steps": train.steps, "train.epochs": train.epochs if conditions.target_tokens else 0,
              "train.minutes": train.minutes}
     limits = [name for name, value in known.items() if value]
     if not limits:
         return
-    yield AutomaticSetting("schedule.name", "budget", f"the rate falls to the end that {' or '.join(limits)} sets")
-    yield from _warm_up(settings, at)
+    yield AutomaticSetting("schedule.name", "budget", f"the learning rate decreases until {' or '.join(limits)}")
+    yield from _warm_up(settings, conditions)
 
 
-def _warm_up(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """A twentieth of the run, 4,000 updates at most; a quarter where the Transformer normalizes behind its layers.
+def _warm_up(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Warm up for a twentieth of the run, or a quarter for a post-norm Transformer, and at most 4,000 updates.
 
-    Such a model came to 19.4 BLEU with a warm-up of a twentieth, and to 24.9 with one of a quarter
-    (docs/notes/defaults.md, "Rate, and norm"). Where it is not known how many updates come, 200 a minute are assumed.
+    A post-norm model reached 19.4 BLEU with a twentieth, and 24.9 BLEU with a quarter (docs/notes/defaults.md, "Rate,
+    and norm"). If the number of updates is unknown, 200 updates per minute are assumed.
     """
-    updates, minutes = at.updates(settings), settings.train.minutes
-    part, name = (4, "quarter") if _normalizes_behind(settings) else (20, "twentieth")
+    updates, minutes = conditions.updates(settings), settings.train.minutes
+    divisor, name = (4, "quarter") if _is_post_norm(settings) else (20, "twentieth")
     if updates:
-        share, about = int(updates) // part, f"about {round_down(updates):,} updates"
-        steps, why = share, f"a {name} of {about}"
-        if minutes and share < 50:
-            steps, why = 50, f"{about} are expected, and the machine may be faster"
-        elif share > 4000:
-            steps, why = 4000, f"{about} are expected, and longer warm-ups gain nothing"
-        yield AutomaticSetting("schedule.warmup_steps", max(1, round_down(steps)), why)
+        steps, estimate = int(updates) // divisor, f"about {round_down(updates):,} updates"
+        reason = f"it is a {name} of {estimate}"
+        if minutes and steps < 50:
+            steps, reason = 50, f"{estimate} are expected, and the machine may be faster"
+        elif steps > 4000:
+            steps, reason = 4000, f"{estimate} are expected, and a longer warm-up has no advantage"
+        yield AutomaticSetting("schedule.warmup_steps", max(1, round_down(steps)), reason)
     elif minutes:
-        yield AutomaticSetting("schedule.warmup_steps", round_down(max(50, min(4000, 200 * minutes / part))),
-                     "how many updates the minutes hold is not known")
+        yield AutomaticSetting("schedule.warmup_steps", round_down(max(50, min(4000, 200 * minutes / divisor))),
+                               "the number of updates per minute is not known")
 
 
-def dropout(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """More dropout the more often each pair is seen; none where a pair comes but a few times.
+def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use more dropout the more often training sees each pair, and none for a few passes.
 
-    In one pass over Tatoeba 0 came to 33.4 BLEU and 0.1 to 29.5, in five over 30,000 pairs of it to 29.7 and 28.0, in
-    ten to 32.3 and 34.3 (docs/notes/defaults.md, "Regularisation"), all with `mini`: no larger model was measured
-    without. 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer for low-resource neural machine translation"),
-    who train until nothing is gained. The limits between them are guesses. Where the end is not known there is always
-    some, and for a model that begins with a trained one's parameters, which has seen its text before.
+    The evidence is for `mini` (docs/notes/defaults.md, "Regularisation"). With dropout 0 and 0.1, one pass over Tatoeba
+    gave 33.4 and 29.5 BLEU, five passes over 30,000 of its pairs gave 29.7 and 28.0, and ten passes gave 32.3 and 34.3.
+    No larger model was measured without dropout. The value 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer
+    for low-resource neural machine translation"), who train until convergence. The limits between the values are
+    guesses. Dropout keeps its default, and is never 0, if the end of training is not known or if the model begins with
+    the parameters of another run, which may have seen the same text.
     """
     if not hasattr(settings.model, "residual_dropout"):
         return
-    passes, seen = at.passes(settings), "about"
+    passes, seen = conditions.passes(settings), "about"
     if passes is None and (least := _updates_before_patience_ends(settings)):
-        passes, seen = at.passes_of_updates(settings, least), "at least"
+        passes, seen = conditions.passes_of_updates(settings, least), "at least"
     if passes is None:
         return
-    share = next(share for most, share in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < most)
-    if share == 0 and (settings.init.checkpoint or seen == "at least"):
-        return      # what the model has by default
+    rate = next(rate for bound, rate in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < bound)
+    if rate == 0 and (settings.init.checkpoint or seen == "at least"):
+        return
     for name in ("residual_dropout", "embedding_dropout"):
-        yield AutomaticSetting(f"model.{name}", share, f"each pair is seen {seen} {passes:.2g} times")
+        yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")
 
 
 def _updates_before_patience_ends(settings: Settings) -> int:
@@ -356,136 +358,141 @@ def _updates_before_patience_ends(settings: Settings) -> int:
     return 0 if limited else train.stop_patience * settings.validation.steps
 
 
-def validation(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Ten validations and checkpoints in a run whose limit in minutes is known: each costs its share of the time.
+def validation(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Validate and save about ten times in a run with a time limit, because each validation takes time.
 
-    One each half an hour at least, for what a run that is killed has done since its last checkpoint is lost.
+    The interval is at most half an hour, because a killed run loses the updates since its last checkpoint.
     """
-    minutes = at.minutes(settings)
+    minutes = conditions.minutes(settings)
     if minutes is None:
         return
-    every = min(30.0, max(1.0, round(minutes / 10, 1)))
-    often = "about ten in the run's time" if every < 30 else "a run that is killed loses no more"
-    yield AutomaticSetting("checkpoint.steps", 0, "checkpoints follow the clock")
-    yield AutomaticSetting("checkpoint.minutes", every, often)
-    if at.validation_pairs:
-        yield AutomaticSetting("validation.steps", 0, "validations follow the clock")
-        yield AutomaticSetting("validation.minutes", every, "checkpoints have the same interval")
-        few = 200 if minutes < 20 else 500
-        if at.validation_pairs > few and minutes < 120:
-            yield AutomaticSetting("validation.sentences", few, "a short run has little time for more")
+    interval = min(30.0, max(1.0, round(minutes / 10, 1)))
+    reason = "the run then has about ten" if interval < 30 else "a killed run loses the time since the last checkpoint"
+    yield AutomaticSetting("checkpoint.steps", 0, "the interval of checkpoints is in minutes")
+    yield AutomaticSetting("checkpoint.minutes", interval, reason)
+    if conditions.validation_pairs:
+        yield AutomaticSetting("validation.steps", 0, "the interval of validations is in minutes")
+        yield AutomaticSetting("validation.minutes", interval, "checkpoints have the same interval")
+        sentences = 200 if minutes < 20 else 500
+        if conditions.validation_pairs > sentences and minutes < 120:
+            yield AutomaticSetting("validation.sentences", sentences, "a short run has no time for more")
 
 
-def stopping(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """An end for a run without one: training past the best score is time lost."""
+def stopping(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Stop a run without a limit when its validation score no longer improves."""
     train, validated = settings.train, settings.validation.steps or settings.validation.minutes
-    if at.validation_pairs and validated and not (train.steps or train.minutes or train.epochs):
-        yield AutomaticSetting("train.stop_patience", 10, "the run has no other end")
+    if conditions.validation_pairs and validated and not (train.steps or train.minutes or train.epochs):
+        yield AutomaticSetting("train.stop_patience", 10, "the run has no other limit")
 
 
-def averaging(settings: Settings, at: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """The mean of the last five checkpoints, which is kept only where validation finds it better.
+def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Average the last five checkpoints; the average is kept if its validation score is better.
 
-    A run that writes fewer has none to spare: those of its beginning would be among them (docs/notes/defaults.md).
+    A run with fewer checkpoints would average those of its beginning, too, so it does not average
+    (docs/notes/defaults.md).
     """
     kept, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
-    if not at.validation_pairs or not validated or not kept.keep_best or kept.keep < AVERAGED:
+    if not conditions.validation_pairs or not validated or not kept.keep_best or kept.keep < AVERAGED_CHECKPOINTS:
         return
-    written = _checkpoints_written(settings, at)
-    if written >= AVERAGED:
-        yield AutomaticSetting("checkpoint.average", AVERAGED,
-                               f"about {round_down(written)} checkpoints are written, and "
-                                                     "validation decides")
+    count = _checkpoint_count(settings, conditions)
+    if count >= AVERAGED_CHECKPOINTS:
+        yield AutomaticSetting(
+            "checkpoint.average", AVERAGED_CHECKPOINTS,
+            f"the run writes about {round_down(count)} checkpoints, and validation decides whether the average is used")
 
 
-def _checkpoints_written(settings: Settings, at: TrainingConditions) -> float:
+def _checkpoint_count(settings: Settings, conditions: TrainingConditions) -> float:
     """Estimate the minimum number of checkpoints of a run; 0 if too little is known."""
-    kept, minutes = settings.checkpoint, at.minutes(settings)
-    updates = at.updates(settings) or _updates_before_patience_ends(settings)
+    kept, minutes = settings.checkpoint, conditions.minutes(settings)
+    updates = conditions.updates(settings) or _updates_before_patience_ends(settings)
     by_steps = updates / kept.steps if kept.steps else 0.0
     by_minutes = minutes / kept.minutes if kept.minutes and minutes else 0.0
     return max(by_steps, by_minutes)
 
 
-def automatic_towers(settings: Settings, at: TrainingConditions) -> AutomaticSetting:
-    """How many towers on the processors: they change how dropout is drawn, and take time or save it.
+def automatic_towers(settings: Settings, conditions: TrainingConditions) -> AutomaticSetting:
+    """Return the number of towers on the CPU, which changes the speed and the dropout masks.
 
-    Two on the processors for a model of at most 256: 0.96 to 1.15 times as fast as one (docs/notes/performance.md), and
-    no faster for larger ones.
+    Two towers train a model with at most 256 hidden units 0.96 to 1.15 times as fast as one tower
+    (docs/notes/performance.md), and larger models no faster.
     """
-    depth = getattr(settings.model, "hidden_size", 512)
-    if at.processors > 1 and depth <= 256:
+    size = getattr(settings.model, "hidden_size", 512)
+    if conditions.processors > 1 and size <= 256:
         return AutomaticSetting("--towers", 2,
-                                f"there are {at.processors} processors, and the model has a depth of {depth}")
-    return AutomaticSetting("--towers", 1, "a second would save no time")
+                                f"there are {conditions.processors} processors, and the model has {size} hidden units")
+    return AutomaticSetting("--towers", 1, "a second tower would save no time")
 
 
-def _steps_of(key: str) -> str:
+def _steps_key(key: str) -> str:
     """Return the key of the interval in updates for an interval in minutes; a user who sets one replaces both."""
     group, _, name = key.partition(".")
     return f"{group}.steps" if name == "minutes" else key
 
 
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, batch, sampling, learning_rate, schedule, validation, stopping, dropout, averaging)
-"""In the order in which they act."""
+    initial_model, precision, batch, sampling, learning_rate, schedule, validation, stopping, dropout_rates, averaging)
+"""All rules, in the order in which they are applied."""
 
 
-def apply_automatic_settings(settings: Settings, at: TrainingConditions, given: Collection[str]) -> tuple[Settings,
-                                                                                                          list[AutomaticSetting]]:
-    """The settings with those chosen that nobody has set.
+def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
+                             specified: Collection[str]) -> tuple[Settings, list[AutomaticSetting]]:
+    """Set automatic values for the settings that a user does not specify.
 
     Args:
-        given: dotted keys that the user has set.
+        settings: specified settings.
+        conditions: training conditions.
+        specified: dotted keys that the user specifies.
+
     Returns:
-        the settings, and what was chosen, values that are the defaults included.
+        All settings, and the automatic ones, including those that are equal to the defaults.
     """
-    known, taken = set(all_keys(settings)), []
+    known, automatic = set(all_keys(settings)), []
     for rule in RULES:
-        for choice in list(rule(settings, at)):
-            if choice.key in known and choice.key not in given and _steps_of(choice.key) not in given:
-                settings = apply_overrides(settings, {choice.key: choice.value}, "chosen")
-                taken.append(choice)
-    return settings, taken
+        for setting in list(rule(settings, conditions)):
+            if setting.key in known and setting.key not in specified and _steps_key(setting.key) not in specified:
+                settings = apply_overrides(settings, {setting.key: setting.value}, "automatic setting")
+                automatic.append(setting)
+    return settings, automatic
 
 
 PROPOSED_PRESETS = ("mini", "tiny", "base")
-FEW, MANY = 100_000, 1_000_000
-"""Pairs below which a text is too little for `base`, and from which it is too much for `tiny`."""
-SHORT, MEDIUM = 15_000_000, 50_000_000
-"""Target tokens that `tiny` would train on, below which `mini` is taken, and from which `base` may be."""
+SMALL_CORPUS, LARGE_CORPUS = 100_000, 1_000_000
+"""Number of pairs below which `base` is never proposed, and from which `base` is proposed without a GPU, too."""
+SHORT_TRAINING, MEDIUM_TRAINING = 15_000_000, 50_000_000
+"""Number of target tokens that `tiny` would see within the limit: `mini` is proposed below the first, and `base` may be
+proposed from the second."""
 
 
 def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> AutomaticSetting:
-    """A preset of the Transformer.
+    """Return a preset of the Transformer that suits the size of the corpus and the training limit.
 
-    What a short training lacks is updates. In 13 minutes on one core `mini` came to 37.8 BLEU on Tatoeba and `tiny` to
-    31.7: after as many updates they know as much, and `mini` makes half as many again; after 7.5 million target tokens
-    `mini` had 46.2 (docs/notes/defaults.md, "The size of the model"), `tiny` after 7.8 million 45.9
-    (docs/notes/measurements.md, "Settings that were chosen"). `base` is the size of Vaswani et al. 2017 for 4.5 million
-    pairs. Little text asks for narrower models in long trainings (Araabi and Monz 2020, "Optimizing Transformer for
-    low-resource neural machine translation"); in short ones of 5,000 and 10,000 pairs they did not pay
-    (docs/notes/defaults.md, "What pays on little text"). The limits are guesses: no preset was measured on either side
-    of them.
+    A short training needs a fast model. In 13 minutes on one core, `mini` reached 37.8 BLEU on Tatoeba and `tiny` 31.7:
+    equal numbers of updates give equal scores, and `mini` makes 1.5 times as many updates. After 7.5 million target
+    tokens `mini` reached 46.2 BLEU (docs/notes/defaults.md, "The size of the model"), and `tiny` 45.9 after 7.8 million
+    (docs/notes/measurements.md, "Settings that were chosen"). Vaswani et al. 2017 use `base` for 4.5 million pairs.
+    Narrower models suit long trainings on small corpora (Araabi and Monz 2020, "Optimizing Transformer for low-resource
+    neural machine translation"), but had no advantage in short trainings on 5,000 and 10,000 pairs
+    (docs/notes/defaults.md, "What pays on little text"). The limits are guesses: no preset was measured on both
+    sides of a limit.
 
     Args:
-        pairs: of the corpus.
-        gpus: that train; 0: the processors do.
-        tokens: target tokens that `tiny` would train on within the limit; None: there is none, or it is not known.
+        pairs: number of sentence pairs in the corpus.
+        gpus: number of GPUs that train; 0 for the CPU.
+        tokens: number of target tokens that `tiny` would see within the limit; None without a limit, or if unknown.
     """
-    if not gpus and tokens is not None and tokens < MEDIUM:
-        seen = f"processors would train tiny on about {round_down(tokens):,} tokens"
-        return AutomaticSetting("--preset", "mini" if tokens < SHORT else "tiny", seen)
-    if pairs >= MANY:
+    if not gpus and tokens is not None and tokens < MEDIUM_TRAINING:
+        reason = f"the CPU would train tiny on about {round_down(tokens):,} tokens"
+        return AutomaticSetting("--preset", "mini" if tokens < SHORT_TRAINING else "tiny", reason)
+    if pairs >= LARGE_CORPUS:
         return AutomaticSetting("--preset", "base", f"there are {pairs:,} pairs")
-    if gpus and pairs >= FEW:
+    if gpus and pairs >= SMALL_CORPUS:
         return AutomaticSetting("--preset", "base", f"there are {pairs:,} pairs, and a GPU")
     return AutomaticSetting("--preset", "tiny",
-                            f"there are {pairs:,} pairs" + (", too few for more" if gpus else ", and no GPU"))
+                            f"there are {pairs:,} pairs" + (", too few for base" if gpus else ", and no GPU"))
 
 
 def round_down(number: float) -> int:
-    """The whole of a number with its first two digits, for a reason that is an estimate."""
+    """Return a number rounded down to two significant digits, for the reason of an estimate."""
     whole = int(number)
     unit = 10 ** max(0, len(str(whole)) - 2)
     return whole // unit * unit

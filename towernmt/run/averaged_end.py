@@ -1,8 +1,7 @@
-"""The end of a training.
+"""Average the last checkpoints at the end of training, and save the result in `averaged/` if it is the best.
 
-Save the average of the last checkpoints, or the last one, in `averaged/` if it is the best.
-
-Training never reads `averaged/`, so a run that resumes with a higher limit ignores it.
+The last checkpoint alone is a candidate, too. Training never reads `averaged/`, so a run that resumes with a higher
+limit ignores it.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from towernmt.run.resume import finished
 from towernmt.run.run_log import begin_log
 from towernmt.run.run_settings import Settings
 
-DECIDING = 1000
-"""Sentences, where there are so many, that are translated to decide. A few hundred mislead: of a run on 5,000 pairs of
-Tatoeba, 300 chose a checkpoint of 16.0 BLEU on the test set, whose last had 17.2 (docs/notes/defaults.md)."""
+MIN_SENTENCES = 1000
+"""Minimum number of sentences on which candidates are compared, if the validation set is large enough. A few hundred
+are misleading: in a run on 5,000 pairs of Tatoeba, 300 sentences selected a checkpoint with 16.0 BLEU on the test set,
+although the last checkpoint had 17.2 (docs/notes/defaults.md)."""
 
 
 def check_average(settings: Settings, data: TrainingData) -> None:
-    """Refuse `checkpoint.average` where no mean could be made, or compared.
+    """Refuse `checkpoint.average` if the run cannot compute or evaluate the average.
 
     Raises:
-        SettingsError: there is no validation, or too few checkpoints stay.
+        SettingsError: the run has no validation, or keeps too few checkpoints.
     """
-    kept, wanted = settings.checkpoint, settings.checkpoint.average
-    if not wanted:
+    kept, count = settings.checkpoint, settings.checkpoint.average
+    if not count:
         return
     if not data.validation_sets or not (settings.validation.steps or settings.validation.minutes):
-        raise SettingsError(f"checkpoint.average={wanted} keeps the mean of checkpoints if validation finds it better, "
-                            "but there is no validation in this run: give validation text (and validation.steps), or "
-                            "set checkpoint.average=0.")
-    if kept.keep < wanted:
-        raise SettingsError(f"checkpoint.average={wanted} needs as many checkpoints, but checkpoint.keep={kept.keep} "
-                            f"of them stay: set checkpoint.keep={wanted}.")
+        raise SettingsError(f"checkpoint.average={count} needs validation to compare the average, but this run has "
+                            "none: pass validation text (and validation.steps), or set checkpoint.average=0.")
+    if kept.keep < count:
+        raise SettingsError(f"checkpoint.average={count} needs {count} checkpoints, but checkpoint.keep={kept.keep}: "
+                            f"set checkpoint.keep={count}.")
     if not kept.keep_best:
-        raise SettingsError(f"checkpoint.average={wanted} compares the mean with the best checkpoint, but "
-                            "checkpoint.keep_best=0 keeps none: set it to 1.")
+        raise SettingsError(f"checkpoint.average={count} compares the average with the best checkpoint, but "
+                            "checkpoint.keep_best=0 keeps no best checkpoint: set it to 1.")
 
 
 def set_later_average_aside(run: RunDirectory) -> None:
@@ -73,7 +72,7 @@ def set_later_average_aside(run: RunDirectory) -> None:
     record = read_average_record(run.averaged)
     last = latest_checkpoint(run.checkpoints)
     if record is not None and (last is None or read_state(last).step < record.compared_step):
-        logger.warning(f"{run.averaged} held the mean of checkpoints that are not there any more: that is now in "
+        logger.warning(f"{run.averaged} contained the average of checkpoints that no longer exist; it was renamed to "
                        f"{set_aside(run.averaged)}.")
 
 
@@ -85,85 +84,85 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
     process is killed, the next start of the run averages.
 
     Args:
-        settings: of the run; `checkpoint.average` is the number of checkpoints.
-        data: its validation sets decide.
-        run: the run that ended.
-        components: its model.
-        gpus: those of the training; the first one validates. None for the CPU.
+        settings: settings of the run; `checkpoint.average` is the number of checkpoints.
+        data: training data, whose validation sets are used.
+        run: directory of the run that ended.
+        components: components of the run, which make its model.
+        gpus: numbers of the GPUs that trained, of which the first one validates; None for the CPU.
 
     Raises:
         CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
-    wanted, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
-    if not wanted or last is None or not finished(run, settings.train):
+    count, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
+    if not count or last is None or not finished(run, settings.train):
         return
     record = read_average_record(run.averaged) or AverageRecord(0, 0)
-    if (record.compared_step, record.compared_last) == (read_state(last).step, wanted):
+    if (record.compared_step, record.compared_last) == (read_state(last).step, count):
         return
     with in_world(World()), run.writing("towernmt train"):
-        if logger.LOG_DIR != str(run.log):      # the run was finished when it was started
+        if logger.LOG_DIR != str(run.log):      # the run was already finished at its start
             begin_log(run.log)
-        _End(settings, data, run, components, gpus).average(record)
+        _FinishedRun(settings, data, run, components, gpus).average(record)
 
 
-class _End:
-    """A run that has ended, and its validation."""
+class _FinishedRun:
+    """A run that has reached its limit, and its validation."""
 
     def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, components: Components,
                  gpus: Sequence[int] | None) -> None:
         self._settings, self._run, self._components = settings, run, components
         self._device = f"gpu:{gpus[0]}" if gpus else "cpu"
         self._metric = METRICS[settings.validation.metric]
-        self._validation, self._tag = _deciding_set(settings, data)
+        self._validation, self._tag = _validation_set(settings, data)
 
     def average(self, record: AverageRecord) -> None:
-        """Make the mean, compare it and the last checkpoint with what is taken so far, and record what came of it.
+        """Compare the average and the last checkpoint with the current best checkpoint, and record the result.
 
         Args:
-            record: of what was compared before.
+            record: record of the previous comparison.
         """
-        run, wanted = self._run, self._settings.checkpoint.average
-        steps = [step for step in checkpoint_steps(run.checkpoints) if step > 0][-wanted:]
+        run, count = self._run, self._settings.checkpoint.average
+        steps = [step for step in checkpoint_steps(run.checkpoints) if step > 0][-count:]
         if len(steps) < 2:
-            logger.info(f"Averaging is left out: the run has {len(steps)} checkpoint to be averaged.")
+            logger.info(f"Nothing is averaged, because the run has {len(steps)} checkpoint.")
             return
-        new, former = run.averaged.with_name(f"{run.averaged.name}.new"), run.checkpoint()
-        found = {"not kept": self._outcome(former), "kept": self._outcome(str(self._mean(steps, new) / "model"))}
-        found["the last one is taken"] = found["not kept"] if _is_that_of(former, steps[-1]) else self._outcome(
+        new, best = run.averaged.with_name(f"{run.averaged.name}.new"), run.checkpoint()
+        outcomes = {"not kept": self._outcome(best), "kept": self._outcome(str(self._average(steps, new) / "model"))}
+        outcomes["the last one is taken"] = outcomes["not kept"] if _has_weights_of(best, steps[-1]) else self._outcome(
             str(checkpoint_path(run.checkpoints, steps[-1]) / "model"))
-        result = self._best_of(found)
-        before, now, alone = (self._metric.text(self._score(outcome)) for outcome in found.values())
+        result = self._best_of(outcomes)
+        before, now, alone = (self._metric.text(self._score(outcome)) for outcome in outcomes.values())
         logger.info(f"Averaging the last {len(steps)} checkpoints: validation {self._metric.label} {now}, the best so "
                     f"far {before}, the last one {alone}: {result}.")
         try:
             if result == "not kept":
                 shutil.rmtree(new)
-                _write_record(AverageRecord(steps[-1], wanted, record.kept), run.averaged)
+                _write_record(AverageRecord(steps[-1], count, record.kept), run.averaged)
                 return
-            self._add_to_statistics(steps[-1], self._scores(found[result]))
+            self._add_to_statistics(steps[-1], self._scores(outcomes[result]))
             if result != "kept":
-                self._mean(steps := steps[-1:], new)
+                self._average(steps := steps[-1:], new)
             kept = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode,
-                               self._scores(found[result]))
-            _write_record(AverageRecord(steps[-1], wanted, kept), new)
-            _take_place(new, run.averaged)
+                               self._scores(outcomes[result]))
+            _write_record(AverageRecord(steps[-1], count, kept), new)
+            _replace_directory(new, run.averaged)
         except OSError as error:
-            raise CheckpointError(f"{run.averaged}: the mean could not be kept ({error.strerror}); free some space or "
-                                  "make it writable, and start the same command again.") from error
+            raise CheckpointError(f"{run.averaged}: cannot write the average ({error.strerror}). Free some space or "
+                                  "make it writable, and run the same command again.") from error
 
-    def _mean(self, steps: Sequence[int], place: Path) -> Path:
-        """Write the mean of checkpoints, and nothing else, into a directory; returns it as a checkpoint."""
-        shutil.rmtree(place, ignore_errors=True)
-        return average_checkpoints(self._run, [checkpoint_path(self._run.checkpoints, step) for step in steps], place,
-                                   self._components.model(self._settings))
+    def _average(self, steps: Sequence[int], directory: Path) -> Path:
+        """Replace the contents of a directory by the average of checkpoints, and return its checkpoint."""
+        shutil.rmtree(directory, ignore_errors=True)
+        checkpoints = [checkpoint_path(self._run.checkpoints, step) for step in steps]
+        return average_checkpoints(self._run, checkpoints, directory, self._components.model(self._settings))
 
-    def _best_of(self, found: Mapping[str, ValidationOutcome]) -> str:
-        """The name of the best outcome; of equal ones the first."""
+    def _best_of(self, outcomes: Mapping[str, ValidationOutcome]) -> str:
+        """Return the name of the best outcome; the first of equal ones."""
         sign = 1 if self._metric.mode == "max" else -1
-        return max(found, key=lambda name: sign * self._score(found[name]))
+        return max(outcomes, key=lambda name: sign * self._score(outcomes[name]))
 
     def _outcome(self, checkpoint: str) -> ValidationOutcome:
-        """Validate a checkpoint as training does: with the run's search, in the precision of training."""
+        """Validate a checkpoint with the run's search settings, in the precision of training."""
         source, references = self._validation.source, self._validation.references
         search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
         model = self._components.model(self._settings)
@@ -187,38 +186,38 @@ class _End:
         return {name: value for name, value in values.items() if value is not None}
 
     def _add_to_statistics(self, step: int, scores: dict[str, float]) -> None:
-        """Write the new scores to the statistics, under other names because they are of more sentences."""
+        """Write the new scores to the statistics, under separate names because they are for more sentences."""
         row = {**{f"averaged_{name}": score for name, score in scores.items()}, "global_step": step}
         try:
             with (self._run.log / "stats.jsonl").open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(row)}\n")
         except OSError as error:
-            logger.warning(f"{self._run.log}: the scores of the mean are not recorded ({error.strerror}).")
+            logger.warning(f"{self._run.log}: the scores of the average are not recorded ({error.strerror}).")
 
 
-def _is_that_of(checkpoint: str, step: int) -> bool:
-    """Whether a checkpoint has the weights of a step, and is no mean."""
+def _has_weights_of(checkpoint: str, step: int) -> bool:
+    """Return whether a checkpoint has the weights of one step, and is not an average."""
     state = read_state(Path(checkpoint).parent)
     return state.step == step and not state.mean_of
 
 
-def _deciding_set(settings: Settings, data: TrainingData) -> tuple[ValidationSet, str]:
-    """The validation set whose score decides, and what its scalars are called after ("" for the first)."""
-    sets, wanted, sentences = data.validation_sets, settings.validation.metric_set, settings.validation.sentences
-    found = next((one for one in sets if wanted and one.name == wanted), sets[0])
-    return found.first(sentences and max(sentences, DECIDING)), "" if found is sets[0] else found.name
+def _validation_set(settings: Settings, data: TrainingData) -> tuple[ValidationSet, str]:
+    """Return the validation set of `validation.metric_set`, and the suffix of its scalars ("" for the first set)."""
+    sets, name, sentences = data.validation_sets, settings.validation.metric_set, settings.validation.sentences
+    selected = next((one for one in sets if name and one.name == name), sets[0])
+    return selected.first(sentences and max(sentences, MIN_SENTENCES)), "" if selected is sets[0] else selected.name
 
 
 def _write_record(record: AverageRecord, directory: Path) -> None:
     write_text(directory / RECORD, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
 
 
-def _take_place(new: Path, place: Path) -> None:
-    """Give a directory the name of another, which is removed. Killed in between, the mean is due again."""
-    former = place.with_name(f"{place.name}.old")
-    shutil.rmtree(former, ignore_errors=True)
-    if place.exists():
-        place.rename(former)
-        shutil.rmtree(former)
-    new.rename(place)
-    flush_to_disk(place.parent)
+def _replace_directory(new: Path, path: Path) -> None:
+    """Replace a directory by a new one; if the process is killed in between, the next start averages again."""
+    old = path.with_name(f"{path.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists():
+        path.rename(old)
+        shutil.rmtree(old)
+    new.rename(path)
+    flush_to_disk(path.parent)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def recorded_name(name: str, code: Path) -> str:
-    """The name that `settings.yaml` gets for an architecture, of which a copy is made in `code` if it is one's own."""
+    """Return the name of an architecture for `settings.yaml`, and copy the code of a custom model into `code`."""
     if not is_findable(name):
         return name
     place = find_place(name)
@@ -40,34 +40,38 @@ def recorded_name(name: str, code: Path) -> str:
 
 
 def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
-    """Refuse to go on with a run by another model than its own, or by one whose code has changed.
+    """Refuse to resume a run with another model, or with a custom model whose code has changed.
 
     Args:
-        recorded: what the run's settings say.
-        name: of the model to go on with.
+        run: directory of the run.
+        code: the run's copy of the code of a custom model.
+        recorded: name of the model in the settings of the run.
+        name: name of the model that is to resume.
+
     Raises:
-        SettingsError: it is another, or another state of it.
+        SettingsError: the name or the code differs.
     """
     place = find_place(name) if is_findable(name) else None
     now = place.name if place else name
     if now != recorded:
-        raise SettingsError(f"{run} holds a run of the model {recorded}, not of {now}: leave out --model to go on with "
-                            "it, or pass another --logdir to begin another.")
+        raise SettingsError(f"{run} holds a run of the model {recorded}, not of {now}: leave out --model to resume "
+                            "it, or pass another --logdir for a new run.")
     if place is None or not code.is_dir():
         return
     changed = changed_files(place, code)
     if changed:
-        raise SettingsError(f"{place.root / changed[0]} has changed since {run} began: leave out --model to go on with "
-                            f"the run's copy of it, or remove that (rm -r {shlex.quote(str(code))}) to go on with the "
-                            "changed model, or pass another --logdir to begin another run.")
+        raise SettingsError(f"{place.root / changed[0]} has changed since {run} began: leave out --model to resume "
+                            "with the run's copy of it, or remove the copy "
+                            f"(rm -r {shlex.quote(str(code))}) to resume with the changed model, "
+                            "or pass another --logdir for a new run.")
 
 
 def model_from_settings(settings: Settings, kind: Any = None) -> NMTModel:
     """Return the untrained model that the settings of a run describe.
 
     Args:
-        settings: of the run.
-        kind: its class, or a function that makes it; None to find it by its name.
+        settings: settings of the run.
+        kind: class of the model, or a function that makes it; None to find it by its name.
 
     Raises:
         SettingsError: the model is unknown, or it cannot be made from settings.
@@ -106,22 +110,22 @@ def _names(settings: Any) -> set[str]:
 
 
 class RunDirectory(SavedRun):
-    """A run that is begun, or goes on: all that a saved run is, and what writes it."""
+    """Directory of a new or resumed run: a `SavedRun` that can be written."""
 
     def begin(self, settings: Settings, data: TrainingData) -> None:
-        """Write settings and vocabularies (with a checkpoint, all that a `Translator` needs), and log to `log/`.
+        """Write settings and vocabularies (all that a `Translator` needs besides a checkpoint), and log to `log/`.
 
-        In a process that is not the chief of its world nothing is written.
+        Only the chief process writes.
 
         Args:
-            settings: of the run; `settings_of_model(model)` for a model that was put together by hand.
-            data: where the vocabularies come from.
+            settings: settings of the run; `settings_of_model(model)` for a model without settings.
+            data: training data, whose vocabularies are copied.
         """
-        from towernmt.run.run_log import begin_log  # with tensorpack, which imports TensorFlow
+        from towernmt.run.run_log import begin_log  # imports TensorFlow
 
         self.check_place()
         if not present_world().is_chief:
-            return      # without a look at what the chief is writing meanwhile
+            return
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
@@ -134,13 +138,13 @@ class RunDirectory(SavedRun):
     def writing(self, activity: str) -> Iterator[None]:
         """Create and lock the directory; remove it again if it is empty at the end.
 
-        A process that is not the chief of its world does not write, and does not lock.
+        Only the chief process locks and writes.
 
         Args:
-            activity: what this process does, for the error message of a second writer.
+            activity: description of this process for the error message of a second writer.
 
         Raises:
-            DirectoryInUseError: another process or another thread writes there.
+            DirectoryInUseError: another process or thread writes there.
         """
         if not present_world().is_chief:
             yield
@@ -155,35 +159,37 @@ class RunDirectory(SavedRun):
 
     @contextmanager
     def making(self, activity: str) -> Iterator[None]:
-        """Make a whole run in the block, which writes the settings last.
+        """Make a complete run in the `with` block, which writes the settings last.
 
-        A file marks the directory while the block runs. If a process was killed there, the next one removes its parts.
+        A file marks the directory while the block runs. If the process is killed, the next one removes the incomplete
+        run.
 
         Args:
-            activity: what is done, for whoever comes second.
+            activity: description of this process for the error message of a second writer.
+
         Raises:
-            SettingsError: there is a run already, or files that its parts would replace.
-            DirectoryInUseError: another process writes there, or another thread of this one.
+            SettingsError: the directory already contains a run, or files that it would replace.
+            DirectoryInUseError: another process or thread writes there.
         """
         check_run_output(self.path)
         with self.writing(activity):
-            check_run_output(self.path)     # nobody came first meanwhile
+            check_run_output(self.path)     # again, because another process may have written before the lock
             marker = self.path / UNFINISHED_RUN
             if marker.exists():
-                self._remove_parts()
+                self._remove_incomplete()
             write_text(marker, activity)
             try:
                 yield
             except BaseException:
-                self._remove_parts()
+                self._remove_incomplete()
                 raise
             finally:
                 marker.unlink(missing_ok=True)
 
-    def _remove_parts(self) -> None:
+    def _remove_incomplete(self) -> None:
         self.settings_file.unlink(missing_ok=True)
-        for place in (self.checkpoints, self.vocabulary, self.path / IMPORTED):
-            shutil.rmtree(place, ignore_errors=True)
+        for path in (self.checkpoints, self.vocabulary, self.path / IMPORTED):
+            shutil.rmtree(path, ignore_errors=True)
 
     def check_place(self) -> None:
         """Refuse a directory of prepared data, whose vocabulary a run would replace.
@@ -192,22 +198,22 @@ class RunDirectory(SavedRun):
             SettingsError: the directory contains prepared data.
         """
         if (self.path / MANIFEST).exists():
-            raise SettingsError(f"{self.path} holds prepared data, which a run would spoil: pass another directory "
-                                "(--logdir, --output).")
+            raise SettingsError(f"{self.path} contains prepared data, whose vocabulary a run would replace: pass "
+                                "another directory (--logdir, --output).")
 
     def _refuse_other_vocabulary(self, data: TrainingData) -> None:
         if not self.exists() and self.vocabulary.is_dir() and any(self.vocabulary.iterdir()):
             other = differing_vocabulary(self.vocabulary, data)
             if other:
-                raise SettingsError(f"{self.vocabulary} holds a vocabulary of something else than this run ({other} "
-                                    "differs), which a run would replace: pass another --logdir.")
+                raise SettingsError(f"{self.vocabulary} contains another vocabulary ({other} differs), which this "
+                                    "run would replace: pass another --logdir.")
 
     def save_settings(self, settings: Settings, made: dict[str, dict[str, str]] | None = None) -> None:
         """Write `settings.yaml`, and a copy of the code of a custom model.
 
         Args:
-            settings: of the run.
-            made: the provenance (`checkpoint.records.provenance`), which the file contains, too.
+            settings: settings of the run.
+            made: provenance (`checkpoint.records.provenance`) to add to the file.
 
         Raises:
             SettingsError: the run has checkpoints of another model, or of the model with other code.
@@ -222,7 +228,7 @@ class RunDirectory(SavedRun):
         """Return the settings of the run.
 
         Args:
-            model: the model of the run, its class, or its name; None to find it by the run's files.
+            model: model of the run, its class, or its name; None to find it with the run's files.
 
         Raises:
             SettingsError: the run is missing, its settings are invalid, or its model is not found.
@@ -240,7 +246,7 @@ class RunDirectory(SavedRun):
         return self._with_saved(defaults)
 
     def settings_like(self, settings: Settings) -> Settings:
-        """Return the settings of the run without its model, whose settings are of the same class as these."""
+        """Return the settings of the run; its model settings are of the same class as those of `settings`."""
         return self._with_saved(Settings(settings.architecture, _at_defaults(settings.model)))
 
     def check_model(self, name: str) -> None:
@@ -270,7 +276,7 @@ def _at_defaults(model: Any) -> Any:
 
 
 def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
-    """The first vocabulary file that either lacks, or that differs, of `data` and a directory; "" for none."""
+    """Return the name of the first vocabulary file that differs between `data` and a directory, or ""."""
     with tempfile.TemporaryDirectory() as place:
         data.copy_vocabularies(place)
         for file in sorted(Path(place).iterdir()):

@@ -21,42 +21,44 @@ from towernmt.run.run_settings import model_with_sizes
 
 def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,
                     checkpoint: str | None = None) -> Path:
-    """Write a run with another vocabulary and the weights of a trained one.
+    """Write a run with another vocabulary and the weights of a trained run.
 
-    The row of a piece that both vocabularies have is kept, wherever it stands; a new piece's is what it would be in
-    an untrained model; other weights are kept. Weights with a moving average are written as that. Train it on data
-    with the new vocabulary by `init.checkpoint=OUTPUT`.
+    The embedding rows of tokens in both vocabularies are kept, and those of new tokens are initialised as in an
+    untrained model. All other weights are kept. If the checkpoint has moving averages, they are used. To train the new
+    run on data with the new vocabulary, set `init.checkpoint=OUTPUT`.
 
     Args:
-        run: the trained one.
-        vocabulary: a directory with the new vocabularies: `vocabulary/` of a run, or of prepared data.
-        output: the new run's directory: settings, vocabularies, and one checkpoint.
-        checkpoint: which one, as `towernmt translate --checkpoint` takes it; None for the best.
+        run: the trained run.
+        vocabulary: directory with the new vocabularies: `vocabulary/` of a run, or of prepared data.
+        output: directory of the new run, which gets settings, vocabularies and one checkpoint.
+        checkpoint: the checkpoint, as for `towernmt translate --checkpoint`; None for the best.
+
     Returns:
-        the new checkpoint.
+        The new checkpoint.
+
     Raises:
-        SettingsError: there is a run in `output`, or the vocabularies do not suit the model.
-        CheckpointError: the checkpoint is not there or damaged.
+        SettingsError: `output` already contains a run, or the vocabularies do not fit the model.
+        CheckpointError: the checkpoint is missing or damaged.
     """
     grown = RunDirectory(output)
     check_run_output(grown.path)        # before the checkpoint is read
     source, target, shared = load_vocabularies(vocabulary)
     settings = run.settings()
     if getattr(settings.model, "tie_embeddings", "none") == "all" and not shared:
-        raise SettingsError(f"{vocabulary}: source and target have vocabularies of their own, but the run has "
+        raise SettingsError(f"{vocabulary}: source and target have separate vocabularies, but the run has "
                             "model.tie_embeddings=all: prepare the data with --shared-vocab.")
     old, new = _by_name(*run.vocabularies()), _by_name(source, target)
     if len(old) != len(new):
         raise SettingsError(f"{vocabulary} has {len(new) - 2} source factors and the run has {len(old) - 2}: prepare "
-                            "the data with as many.")
+                            f"the data with {len(old) - 2}.")
     factors = [factor.size for factor in factors_of(source)]
     model = model_with_sizes(settings, source.size, target.size)
     if factors:
         model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
     settings = dataclasses.replace(settings, model=model)
     rows = {name: common_rows(old[name], new[name]) for name in new}
-    for side, places in rows.items():
-        logger.info(f"{side}: {int((places >= 0).sum())} of {len(places)} rows are kept.")
+    for side, indices in rows.items():
+        logger.info(f"{side}: {int((indices >= 0).sum())} of {len(indices)} rows are kept.")
     held = again_if_gone(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
     check_vocabulary_of(held, run.vocabulary)
     with grown.making("towernmt grow"):

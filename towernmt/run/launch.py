@@ -37,7 +37,7 @@ from towernmt.run.assemble import Components, graph_settings, make_config, with_
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_lost
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
-from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_vocabularies, finished
+from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_run_vocabulary, finished
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -59,50 +59,54 @@ class Rollbacks:
 
 
 def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Settings], int]) -> int:
-    """Train, and where `recovery.on_divergence=rollback` says so, again from the last checkpoint after a divergence.
+    """Train; after a divergence, resume from the last checkpoint if `recovery.on_divergence=rollback`.
 
-    Nothing that diverged is ever saved, so the last checkpoint is a good one, and going on from it is what a resumed
-    run does. What the rates are lowered by is recorded beside the run's settings, which keep the rates that the user
-    gives: whoever goes on with the run, with whatever rates, goes on with lower ones.
+    Diverged parameters are never saved, so the last checkpoint is valid. The saved settings keep the specified learning
+    rates. The factor that lowers them is recorded in `rollbacks.json`, so that every resumed run has lower rates.
 
     Args:
-        attempt: trains with the settings that it is given, from the last checkpoint if there is one.
+        settings: settings of the run.
+        run: directory of the run.
+        attempt: trains with the settings that it receives, from the last checkpoint if the run has one.
+
     Returns:
-        what `attempt` returns; 128 + the number of a signal that came in the step that diverged.
+        The result of `attempt`, or 128 + the number of a signal that arrived in the diverging step.
+
     Raises:
-        DivergenceError: once more after `recovery.rollbacks` rollbacks, or before there was a checkpoint.
+        DivergenceError: divergence after `recovery.rollbacks` rollbacks, or before the first checkpoint.
         SettingsError: `recovery.rollback_rate` is not between 0 and 1.
-        CheckpointError: the record of former rollbacks is damaged.
+        CheckpointError: the record of rollbacks is damaged.
     """
     if not 0.0 < settings.recovery.rollback_rate < 1.0:
         raise SettingsError(f"recovery.rollback_rate={settings.recovery.rollback_rate} must be between 0 and 1.")
-    made = recorded_rollbacks(run)
+    rollbacks = recorded_rollbacks(run)
     if latest_checkpoint(run.checkpoints) is None and present_world().is_chief:
-        _place(run).unlink(missing_ok=True)     # of another run, which was here before
-    elif made.rollbacks:
-        lowered = with_lower_rate(settings, made.factor).optimizer.learning_rate
-        logger.info(f"Rollbacks so far: {made.rollbacks}. Training goes on with optimizer.learning_rate={lowered:.6g}, "
-                    f"{made.factor:g} times that of the settings ({_place(run)}).")
+        _record_file(run).unlink(missing_ok=True)       # of a previous run in this directory
+    elif rollbacks.rollbacks:
+        lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
+        logger.info(f"Rollbacks so far: {rollbacks.rollbacks}. Training resumes with "
+                    f"optimizer.learning_rate={lowered:.6g}, {rollbacks.factor:g} times that of the settings "
+                    f"({_record_file(run)}).")
     while True:
         try:
-            return attempt(with_lower_rate(settings, made.factor))
+            return attempt(with_lower_rate(settings, rollbacks.factor))
         except DivergenceError as error:
-            made = _one_more(made, settings, run, error)
+            rollbacks = _record_rollback(rollbacks, settings, run, error)
             if received := present_world().agree(error.signal or 0):
                 logger.info("A signal to stop was received: the next start resumes from that checkpoint.")
                 return 128 + received
 
 
 def recorded_rollbacks(run: RunDirectory) -> Rollbacks:
-    """The rollbacks that were made in a run; none where it has no checkpoint.
+    """Return the rollbacks of a run; none if it has no checkpoint.
 
     Raises:
         CheckpointError: the record is damaged.
     """
-    if latest_checkpoint(run.checkpoints) is None or not _place(run).exists():
+    if latest_checkpoint(run.checkpoints) is None or not _record_file(run).exists():
         return Rollbacks()
-    return read_json(_place(run), Rollbacks, "Mend it, or remove it to go on with the learning rate of the settings.",
-                     CheckpointError)
+    return read_json(_record_file(run), Rollbacks,
+                     "Fix it, or remove it to resume with the learning rate of the settings.", CheckpointError)
 
 
 def with_lower_rate(settings: Settings, factor: float) -> Settings:
@@ -114,11 +118,11 @@ def with_lower_rate(settings: Settings, factor: float) -> Settings:
     return dataclasses.replace(settings, optimizer=optimizer, schedule=schedule)
 
 
-def _one_more(made: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
-    """The record with a further rollback, written before anything is trained with it.
+def _record_rollback(made: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
+    """Write the record with another rollback, before training resumes.
 
     Raises:
-        DivergenceError: `error`, where the settings allow no rollback, or the run has nothing to go back to.
+        DivergenceError: `error`, because the settings allow no rollback or the run has no checkpoint.
     """
     recovery, checkpoint = settings.recovery, latest_checkpoint(run.checkpoints)
     if present_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
@@ -128,15 +132,15 @@ def _one_more(made: Rollbacks, settings: Settings, run: RunDirectory, error: Div
                               "allows no more.)") from error
     made = Rollbacks(made.factor * recovery.rollback_rate, made.rollbacks + 1)
     if present_world().is_chief:
-        write_text(_place(run), json.dumps(dataclasses.asdict(made)) + "\n")
+        write_text(_record_file(run), json.dumps(dataclasses.asdict(made)) + "\n")
     lowered = with_lower_rate(settings, made.factor).optimizer.learning_rate
     logger.warning(f"{error}")
-    logger.warning(f"Rollback {made.rollbacks} of {recovery.rollbacks}: going on from {checkpoint} with "
+    logger.warning(f"Rollback {made.rollbacks} of {recovery.rollbacks}: resuming from {checkpoint} with "
                    f"optimizer.learning_rate={lowered:.6g}.")
     return made
 
 
-def _place(run: RunDirectory) -> Path:
+def _record_file(run: RunDirectory) -> Path:
     return run.path / RECORD
 
 
@@ -149,7 +153,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     """Train a model on a corpus, from the last checkpoint of `logdir` if it contains one.
 
     Args:
-        settings: of the run; written to the run's directory.
+        settings: settings of the run, which are written to its directory.
         data: vocabularies, text or shards, and validation text; see `towernmt.dataflow.batches.training_data`.
         logdir: directory of the run.
         gpus: numbers of the GPUs, one tower on each; None for towers on the CPU.
@@ -163,7 +167,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
             state.
 
     Returns:
-        the exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.
+        The exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.
 
     Raises:
         TowerNMTError: an error that the user can fix.
@@ -179,7 +183,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
             is_chief = present_world().is_chief
             settings = with_vocabulary_sizes(settings, data)
             status = _train_alone(settings, data, run, gpus, towers, components)
-        if is_chief and status == 0:    # the other processes have gone
+        if is_chief and status == 0:    # the other processes have ended
             average_if_due(settings, data, run, components, gpus)
         return status
 
@@ -195,8 +199,8 @@ def one_training() -> Iterator[None]:
         SettingsError: another thread trains.
     """
     if not _TRAINING.acquire(blocking=False):
-        raise SettingsError("This process is training already, and two trainings need two processes: start the other "
-                            "one when this one has ended, or in a process of its own.")
+        raise SettingsError("This process already trains a model, and two trainings need two processes: wait for the "
+                            "end of the first training, or start the second one in a separate process.")
     try:
         yield
     finally:
@@ -208,7 +212,7 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
     if present_world().processes > 1:
         refuse_differences(_facts(settings, data, run, len(gpus) if gpus is not None else towers or 1))
     check_resumable(run, _settings_to_record(settings, components))
-    check_vocabularies(run, data)
+    check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
     if done := finished(run, settings.train):
@@ -217,11 +221,11 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
     if wants_search(settings, run):
         check_memory_limit(run, settings)
         if present_world().processes > 1:
-            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} measures in one process: find the batch "
-                                "with one worker first, or set data.batch_tokens, and data.memory_gb=0.")
+            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} needs a single process: start with one "
+                                "worker, or set data.batch_tokens and data.memory_gb=0.")
         if (components.model, components.trainer) != (model_from_settings, SyncMultiGPUTrainer):
-            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} cannot measure a model or trainer of "
-                                "one's own: set data.batch_tokens, and data.memory_gb=0.")
+            raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} cannot measure a custom model or "
+                                "trainer: set data.batch_tokens and data.memory_gb=0.")
         settings = with_fitting_batch(settings, data, gpus, towers)
     else:
         settings = with_found_batch(settings, run)
@@ -234,7 +238,13 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
     """Train until the end, or until training diverges.
 
     Args:
-        saved: the settings that the run is saved with; those it is trained with may have a lower rate, after rollbacks.
+        settings: settings with which the run trains; after rollbacks, with a lower learning rate.
+        saved: settings that are written to the directory of the run.
+        data: training data.
+        run: directory of the run.
+        gpus: numbers of the GPUs; None for the CPU.
+        towers: number of towers on the CPU.
+        components: the run's model, trainer, input and callbacks.
     """
     s = settings.train
     trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
@@ -245,8 +255,8 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         configure_graph(graph_settings(settings))
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
-        present_world().agree(True)     # by now all have read what the chief writes from here on
-        # Only now: settings that cannot work must not be the saved ones of the next start.
+        present_world().agree(True)     # the chief replaces files below that all processes have now read
+        # Save the settings only now, so that the next start does not resume with settings that cannot work.
         recorded = saved if components.model is model_from_settings else settings_as_made(saved, config.model)
         run.begin(recorded, data)
         if present_world().is_chief:
@@ -256,7 +266,7 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         logger.info(f"Made with {', '.join(f'{name} {version}' for name, version in versions().items())}; data: "
                     f"{data.directory}", extra=DETAIL)
         if gpus is None and is_slow_on_cpu(s.precision):
-            logger.info(f"train.precision={s.precision}: this processor multiplies float32 faster.")
+            logger.info(f"train.precision={s.precision}: float32 is faster on this processor.")
         try:
             launch_train_with_config(config, trainer)
         except DivergenceError as error:
@@ -268,7 +278,7 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
 
 
 def _over_processes(settings: TrainSettings) -> dict[str, Any]:
-    """What a trainer needs in a world of several processes."""
+    """Return the trainer's argument for several processes; nothing for a single process."""
     return {"reducer": AllReduce(settings.wire, settings.transport)} if present_world().processes > 1 else {}
 
 
@@ -281,7 +291,7 @@ def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: in
 
 
 def _settings_to_record(settings: Settings, components: Components) -> Settings:
-    """Return the settings that the run will be saved with; a custom model has its own."""
+    """Return the settings to save; a custom model has its own settings."""
     if components.model is model_from_settings:
         return settings
     with tf.Graph().as_default():

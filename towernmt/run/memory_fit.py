@@ -38,17 +38,17 @@ from towernmt.run.run_settings import Settings
 from towernmt.train.config import TrainConfig
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
-LOOKED_AT = 300
-"""Batches among which the largest are looked for."""
+SAMPLED_BATCHES = 300
+"""Number of batches from the beginning of the data, of which the largest are measured."""
 LARGEST = 1 << 20
-"""No larger data.batch_tokens is tried."""
+"""Maximum of data.batch_tokens."""
 BATCHES, PEAK = "batches.npz", "peak.json"
-"""In the directory of a measurement, beside settings.yaml: what to train on, and the bytes it took."""
+"""Files in the directory of a measurement, next to settings.yaml: the batches, and the measured bytes."""
 OUT_OF_MEMORY = 3
 """Exit status of a measurement whose step did not fit into the device's memory."""
 GIB = 1 << 30
 STEPS = 4
-"""The first steps take more than later ones: slots and buffers are made."""
+"""Number of measured steps; the first steps allocate the optimizer's slots and buffers."""
 
 
 def wants_search(settings: Settings, run: RunDirectory) -> bool:
@@ -59,34 +59,40 @@ def wants_search(settings: Settings, run: RunDirectory) -> bool:
 
 
 def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
-    """The settings with the batch that the run has found for its limit, whatever batch they ask for.
+    """Return the settings with the batch size that a resumed run found for its memory limit at its start.
 
-    As when it began: another one would change the order of the pairs, and may take more memory.
+    Another batch size would change the order of the pairs, and might need more memory.
     """
     if not settings.data.memory_gb or not run.exists():
         return settings
     found = run.settings_like(settings).data.batch_tokens
     if found == settings.data.batch_tokens:
         return settings
-    logger.info(f"data.batch_tokens={found}: the run has found it for data.memory_gb={settings.data.memory_gb:g}.")
+    logger.info(f"data.batch_tokens={found}, which the run found for data.memory_gb={settings.data.memory_gb:g}.")
     return with_batch_tokens(settings, found)
 
 
 def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[int] | None,
                        towers: int | None) -> Settings:
-    """The settings with the largest `data.batch_tokens` whose step takes no more than `data.memory_gb`.
+    """Return the settings with the largest `data.batch_tokens` whose step fits into `data.memory_gb`.
+
+    Args:
+        settings: settings of the run.
+        data: training data.
+        gpus: numbers of the GPUs; None for the CPU.
+        towers: number of towers on the CPU.
 
     Raises:
-        SettingsError: the limit is negative, the system tells no process's memory, or even the smallest batch takes
-            more.
+        SettingsError: the limit is negative, the system does not report the memory of a process, or the smallest batch
+            does not fit.
     """
     limit = settings.data.memory_gb
     if limit < 0:
-        raise SettingsError(f"data.memory_gb={limit:g} must be 0 (take data.batch_tokens) or a limit in GiB.")
+        raise SettingsError(f"data.memory_gb={limit:g} must be 0 (use data.batch_tokens) or a limit in GiB.")
     if gpus is None and not peak_memory():
-        raise SettingsError(f"data.memory_gb={limit:g}: this system does not tell how much memory a process takes (it "
-                            "has no /proc/self/status): set data.memory_gb=0, and data.batch_tokens.")
-    logger.info(f"Looking for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
+        raise SettingsError(f"data.memory_gb={limit:g}: this system does not report the memory of a process (it has no "
+                            "/proc/self/status): set data.memory_gb=0, and data.batch_tokens.")
+    logger.info(f"Searching for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
     used: dict[int, int | None] = {}
 
     def measured(tokens: int) -> int | None:
@@ -100,9 +106,9 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     if found is None:
         checkpointed = settings.train.gradient_checkpointing
         can = architecture(settings.architecture).model.recomputes and not checkpointed
-        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it takes more "
-                            f"than {limit:g} GiB); give more, "
-                            f"{'set train.gradient_checkpointing=true, ' if can else ''}or choose a smaller model.")
+        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it needs more "
+                            f"than {limit:g} GiB): raise the limit, "
+                            f"{'set train.gradient_checkpointing=true, ' if can else ''}or use a smaller model.")
     logger.info(f"data.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
     return with_batch_tokens(settings, found)
 
@@ -144,7 +150,7 @@ def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: i
         else:
             too_large = index
         count += 1
-        # Where lines have missed that often, memory is none: bisection ends in five more.
+        # After five predictions memory is evidently not linear. Bisection needs at most five more measurements.
         index = _next(fits, too_large, end, bytes_at, limit, straight=count <= 5)
     return grid(fits) if fits >= 0 else None
 
@@ -167,38 +173,39 @@ def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: 
 
 def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None,
                  limit: int) -> int | None:
-    """The most bytes that a process takes which trains on the largest batches of these settings.
+    """Measure the peak memory of a process that trains on the largest batches of these settings, in bytes.
 
-    On the CPU, of the whole process; on GPUs, of the one of them that takes the most.
+    On the CPU, this is the memory of the process; on GPUs, that of the GPU with the highest peak.
 
     Returns:
-        None: more than `limit`, or the device was out of memory.
+        None if the peak exceeds `limit`, or if the device ran out of memory.
+
     Raises:
         TowerNMTError: the process failed for another reason.
     """
-    with tempfile.TemporaryDirectory() as place:
-        RunDirectory(place).save_settings(settings)
-        save_batches(largest_batches(settings, data), Path(place) / BATCHES)
-        command = [sys.executable, "-m", "towernmt.run.memory_fit", place]
+    with tempfile.TemporaryDirectory() as directory:
+        RunDirectory(directory).save_settings(settings)
+        save_batches(largest_batches(settings, data), Path(directory) / BATCHES)
+        command = [sys.executable, "-m", "towernmt.run.memory_fit", directory]
         command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
-        with open(Path(place) / "output", "w+", encoding="utf-8", errors="replace") as output:
+        with open(Path(directory) / "output", "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             try:
-                stayed = _stayed_within(process, limit if gpus is None else None)
+                within_limit = _stays_within(process, limit if gpus is None else None)
             finally:
                 process.kill()
                 process.wait()
-            if not stayed or process.returncode in (OUT_OF_MEMORY, -signal.SIGKILL):    # by the system, for its memory
+            if not within_limit or process.returncode in (OUT_OF_MEMORY, -signal.SIGKILL):    # killed by the system
                 return None
             output.seek(0)
-            last = (output.read().strip().splitlines() or ["it said nothing"])[-1]
+            last = (output.read().strip().splitlines() or ["it printed nothing"])[-1]
         if process.returncode:
             raise TowerNMTError(f"Measuring data.batch_tokens={settings.data.batch_tokens} failed: {last}")
-        peak = int(json.loads((Path(place) / PEAK).read_text(encoding="utf-8")))
+        peak = int(json.loads((Path(directory) / PEAK).read_text(encoding="utf-8")))
         return peak if peak <= limit else None
 
 
-def _stayed_within(process: subprocess.Popen[bytes], limit: int | None) -> bool:
+def _stays_within(process: subprocess.Popen[bytes], limit: int | None) -> bool:
     """Wait for a process to end; return False as soon as it uses more bytes than `limit`."""
     while process.poll() is None:
         if limit is not None and peak_memory(process.pid) > limit:
@@ -208,18 +215,18 @@ def _stayed_within(process: subprocess.Popen[bytes], limit: int | None) -> bool:
 
 
 def largest_batches(settings: Settings, data: TrainingData) -> list[Batch]:
-    """Of the first batches of the data, that with the most positions and that with the most pairs of positions.
+    """Return the batches with the most positions and with the most pairs of positions from the beginning of the data.
 
     Raises:
-        DataError: there is none.
+        DataError: the data have no batch.
     """
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
     stream = make_batches(data, settings.data, 1, alignments=weight > 0, ahead=False).read()
-    batches = [batch for _, batch in itertools.islice(stream, LOOKED_AT)]
+    batches = [batch for _, batch in itertools.islice(stream, SAMPLED_BATCHES)]
     if isinstance(stream, Generator):
         stream.close()
     if not batches:
-        raise DataError(f"{data.directory}: there is no batch to train on; pass data with sentence pairs.")
+        raise DataError(f"{data.directory} has no batch to train on: pass data with sentence pairs.")
     return [max(batches, key=_positions), max(batches, key=_position_pairs)]
 
 
@@ -265,13 +272,14 @@ class FixedBatches:
             yield Position(0, 0, i + 1), self._batches[i % len(self._batches)]
 
 
-def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
-    """Train on the batches that lie there, with the settings that lie there.
+def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
+    """Train on the batches and with the settings in a directory.
 
     Returns:
-        the most bytes in use at once: of the process, or of one of the GPUs.
+        Peak memory in bytes: of the process, or of the GPU with the highest peak.
+
     Raises:
-        SettingsError: the GPU's memory is too small.
+        SettingsError: the memory of the GPU is too small.
     """
     run = RunDirectory(directory)
     settings = run.settings()
@@ -291,7 +299,7 @@ def measure(directory: Path, gpus: list[int] | None, towers: int | None) -> int:
 
 
 def main() -> int:
-    """The command: `python -m towernmt.run.memory_fit DIRECTORY --towers N`."""
+    """Run `python -m towernmt.run.memory_fit DIRECTORY --towers N`, and return its exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gpu", default=None)
@@ -299,7 +307,7 @@ def main() -> int:
     options = parser.parse_args()
     gpus = [int(gpu) for gpu in options.gpu.split(",")] if options.gpu else None
     try:
-        peak = measure(options.directory, gpus, options.towers)
+        peak = peak_of_directory(options.directory, gpus, options.towers)
     except (SettingsError, MemoryError, tf.errors.ResourceExhaustedError) as error:
         if not isinstance(error, SettingsError) or isinstance(error.__cause__, tf.errors.ResourceExhaustedError):
             return OUT_OF_MEMORY

@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 SIZES = (1024, 512, 512)
-"""A product of tokens and depths that a small model has."""
+"""Rows, depth and columns of a matrix product that is typical for a small model."""
 SIZES_ON_GPU = (4096, 2048, 2048)
-"""On a GPU a small one would measure how fast products are begun. The figure is a guess: no GPU was measured."""
+"""The same for GPUs, on which a small product would measure the launch of kernels. The sizes are a guess."""
 PRODUCTS = 16
-"""In one run, so that its beginning does not count."""
+"""Number of products in one session run, so that its overhead is negligible."""
 SECONDS = 1.5
-"""Of measuring, behind the first runs."""
+"""Duration of the measurement after the first runs, in seconds."""
 LIMIT = 60
-"""Seconds that the whole measurement may take."""
+"""Time limit of the measuring process, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class ProductRates:
 
 
 FASTER = 1.2
-"""The gain from which bfloat16 is taken: at less, the casts of a step may take it away. That the processor has
-instructions for bfloat16 is not enough: on an Intel Xeon with AVX512_BF16, but without AMX, its products were measured
-to take 1.8 times as long as those in float32."""
+"""Minimum gain for which bfloat16 is used, because the casts of a step take time. Instructions for bfloat16 are not
+sufficient: on an Intel Xeon with AVX512_BF16 but without AMX, products in bfloat16 took 1.8 times as long as in
+float32."""
 
 
 def product_rates(gpus: Sequence[int] | None = None) -> ProductRates | None:
@@ -76,8 +76,8 @@ def visible_device(gpus: Sequence[int] | None, environment: Mapping[str, str]) -
     return names[gpus[0]] if gpus[0] < len(names) else str(gpus[0])
 
 
-def measure() -> ProductRates:
-    """The rates of this process: of each precision the best of runs in turn, since other programs may be busy."""
+def measure_rates() -> ProductRates:
+    """Measure the rates of this process: the best of alternating runs, because other programs may be busy."""
     from towernmt.core.tf_compat import tf, tf1  # the parent process does not need TensorFlow
 
     sizes = SIZES_ON_GPU if tf.config.list_physical_devices("GPU") else SIZES
@@ -110,4 +110,4 @@ def _products(session: Any, precision: str, sizes: tuple[int, int, int]) -> Call
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(measure())))
+    print(json.dumps(asdict(measure_rates())))

@@ -29,12 +29,12 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     for key in old:
         fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
         if fixed and not affects_training_only(key) and old[key] != new.get(key):
-            raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: leave that setting "
-                                "as it was to go on with it, or pass another --logdir to begin another.")
+            raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: restore that "
+                                "setting to resume the run, or pass another --logdir for a new run.")
 
 
-def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
-    """Refuse to resume a run on data with another vocabulary, in which the ids stand for other words.
+def check_run_vocabulary(run: RunDirectory, data: TrainingData) -> None:
+    """Refuse to resume a run on data with another vocabulary, in which the same ids are other words.
 
     Raises:
         SettingsError: the vocabularies differ.
@@ -45,7 +45,7 @@ def check_vocabularies(run: RunDirectory, data: TrainingData) -> None:
     if other:
         raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} ({other} "
                             "differs): pass the --data of the run, prepare the new data with the run's vocabulary "
-                            "files, or pass another --logdir to begin another.")
+                            "files, or pass another --logdir for a new run.")
 
 
 def check_data(run: RunDirectory, data: TrainingData) -> None:
@@ -62,8 +62,8 @@ def check_data(run: RunDirectory, data: TrainingData) -> None:
     if state is not None and None not in (recorded, now) and recorded != now:
         changes = state.changes(getattr(data, "position_settings", {})) or "their fingerprints differ"
         raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds ({changes}): pass "
-                            "the --data that it was trained on, or train on these in another --logdir "
-                            f"that begins with its parameters (--set init.checkpoint={run.path}).")
+                            "the data of the run as --data, or train on the new data in another "
+                            f"--logdir with initial parameters from this run (--set init.checkpoint={run.path}).")
 
 
 def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
@@ -80,8 +80,8 @@ def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
         raise SettingsError(
             f"data.memory_gb changed from {old.memory_gb:g} to {settings.data.memory_gb:g}, which changes "
             f"data.batch_tokens, but the data position in {latest / STATE} depends on it: set "
-            f"data.memory_gb={old.memory_gb:g} to resume, or train in another --logdir that begins with the parameters "
-            f"of this run (--set init.checkpoint={run.path}).")
+            f"data.memory_gb={old.memory_gb:g} to resume, or train in another --logdir with initial parameters from "
+            f"this run (--set init.checkpoint={run.path}).")
 
 
 def finished(run: RunDirectory, settings: TrainSettings) -> str:
@@ -95,9 +95,9 @@ def finished(run: RunDirectory, settings: TrainSettings) -> str:
         return ""
     state = read_state(latest)
     limit = _limit_reached(state, settings)
-    if not limit or _owes_validation(state):
+    if not limit or _lacks_validation(state):
         return ""
-    return f"{run.path} is finished: {limit} at step {state.step}. To go on, give a higher limit (--set ...)."
+    return f"{run.path} is finished: {limit} at step {state.step}. To resume it, pass a higher limit (--set ...)."
 
 
 def _limit_reached(state: CheckpointState, settings: TrainSettings) -> str:
@@ -105,10 +105,10 @@ def _limit_reached(state: CheckpointState, settings: TrainSettings) -> str:
         return f"train.steps={settings.steps} is reached"
     if settings.epochs and _epochs(state.position) >= settings.epochs:
         return f"train.epochs={settings.epochs} is reached"
-    seconds = _remembered(state, "stop_after_minutes", "elapsed_seconds")
+    seconds = _callback_number(state, "stop_after_minutes", "elapsed_seconds")
     if settings.minutes and seconds is not None and seconds >= 60 * settings.minutes:
         return f"train.minutes={settings.minutes:g} is reached"
-    failures = _remembered(state, "early_stopping", "failures")
+    failures = _callback_number(state, "early_stopping", "failures")
     if settings.stop_patience and failures is not None and failures >= settings.stop_patience:
         return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
     return ""
@@ -118,18 +118,18 @@ def _epochs(position: str | None) -> int:
     """Return the number of complete passes over the data."""
     try:
         return Position.from_json(position).epoch if position is not None else 0
-    except DataError:       # of an input of one's own
+    except DataError:       # the position of a custom input
         return 0
 
 
-def _owes_validation(state: CheckpointState) -> bool:
-    """Return whether the run ended before the validation of its last step, which the next start makes."""
-    last = _remembered(state, "bleu_validator", "last_step")
+def _lacks_validation(state: CheckpointState) -> bool:
+    """Return whether the run ended before the validation of its last step, which the next start does."""
+    last = _callback_number(state, "bleu_validator", "last_step")
     return last is not None and last < state.step
 
 
-def _remembered(state: CheckpointState, key: str, name: str) -> Any:
-    """A number that a callback remembers; None where it is not told."""
+def _callback_number(state: CheckpointState, key: str, name: str) -> Any:
+    """Return a number from the saved state of a callback; None if it is missing."""
     memory = state.callbacks.get(key)
     value = memory.get(name) if isinstance(memory, dict) else None
     return value if isinstance(value, (int, float)) else None

@@ -97,7 +97,7 @@ def _add(handler: logging.Handler) -> None:
     for log in _LOGGERS:
         log.addHandler(handler)
     if logging.lastResort is not None and not logging.getLogger().handlers:
-        _LOGGERS[1].addHandler(logging.lastResort)      # what Python shows warnings by where nothing else does
+        _LOGGERS[1].addHandler(logging.lastResort)      # Python's default handler for warnings
 
 
 def _remove(*handlers: logging.Handler) -> None:

@@ -112,7 +112,7 @@ class CheckpointSettings:
 
 @dataclass
 class LogSettings:
-    """What is written to the log and to TensorBoard."""
+    """Contents of the log and of TensorBoard."""
 
     steps: int = setting(50, "interval of progress lines and of the model's own summaries, in updates", at_least=1)
     attention_pictures: int = setting(

@@ -126,14 +126,14 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--workers", "0"], "at least 1 is needed"), (["--workers", "2"], "pass --input and --output"),
+    (["--workers", "0"], "must be at least 1"), (["--workers", "2"], "pass --input and --output"),
     (["--workers", "2", "--input", "a.de", "--output", "a.de"], "same file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/null"], "not a regular file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/stdout"], "not a regular file"),
     (["--workers", "2", "--input", "a.de", "--output", "w/", "--work-directory", "w"], "lies in --work-directory w"),
     (["--workers", "2", "--input", "a.de", "--output", "w/{name}.en", "--work-directory", "./w"], "lies in --work-dir"),
     (["--input", "a.de", "b.de", "--output", "x/", "--alignments", "y"], "a file for each text to both"),
-    (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "draws pictures"),
+    (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "single process"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
     (["--input", "http://x/a.de", "--output", "x"], "no place of files"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])

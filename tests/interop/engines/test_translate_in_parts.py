@@ -87,7 +87,7 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
     assert not (place / "out").exists() and 0 < parts_done(place) < LINES // 500
     process = started(run_on_disk, place, "out", "--workers", "1")
     told = process.communicate(timeout=120)[1].decode()
-    assert process.returncode == 0 and "going on" in told and "6,000 of 6,000 lines" in told
+    assert process.returncode == 0 and "resuming" in told and "6,000 of 6,000 lines" in told
     assert (place / "out").read_bytes() == (place / "one").read_bytes()
     assert sorted(path.name for path in place.iterdir()) == ["in", "one", "out"]
 

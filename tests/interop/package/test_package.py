@@ -186,7 +186,7 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
         pack(package, tmp_path / "x.zip")
     with pytest.raises(SettingsError, match="--include ctranslate2:int3: ctranslate2 has float32"):
         pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2:int3")
-    with pytest.raises(SettingsError, match="--include argos: its packages name their languages: give --languages"):
+    with pytest.raises(SettingsError, match="--include argos needs the languages of the package: pass --languages"):
         pack(run_on_disk, tmp_path / "x.zip", "--include", "argos")
 
 
