@@ -79,7 +79,7 @@ def same(one: Sequence[Any], two: Sequence[Any]) -> bool:
 
 def is_kept(translator: Translator) -> bool:
     """Whether it searches by a kept graph."""
-    return isinstance(translator._searches, cached_search.KeptTowers) and translator._searches._session is not None
+    return isinstance(translator._searches, cached_search.CachedTowers) and translator._searches._session is not None
 
 
 def test_a_kept_graph_gives_the_same_texts_and_scores(first: tuple[Path, list[Any]]) -> None:

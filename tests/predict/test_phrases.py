@@ -17,7 +17,7 @@ def test_a_phrase_is_the_ids_of_its_words() -> None:
 
 
 def test_a_phrase_that_no_translation_can_hold_is_refused() -> None:
-    with pytest.raises(SettingsError, match="'new amsterdam' holds what the target vocabulary does not know"):
+    with pytest.raises(SettingsError, match="'new amsterdam' contains text that the target vocabulary does not know"):
         phrase_ids("new amsterdam", VOCABULARY)
     with pytest.raises(SettingsError, match="is empty"):
         phrase_ids("  ", VOCABULARY)
@@ -30,7 +30,7 @@ def test_the_terms_of_a_line_come_with_the_ids_of_their_translations() -> None:
 
 def test_a_term_that_the_vocabulary_cannot_write_is_refused_with_its_line() -> None:
     terms = Terminology([Term("Neu", "new"), Term("Haus", "house", where="terms.tsv line 7")])
-    with pytest.raises(DataError, match="terms.tsv line 7: 'house' holds what the target vocabulary"):
+    with pytest.raises(DataError, match="terms.tsv line 7: 'house' contains text that the target vocabulary"):
         WritableTerms(terms, VOCABULARY)
 
 

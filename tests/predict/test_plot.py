@@ -13,7 +13,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.attention_plot import MOST, Picture, Pictures, draw, token_picture
+from towernmt.predict.attention_plot import MOST, Picture, Pictures, draw_attention, token_picture
 
 pytest.importorskip("matplotlib")
 PICTURE = Picture(np.eye(2, 3, dtype=np.float32), ["$x^2$", "zwei_"], ["ein", "sehr & <lang>" * 4, "Wort"])
@@ -24,9 +24,9 @@ def texts(path: Path) -> list[str]:
 
 
 def test_the_words_of_both_sides_are_text_of_the_svg_as_they_are_or_cut(tmp_path: Path) -> None:
-    draw(PICTURE, tmp_path / "a.svg")
+    draw_attention(PICTURE, tmp_path / "a.svg")
     assert {"$x^2$", "zwei_", "ein", "Wort", "sehr & <lang>sehr & <la…", "1.00"} <= set(texts(tmp_path / "a.svg"))
-    draw(PICTURE, tmp_path / "b.svg")
+    draw_attention(PICTURE, tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
@@ -35,7 +35,7 @@ def test_a_cell_of_a_png_is_the_darker_the_larger_its_weight(tmp_path: Path) -> 
     weights = np.zeros([20, 20], np.float32)            # so many that no numbers stand in the cells
     weights[3], weights[7, 9] = 0.5, 1.0
     words = ["w"] * 20
-    draw(Picture(weights, words, words), tmp_path / "a.png")
+    draw_attention(Picture(weights, words, words), tmp_path / "a.png")
     pixels = np.asarray(image.open(tmp_path / "a.png").convert("L")).astype(float)
     shades, counts = np.unique(pixels[pixels < 252], return_counts=True)
     shade = {0.0: 250, 0.5: 156, 1.0: 44}               # of Matplotlib's Blues
@@ -57,7 +57,7 @@ def test_one_line_has_the_name_that_was_asked_for_and_several_have_numbers(tmp_p
 def test_pictures_end_with_a_warning_before_a_folder_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                              caplog: pytest.LogCaptureFixture) -> None:
     drawn: list[object] = []
-    monkeypatch.setattr("towernmt.predict.attention_plot.draw", lambda picture, path: drawn.append(path))
+    monkeypatch.setattr("towernmt.predict.attention_plot.draw_attention", lambda picture, path: drawn.append(path))
     with Pictures(tmp_path / "p.png") as pictures, caplog.at_level(logging.WARNING):
         for _ in range(MOST + 3):
             pictures.add(PICTURE)
@@ -67,7 +67,7 @@ def test_pictures_end_with_a_warning_before_a_folder_is_full(tmp_path: Path, mon
 def test_characters_that_no_font_has_are_named_once_in_a_warning(
         tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
     with caplog.at_level(logging.WARNING):
-        draw(Picture(np.ones([1, 1]), ["привет"], ["\U0001340d"]), tmp_path / "a.png")     # a hieroglyph
+        draw_attention(Picture(np.ones([1, 1]), ["привет"], ["\U0001340d"]), tmp_path / "a.png")     # a hieroglyph
     assert [record.getMessage() for record in caplog.records if "no font" in record.getMessage()]
     assert "п" not in caplog.text and "\U0001340d" in caplog.text
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]

@@ -146,7 +146,7 @@ def test_several_checkpoints_of_one_run_are_an_ensemble(runs: Path, alone: Any) 
 def test_members_that_do_not_go_together_are_refused_by_name(runs: Path) -> None:
     with pytest.raises(SettingsError, match=r"target vocabulary of .*other \(20 pieces, word\) is not that of .*/a "):
         open_trained([runs / "a", runs / "other"])
-    with pytest.raises(SettingsError, match="2 runs, 3 checkpoints and 1 models do not pair up"):
+    with pytest.raises(SettingsError, match="2 runs, 3 checkpoints and 1 models do not match"):
         open_trained([runs / "a", runs / "b"], ["best", "last", "last"])
     with pytest.raises(SettingsError, match="2 members and the 1 weights 3"):
         open_trained([runs / "a", runs / "b"], ensemble=EnsembleSettings(weights=(3,)))

@@ -371,7 +371,7 @@ def no_graph(*arguments: Any) -> Any:
 def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_before_a_graph_is_built(
         run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translator_module, "open_towers", no_graph)
-    with pytest.raises(DataError, match="terms.tsv line 2: 'house' holds what the target vocabulary"):
+    with pytest.raises(DataError, match="terms.tsv line 2: 'house' contains text that the target vocabulary"):
         Translator(run_directory, beam_size=1, options=LineOptions(terminology=Terminology([
             Term("Haus", "house", where="terms.tsv line 2")])))
 

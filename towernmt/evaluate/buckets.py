@@ -11,7 +11,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.word_segmentation import matching_form, occurrences, words
 from towernmt.evaluate.comparison import System
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
-from towernmt.predict.lines.terminology import Anchored, Terminology
+from towernmt.predict.lines.terminology import AnchoredPhrase, Terminology
 
 LENGTHS = (5, 10, 15, 20, 30, 50)
 """The maximum sentence length, in words, of each bucket except the last."""
@@ -230,7 +230,7 @@ def term_accuracy(wanted: Sequence[Sequence[str]], hypotheses: Sequence[str]) ->
 
 def _met(phrase: str, text: str) -> int:
     """Return how often a translation contains a phrase, which may have the anchors `<s>` and `</s>`."""
-    wanted, text = Anchored.of(phrase), matching_form(text)
+    wanted, text = AnchoredPhrase.of(phrase), matching_form(text)
     form = matching_form(wanted.text)
     if wanted.at_beginning and not text.startswith(form) or wanted.at_end and not text.endswith(form):
         return 0

@@ -164,7 +164,7 @@ class Pictures:
         if self._count == MOST + 1:
             log.warning("--plot draws the first %d lines; the others have no pictures.", MOST)
         if picture and self._count <= MOST:
-            draw(picture, self._numbered(self._count))
+            draw_attention(picture, self._numbered(self._count))
 
     def __enter__(self) -> Pictures:
         return self
@@ -175,14 +175,14 @@ class Pictures:
 
     def _draw_first(self, path: Path) -> None:
         if self._first:
-            draw(self._first, path)
+            draw_attention(self._first, path)
         self._first = None
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")
 
 
-def draw(picture: Picture, path: str | Path) -> None:
+def draw_attention(picture: Picture, path: str | Path) -> None:
     """Draw into a file; its suffix says in which format.
 
     The text of an SVG stays text, so that it can be searched, and a browser finds the fonts.

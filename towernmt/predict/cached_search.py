@@ -1,4 +1,4 @@
-"""The plain search by a graph that is cached beside the run, executed by TensorFlow's C library."""
+"""Search with a cached graph of the run, executed by TensorFlow's C library without its Python modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMAT = 1
 _VARIABLES = ("TF_", "ONEDNN_", "DNNL_", "MKL_", "XLA_")
 
 
-def key_of(run: SavedRun, held: HeldCheckpoint, asked: SearchArguments) -> str:
+def key_of(run: SavedRun, held: HeldCheckpoint, arguments: SearchArguments) -> str:
     """Return the key of a cached graph, 32 hexadecimal digits.
 
     It depends on the run's settings and its copy of a model's code, of the index of the checkpoint (which has a
@@ -41,8 +41,8 @@ def key_of(run: SavedRun, held: HeldCheckpoint, asked: SearchArguments) -> str:
     read = [run.settings_file, *_below(run.code), Path(f"{prefix}.index"), prefix.with_name(STATE)]
     seen = [*library_files(), *_below(Path(towernmt.__file__).parent, ".py")]
     parts = [
-        str(FORMAT), repr(asked.search), asked.precision,
-        repr((asked.log_probs, asked.attention, asked.threads, processors())),
+        str(FORMAT), repr(arguments.search), arguments.precision,
+        repr((arguments.log_probs, arguments.attention, arguments.threads, processors())),
         json.dumps(sorted(processor_flags())),
         *(f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(_VARIABLES)),
         *(hashlib.sha256(file.read_bytes()).hexdigest() for file in read if file.is_file()),
@@ -51,7 +51,7 @@ def key_of(run: SavedRun, held: HeldCheckpoint, asked: SearchArguments) -> str:
 
 
 def _below(directory: Path, suffix: str = "") -> Iterator[Path]:
-    """The files of a directory, in an order that does not change."""
+    """Yield the files of a directory and its subdirectories in a fixed order."""
     for place, folders, names in os.walk(directory):
         folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
         yield from (Path(place, name) for name in sorted(names) if name.endswith(suffix))
@@ -63,41 +63,41 @@ GRAPHS = "graphs"
 """Directory of a run for cached graphs."""
 
 
-def open_towers(asked: SearchArguments, keep: bool) -> SearchTowers:
+def open_towers(arguments: SearchArguments, keep: bool) -> SearchTowers:
     """Open the towers of a search from the cached graph, or build them and cache the graph.
 
     Args:
-        asked: arguments of the search.
+        arguments: arguments of the search.
         keep: whether to read and write cached graphs.
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
-    if not (keep and _can_be_kept(asked)):
-        return _built(asked)
-    run, held = asked.runs[0], hold_checkpoint(asked.runs[0], asked.checkpoints[0])
-    asked = dataclasses.replace(asked, checkpoints=[held])
-    file = graph_file(run.path / GRAPHS, key_of(run, held, asked))
+    if not (keep and _can_be_cached(arguments)):
+        return _built(arguments)
+    run, held = arguments.runs[0], hold_checkpoint(arguments.runs[0], arguments.checkpoints[0])
+    arguments = dataclasses.replace(arguments, checkpoints=[held])
+    file = graph_file(run.path / GRAPHS, key_of(run, held, arguments))
     try:
-        return KeptTowers(asked, held, read_graph(file))
+        return CachedTowers(arguments, held, read_graph(file))
     except FileNotFoundError:
         pass
     except (OSError, DataError, CSessionError) as error:
-        log.info("%s: this graph cannot be used, so it is built again: %s", file, error)
-    return _built(asked, file)
+        log.info("%s: the cached graph cannot be used, so it is built again: %s", file, error)
+    return _built(arguments, file)
 
 
-def _built(asked: SearchArguments, file: Path | None = None) -> SearchTowers:
+def _built(arguments: SearchArguments, file: Path | None = None) -> SearchTowers:
     from towernmt.predict.search_towers import build_towers  # imports TensorFlow
 
-    return build_towers(asked, file)
+    return build_towers(arguments, file)
 
 
-def _can_be_kept(asked: SearchArguments) -> bool:
+def _can_be_cached(arguments: SearchArguments) -> bool:
     """Return whether the search uses a single run without custom code on a CPU, so that its graph can be cached."""
-    alone = len(asked.runs) == len(asked.checkpoints) == len(asked.models) == 1
-    ours = asked.models[0] is None and not asked.processors and not asked.search.shortlist
-    return alone and ours and asked.device in (None, "cpu") and not has_gpu_driver() and bool(library_files())
+    alone = len(arguments.runs) == len(arguments.checkpoints) == len(arguments.models) == 1
+    ours = arguments.models[0] is None and not arguments.processors and not arguments.search.shortlist
+    return alone and ours and arguments.device in (None, "cpu") and not has_gpu_driver() and bool(library_files())
 
 
 def has_gpu_driver() -> bool:
@@ -106,14 +106,14 @@ def has_gpu_driver() -> bool:
     return any((devices / name).exists() for name in ("dxg", "kfd")) or any(devices.glob("nvidia[0-9]*"))
 
 
-class KeptTowers:
+class CachedTowers:
     """Search towers with a cached graph; see `SearchTowers`.
 
     The first request for another search, or for the predictor, builds all towers and releases the cached graph, so that
     memory holds the weights only once.
 
     Args:
-        asked: arguments of the search.
+        arguments: arguments of the search.
         held: checkpoint with the weights; it stays open in case the towers must be built.
         kept: cached graph of the plain search.
     Raises:
@@ -121,41 +121,41 @@ class KeptTowers:
         SettingsError: the vocabulary does not belong to the run.
     """
 
-    def __init__(self, asked: SearchArguments, held: HeldCheckpoint, kept: KeptGraph) -> None:
-        self._asked, self._names = asked, kept.names
-        if asked.runs[0].code.is_dir():     # a graph made by code that may not be loaded now is not taken either
-            asked.runs[0].architecture_to_load()
+    def __init__(self, arguments: SearchArguments, held: HeldCheckpoint, kept: KeptGraph) -> None:
+        self._arguments, self._names = arguments, kept.names
+        if arguments.runs[0].code.is_dir():     # a graph of untrusted code is refused, too
+            arguments.runs[0].architecture_to_load()
         self.checkpoint = held.original
-        self.source_vocabulary, self.target_vocabulary = asked.runs[0].vocabularies()
-        check_vocabulary_of(held, asked.runs[0].vocabulary)
+        self.source_vocabulary, self.target_vocabulary = arguments.runs[0].vocabularies()
+        check_vocabulary_of(held, arguments.runs[0].vocabulary)
         self._session: CSession | None = CSession(kept.graph, kept.config)
         self._session.run({kept.names.prefix: held.prefix}, [], [kept.names.restore])
         self._all: SearchTowers | None = None
         self._building = threading.Lock()
 
     def __call__(self, **inputs: np.ndarray) -> Found:
-        """Translate a batch, by the inputs' names."""
+        """Translate a batch of inputs by name."""
         session = self._session
         if session is None or set(inputs) != set(self._names.inputs):
-            return self._everything()(**inputs)
+            return self._all_towers()(**inputs)
         feeds = {tensor: np.asarray(inputs[name], self._names.dtypes[name])
                  for name, tensor in self._names.inputs.items()}
         return Found(**dict(zip(self._names.outputs, session.run(feeds, list(self._names.outputs.values())),
                                 strict=True)))
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        """The same, with some settings of the search changed."""
-        dataclasses.replace(self._asked.search, **changed)      # refused at once
-        return lambda **inputs: self._everything().with_settings(changed)(**inputs)
+        """Return a search with some settings changed."""
+        dataclasses.replace(self._arguments.search, **changed)      # raises an error for an invalid value
+        return lambda **inputs: self._all_towers().with_settings(changed)(**inputs)
 
     @property
     def predictor(self) -> Any:
         """The plain search as tensorpack's `OfflinePredictor`."""
-        return self._everything().predictor
+        return self._all_towers().predictor
 
-    def _everything(self) -> SearchTowers:
+    def _all_towers(self) -> SearchTowers:
         with self._building:
             if self._all is None:
-                self._all = _built(self._asked)
+                self._all = _built(self._arguments)
                 self._session = None
             return self._all

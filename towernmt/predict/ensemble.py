@@ -56,7 +56,7 @@ class EnsembleModel(NMTModel):
 
     @staticmethod
     def scope(member: int) -> str:
-        """The variable scope of a member, counted from 0."""
+        """Return the variable scope of a member, counted from 0."""
         return f"member_{member + 1}"
 
     @property
@@ -65,7 +65,7 @@ class EnsembleModel(NMTModel):
 
     @property
     def gives_attention(self) -> bool:
-        return False        # not by teacher forcing
+        return False        # by teacher forcing
 
     @property
     def gives_step_attention(self) -> bool:
@@ -115,16 +115,16 @@ class EnsembleModel(NMTModel):
         return logits, after, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.shares)
 
     def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
-        """The members' last hidden layers side by side, as `output_projection` takes them."""
+        """Return the concatenated last hidden layers of the members, the input of `output_projection`."""
         return tf.concat(self._each(lambda member, place: tf.cast(
             member.decode_hidden(memory[place], target_in), tf.float32)), axis=-1)
 
     def output_projection(self) -> Any:
-        """The members' maps, and their mean: logits that are the logarithm of the mean, as in `decode_step`."""
+        """Return a projection whose logits are the logarithm of the mean, as in `decode_step`."""
         return _MeanProjection(self._each(lambda member, _: member.output_projection()), self._mean, self.shares)
 
     def _each(self, action: Callable[[NMTModel, int], T]) -> tuple[T, ...]:
-        """What `action` returns for each member and its place, called in the member's variable scope."""
+        """Call `action(member, index)` in the variable scope of each member, and return the results."""
         found = []
         for place, member in enumerate(self.members):
             with tf1.variable_scope(self.scope(place)):
@@ -146,11 +146,11 @@ class _MeanProjection(NamedTuple):
     shares: Sequence[float]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 `[..., target vocabulary]` of `hidden` `[..., depth of all members]`."""
+        """Return float32 `[..., target vocabulary]` of `hidden` `[..., depth of all members]`."""
         return self._of_each(Projection.logits, hidden)
 
     def flat_logits(self, tokens: Tensor) -> Tensor:
-        """float32 `[tokens, target vocabulary]` of `tokens` `[tokens, depth of all members]`."""
+        """Return float32 `[tokens, target vocabulary]` of `tokens` `[tokens, depth of all members]`."""
         return self._of_each(Projection.flat_logits, tokens)
 
     def _of_each(self, logits: Callable[[Projection, Tensor], Tensor], hidden: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class _MeanProjection(NamedTuple):
 
 
 def _mean_of_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """log(sum of share * probability), float32 `[..., vocabulary]`: log-probabilities."""
+    """Return log-probabilities, float32 `[..., vocabulary]`: log(sum of share * probability)."""
     log_probs = [tf.nn.log_softmax(member) + math.log(share) for member, share in zip(logits, shares, strict=True)]
     return tf.reduce_logsumexp(tf.stack(log_probs), axis=0)
 
@@ -215,7 +215,7 @@ class TrainedEnsemble:
                                 self.members[0].precision)
 
     def weights(self) -> NoReturn:
-        """Refused: an ensemble has no weights that are one model's.
+        """Raise an error, since an ensemble has no single set of weights.
 
         Raises:
             SettingsError: always.
@@ -224,7 +224,7 @@ class TrainedEnsemble:
                             "checkpoints of one run (`towernmt average`).")
 
     def close(self) -> None:
-        """Let the checkpoints' files go."""
+        """Close the files of the checkpoints."""
         self._open.close()
 
     def __enter__(self) -> TrainedEnsemble:
@@ -257,8 +257,8 @@ def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[st
     for name, values in (("runs", runs), ("checkpoints", checkpoints), ("models", models)):
         if len(values) not in (1, members):
             raise SettingsError(f"{len(runs)} runs, {len(checkpoints)} checkpoints and {len(models)} models do not "
-                                f"pair up: give one of the {name} to each member, or one to all.")
-    ensemble.shares(members)        # a wrong number of weights is refused before anything is loaded
+                                f"match: pass one of the {name} for each member, or one for all.")
+    ensemble.shares(members)        # raises an error for a wrong number of weights before a model is loaded
     with ExitStack() as stack:
         found = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model,
                                                   precision=precision))
@@ -274,7 +274,7 @@ def _repeated(values: Sequence[Any], times: int) -> list[Any]:
 
 
 def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
-    """Refuse members whose ids are not the same words."""
+    """Check that all members have the same vocabularies."""
     first = members[0]
     for other in members[1:]:
         for side, one, two in (("source", first.source_vocabulary, other.source_vocabulary),
@@ -287,5 +287,5 @@ def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
 
 
 def _same(one: Vocabulary, two: Vocabulary) -> bool:
-    """Whether two vocabularies give each text the same ids."""
+    """Return whether two vocabularies encode each text as the same ids."""
     return (one.kind, one.size, one.streams) == (two.kind, two.size, two.streams) and one.files() == two.files()

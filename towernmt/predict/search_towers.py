@@ -1,4 +1,4 @@
-"""The towers of a translator: the plain search, and others that lines request, on the same weights."""
+"""The search towers of a translator, which share the weights: the plain search, and variants for line options."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.search.decoding_loop import Decoding, LimitAfterPrefix
 from towernmt.predict.search.decoding_tower import (
     SearchPredictor,
+    bind_inputs,
     build_predictor,
-    by_name,
     constrained_for,
     decoding_for,
     decoding_signature,
@@ -40,13 +40,13 @@ from towernmt.predict.search.surfaces import Surfaces
 from towernmt.predict.trained_model import TrainedModel
 
 
-class Plain(NamedTuple):
-    """A search without the input.
+class PlainSearch(NamedTuple):
+    """A search without additional inputs of lines.
 
     Attributes:
-        decoding: its strategy, processors and limit.
-        settings: what it was made from.
-        vocabulary: of the target.
+        decoding: components of the search.
+        settings: its settings.
+        vocabulary: target vocabulary.
     """
 
     decoding: Decoding
@@ -54,51 +54,55 @@ class Plain(NamedTuple):
     vocabulary: Vocabulary
 
 
-def _prefix(plain: Plain) -> Decoding:
+def _prefix(plain: PlainSearch) -> Decoding:
     decoding = _forced(plain.decoding, TargetPrefix())
     return dataclasses.replace(
         decoding, limit=LimitAfterPrefix(decoding.limit, plain.settings.max_length_constant))
 
 
-def _word_beginning(plain: Plain) -> Decoding:
+def _word_beginning(plain: PlainSearch) -> Decoding:
     return _forced(plain.decoding, WordBeginning(Surfaces(plain.vocabulary).lengths))
 
 
-def _avoid(plain: Plain) -> Decoding:
+def _avoid(plain: PlainSearch) -> Decoding:
     processors = [*plain.decoding.processors, AvoidedPhrases(Surfaces(plain.vocabulary).breaks)]
     return dataclasses.replace(plain.decoding, processors=processors)
 
 
-def _constraints(plain: Plain) -> Decoding:
+def _constraints(plain: PlainSearch) -> Decoding:
     return dataclasses.replace(plain.decoding, strategy=constrained_for(plain.settings))
 
 
 def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:
-    """With a processor before which the others give way."""
+    """Return the search with a processor that forces tokens, which the other processors do not change."""
     others = [UnlessForced(processor, forcing) for processor in decoding.processors]
     return dataclasses.replace(decoding, processors=[forcing, *others])
 
 
-SERVED_BY: dict[str, Callable[[Plain], Decoding]] = {
+SEARCHES_BY_INPUT: dict[str, Callable[[PlainSearch], Decoding]] = {
     "constraints": _constraints,
     "avoid": _avoid,
     "prefix": _prefix,
     "continuation": _word_beginning,
 }
-"""The search with an input, by the input's name. They change the plain one in this order: what forces comes last."""
+"""Functions that add an input to a search, by its name. They apply in this order, those that force tokens last."""
 
 
-def decoding_with(names: Collection[str], plain: Plain) -> Decoding:
-    """The search of lines that have the inputs `names` beyond those of the plain one.
+def decoding_with(names: Collection[str], plain: PlainSearch) -> Decoding:
+    """Return the search of lines with additional inputs.
 
+    Args:
+        names: names of the inputs that the plain search does not have.
+        plain: the plain search.
     Raises:
-        SettingsError: one of them is not known.
+        SettingsError: an input is unknown.
     """
-    unknown = sorted(set(names) - SERVED_BY.keys())
+    unknown = sorted(set(names) - SEARCHES_BY_INPUT.keys())
     if unknown:
-        raise SettingsError(f"The input '{unknown[0]}' of a line is not known: there are {', '.join(SERVED_BY)}, and "
-                            "the inputs that the model and custom processors declare.")
-    for name, serve in SERVED_BY.items():
+        raise SettingsError(f"The input '{unknown[0]}' of a line is not known: there are "
+                            f"{', '.join(SEARCHES_BY_INPUT)}, and the inputs that the model and custom "
+                            "processors declare.")
+    for name, serve in SEARCHES_BY_INPUT.items():
         if name in names:
             plain = plain._replace(decoding=serve(plain))
     return plain.decoding
@@ -134,17 +138,17 @@ class Towers:
         self._process = os.getpid()
 
     def __call__(self, **inputs: np.ndarray) -> Found:
-        """Translate a batch, by the inputs' names.
+        """Translate a batch of inputs by name.
 
         Raises:
-            SettingsError: an input is missing or not known, or the process was forked from the towers'.
+            SettingsError: an input is missing or unknown, or this process was forked after the towers were built.
         """
         if set(inputs) <= set(self._inputs):
-            return self._found(self.predictor(*by_name(self._inputs, (), inputs)))
+            return self._found(self.predictor(*bind_inputs(self._inputs, (), inputs)))
         return self._search(self._settings, inputs)
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        """The same, with some settings of the search changed.
+        """Return a search with some settings changed.
 
         Raises:
             SettingsError: an invalid value.
@@ -165,7 +169,7 @@ class Towers:
         return self._found(self._built[key](**inputs))
 
     def _tower(self, settings: SearchSettings, further: frozenset[str]) -> SearchPredictor:
-        decoding = decoding_with(further, Plain(self._decoding(settings), settings, self.target_vocabulary))
+        decoding = decoding_with(further, PlainSearch(self._decoding(settings), settings, self.target_vocabulary))
         with BUILDING, without_noise(), self.predictor.graph.as_default():
             tower = build_predictor(self._model, decoding, self._device)
         tower.set_session(self.predictor.sess)
@@ -175,31 +179,33 @@ class Towers:
         return Found(**dict(zip(self._outputs, arrays, strict=True)))
 
 
-def build_towers(asked: SearchArguments, file: Path | None = None) -> Towers:
+def build_towers(arguments: SearchArguments, file: Path | None = None) -> Towers:
     """Build the plain search.
 
     Args:
-        asked: what is searched with.
+        arguments: arguments of the search.
         file: file to cache its graph in; None means no cache.
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
     configure_terminal_log()
-    with open_trained(asked.runs, asked.checkpoints, asked.models, ensemble=asked.ensemble, device=asked.device,
-                      averaged=asked.search.averaged, precision=asked.precision) as trained:
+    with open_trained(arguments.runs, arguments.checkpoints, arguments.models, ensemble=arguments.ensemble,
+                      device=arguments.device, averaged=arguments.search.averaged,
+                      precision=arguments.precision) as trained:
         source, target = trained.source_vocabulary, trained.target_vocabulary
 
         def decoding(settings: SearchSettings) -> Decoding:
             if settings.shortlist:
                 Lexicon.load(settings.shortlist).check_vocabularies(source, target, settings.shortlist)
-            return decoding_for(settings, asked.processors, log_probs=asked.log_probs, attention=asked.attention)
+            return decoding_for(settings, arguments.processors, log_probs=arguments.log_probs,
+                                attention=arguments.attention)
 
-        plain = decoding(asked.search)
+        plain = decoding(arguments.search)
         signature, outputs = decoding_signature(trained.model, plain), output_names(plain)
-        predictor = trained.predictor(decoding_tower(trained.model, plain), signature, outputs, asked.threads)
+        predictor = trained.predictor(decoding_tower(trained.model, plain), signature, outputs, arguments.threads)
         if file is not None and isinstance(trained, TrainedModel):
-            from towernmt.predict.trained_model import keep_graph  # imports what only a first start needs
+            from towernmt.predict.trained_model import keep_graph  # needed only by a start without a cached graph
 
-            keep_graph(file, predictor, trained, [spec.name for spec in signature], outputs, asked.threads)
-        return Towers(predictor, trained, decoding, asked.search)
+            keep_graph(file, predictor, trained, [spec.name for spec in signature], outputs, arguments.threads)
+        return Towers(predictor, trained, decoding, arguments.search)

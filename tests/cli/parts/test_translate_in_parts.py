@@ -121,7 +121,7 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
     run("--input", "a.de", "--output", "parts", "--workers", "2")
     told = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
     told += [line for line in capfd.readouterr().err.splitlines() if "look wrong" in line]
-    assert "a.de: 111 of 2345 translations look wrong, 111 in a loop (the first: line 8)" in told[0]
+    assert "a.de: 111 of 2345 translations look wrong: 111 in a loop (the first: line 8)" in told[0]
     assert {line.removeprefix("WARNING ") for line in told} == {told[0]}
 
 

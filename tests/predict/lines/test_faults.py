@@ -87,8 +87,8 @@ def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogC
     assert [translation.fault for translation in found] == [LOOP, CUT, LOOP, EMPTY, None, None]
     assert not any(translation.retried for translation in found)
     assert caplog.messages == [
-        "in: 4 of 6 translations look wrong, 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
-        "the length limit (the first: line 2); --retry searches for such ones again."]
+        "in: 4 of 6 translations look wrong: 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
+        "the length limit (the first: line 2). --retry repeats the search for them."]
 
 
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +99,7 @@ def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplo
                      [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
     assert [translation.fault for translation in found] == [None, CUT, None, EMPTY, None, None]
     assert [translation.retried for translation in found] == [True, True, True, True, False, False]
-    assert caplog.messages == ["in: 4 of 6 translations looked wrong and were searched for again; left are 1 empty "
+    assert caplog.messages == ["in: the search was repeated for 4 of 6 faulty translations; remaining faults: 1 empty "
                                "(the first: line 4), 1 cut at the length limit (the first: line 2)."]
 
 

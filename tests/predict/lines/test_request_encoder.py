@@ -110,7 +110,7 @@ def test_a_setting_that_cannot_work_is_named_with_its_line() -> None:
     ("cat", False), ("the cat", False), ("the cat ", True), ("cat ho", True), ("the cat", True), ("ho", False),
     ("\u2047", False)])
 def test_a_prefix_that_the_vocabulary_cannot_write_is_refused(prefix: str, partial: bool) -> None:
-    with pytest.raises(SettingsError, match="holds what the target vocabulary does not know"):
+    with pytest.raises(SettingsError, match="contains text that the target vocabulary does not know"):
         pieces(prefix=prefix, partial_word=partial)
 
 
@@ -120,5 +120,5 @@ def test_a_prefix_that_the_vocabulary_can_write_is_accepted(prefix: str, partial
 
 
 def test_a_line_with_a_prefix_that_cannot_be_written_is_named() -> None:
-    with pytest.raises(DataError, match="in line 2: the prefix 'cat' holds"):
+    with pytest.raises(DataError, match="in line 2: the prefix 'cat' contains"):
         list(translated([LineOptions(), LineOptions(prefix="cat")]))

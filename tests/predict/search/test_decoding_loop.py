@@ -28,9 +28,9 @@ from towernmt.predict.search.decoding_interfaces import (
 from towernmt.predict.search.decoding_loop import Decoding, LengthLimit, decode
 from towernmt.predict.search.decoding_tower import (
     SamplingSettings,
+    bind_inputs,
     build_predictor,
     build_search_predictor,
-    by_name,
     decoding_for,
     decoding_signature,
     sampling_for,
@@ -216,10 +216,10 @@ def test_a_predictor_of_any_decoding_takes_the_inputs_of_its_strategy_behind_tho
 
 
 def test_inputs_are_given_once_each_in_order_or_by_name() -> None:
-    assert by_name(["a", "b", "c"], [1], {"c": 3, "b": 2}) == [1, 2, 3]
+    assert bind_inputs(["a", "b", "c"], [1], {"c": 3, "b": 2}) == [1, 2, 3]
     for in_order, named in (([1, 2], {}), ([1, 2, 3, 4], {}), ([1, 2, 3], {"c": 3}), ([1, 2], {"c": 3, "d": 4})):
         with pytest.raises(SettingsError, match="inputs a, b, c, each to be given once"):
-            by_name(["a", "b", "c"], in_order, named)
+            bind_inputs(["a", "b", "c"], in_order, named)
 
 
 class Reads(LogitsProcessor):

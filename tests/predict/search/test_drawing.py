@@ -7,7 +7,7 @@ import pytest
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.search.decoding_interfaces import NEVER
-from towernmt.predict.search.sampling_search import Truncation, draw, sample_keys, uniform
+from towernmt.predict.search.sampling_search import Truncation, sample_keys, sample_tokens, uniform
 
 SIZE = 1000
 
@@ -41,7 +41,7 @@ def test_a_number_means_the_token_at_which_the_distribution_exceeds_it(
     logits[:, :3] = NEVER
     numbers = random.random(60)
     with tf1.Session() as session:
-        found = session.run(draw(tf.constant(logits), tf.constant(numbers), truncation))
+        found = session.run(sample_tokens(tf.constant(logits), tf.constant(numbers), truncation))
     assert found.tolist() == [plain_draw(row, number, truncation)
                               for row, number in zip(logits, numbers, strict=True)]
 
@@ -50,7 +50,7 @@ def test_the_ends_of_the_numbers_mean_the_first_and_the_last_token_that_may_come
     logits = np.full([2, 50], NEVER, np.float32)
     logits[:, [7, 31, 44]] = [0.0, -1.0, -30.0]
     with tf1.Session() as session:
-        assert session.run(draw(tf.constant(logits), tf.constant([0.0, 1 - 2.0 ** -52], tf.float64),
+        assert session.run(sample_tokens(tf.constant(logits), tf.constant([0.0, 1 - 2.0 ** -52], tf.float64),
                                 Truncation())).tolist() == [7, 44]
 
 

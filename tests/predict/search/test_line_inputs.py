@@ -22,7 +22,7 @@ from towernmt.predict.search.decoding_loop import decode
 from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
 from towernmt.predict.search.surfaces import MARK, Surfaces
-from towernmt.predict.search_towers import Plain, decoding_with
+from towernmt.predict.search_towers import PlainSearch, decoding_with
 
 SENTENCES = [[3, 4, EOS], [5, EOS], [4, 4, EOS], [6, EOS]]
 SETTINGS = SearchSettings(beam_size=400, n_best=6, max_length_factor=1.0, max_length_constant=1)
@@ -66,7 +66,7 @@ VOCABULARY = Pieces("▁a", "b", "▁ab", "▁")
 def search(model: NMTModel, settings: SearchSettings, vocabulary: Vocabulary, sentences: list[list[int]],
            **further: Any) -> list[list[Scored]]:
     """The hypotheses of a search with further inputs, in one batch."""
-    decoding = decoding_with(further.keys(), Plain(decoding_for(settings), settings, vocabulary))
+    decoding = decoding_with(further.keys(), PlainSearch(decoding_for(settings), settings, vocabulary))
     longest = max(map(len, sentences))
     arrays = {"source": [s + [PAD] * (longest - len(s)) for s in sentences], "source_length": list(map(len, sentences))}
     with tf1.Graph().as_default(), PredictTowerContext(""):
@@ -203,4 +203,4 @@ def test_avoided_phrases_leave_the_best_of_all_hypotheses_without_them_each_sent
 
 def test_inputs_that_nothing_serves_are_refused_by_name() -> None:
     with pytest.raises(SettingsError, match="The input 'prefex' of a line is not known: there are .*prefix"):
-        decoding_with({"prefex"}, Plain(decoding_for(SETTINGS), SETTINGS, VOCABULARY))
+        decoding_with({"prefex"}, PlainSearch(decoding_for(SETTINGS), SETTINGS, VOCABULARY))

@@ -1,4 +1,4 @@
-"""Find translations that are visibly wrong, without knowing the languages."""
+"""Detect visible faults of translations, in any language."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 EMPTY, LOOP, CUT = "empty", "loop", "cut"
 FAULTS = {EMPTY: "empty", LOOP: "in a loop", CUT: "cut at the length limit"}
-"""Each fault in words, the worst first."""
+"""Descriptions of the faults, worst first."""
 COPIES, TOKENS = 4, 8
-"""The least of a loop."""
+"""Minimum number of copies and of tokens in a loop."""
 NGRAM, SHARE = 3, 0.3
-"""Of a second search: tokens in a row that come once, and the least length as a share of the source's."""
+"""Settings of a second search: length of n-grams that must not be repeated, and minimum length per source token."""
 
 
 def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], str]) -> str | None:
@@ -47,7 +47,7 @@ def most_copies(sequence: Sequence[Any], least: int) -> int:
     if not sequence:
         return 1
     most = 1
-    # A part that comes n times needs an item that does.
+    # A subsequence can be repeated only if one of its items is.
     for period in range(1, len(sequence) // 2 + 1 if max(Counter(sequence).values()) > 1 else 1):
         run = longest = 0
         for item, before in zip(sequence[period:], sequence, strict=False):
@@ -59,12 +59,12 @@ def most_copies(sequence: Sequence[Any], least: int) -> int:
 
 
 class FaultCounts:
-    """How many lines have which fault.
+    """Counts of the faults of lines.
 
     Args:
-        name: where the lines come from, for the warning.
+        name: name of the input, for the warning.
     Attributes:
-        tokens: of the best translations.
+        tokens: number of tokens of the best translations.
     """
 
     def __init__(self, name: str) -> None:
@@ -73,10 +73,11 @@ class FaultCounts:
         self._first: dict[str, int] = {}
 
     def add(self, number: int, translation: Translation) -> None:
-        """Count a fault of a line.
+        """Count the fault of a line.
 
         Args:
             number: line number.
+            translation: translation of the line.
         """
         self._lines += 1
         self._retried += translation.retried
@@ -90,21 +91,21 @@ class FaultCounts:
         return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts), "first": self._first}
 
     def merge(self, later: Mapping[str, Any]) -> None:
-        """Add what was counted of later lines, as `as_json` has it."""
+        """Add the counts of later lines from `as_json`."""
         self._lines += later["lines"]
         self._retried += later["retried"]
         self._counts.update(later["counts"])
         self._first = {**later["first"], **self._first}
 
     def warn(self) -> None:
-        """Say what was counted, if anything was."""
+        """Log a warning with the counts, if there are faults."""
         left = ", ".join(f"{self._counts[fault]} {what} (the first: line {self._first[fault]})"
                          for fault, what in FAULTS.items() if self._counts[fault])
         if self._retried:
-            log.warning("%s: %d of %d translations looked wrong and were searched for again; left are %s.",
+            log.warning("%s: the search was repeated for %d of %d faulty translations; remaining faults: %s.",
                         self._name, self._retried, self._lines, left or "none")
         elif left:
-            log.warning("%s: %d of %d translations look wrong, %s; --retry searches for such ones again.",
+            log.warning("%s: %d of %d translations look wrong: %s. --retry repeats the search for them.",
                         self._name, sum(self._counts.values()), self._lines, left)
 
 
@@ -126,13 +127,13 @@ def counted(translations: Iterable[Translation], name: str, first: int = 1,
 
 
 def retry_settings(search: SearchSettings) -> dict[str, Any]:
-    """The settings with which what looks wrong is searched for again.
+    """Return the changed settings of a second search for faulty translations.
 
-    No three tokens come twice, which ends loops (Paulus et al. 2018), and there are at least three tenths as many
-    tokens as in the source, which is less than translations between most languages have.
+    Repeated trigrams are forbidden, which ends loops (Paulus et al. 2018). The minimum length is three tenths of the
+    source length, which is less than that of translations between most languages.
 
     Args:
-        search: the settings of the first search; stricter ones are kept.
+        search: settings of the first search; stricter settings are kept.
     """
     ngram = search.no_repeat_ngram
     return {"no_repeat_ngram": min(ngram, NGRAM) if ngram else NGRAM, "min_length": max(search.min_length, 1),

@@ -13,7 +13,7 @@ from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
-from towernmt.predict.lines.terminology import Anchored, Term, Terminology, WritableTerms, phrase_ids
+from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
 
@@ -45,7 +45,7 @@ class TargetText:
         text = clean(options.prefix)
         if options.partial_word:
             whole, _, part = (text, "", "") if options.prefix[-1:].isspace() else text.rpartition(" ")
-            table = self._surfaces.going_on_with(part, first=not whole)
+            table = self._surfaces.continuations(part, first=not whole)
             if table is not None:
                 return {"prefix": self._writable_ids(whole), "continuation": table}
         return {"prefix": self._writable_ids(text)}
@@ -64,7 +64,7 @@ class TargetText:
         Raises:
             SettingsError: a phrase is empty, the vocabulary cannot write it, or two of them exclude each other.
         """
-        phrases = [Anchored.of(phrase) for phrase in options.constraints]
+        phrases = [AnchoredPhrase.of(phrase) for phrase in options.constraints]
         begins = list(dict.fromkeys(phrase for phrase in phrases if phrase.at_beginning))
         ends = list(dict.fromkeys(phrase for phrase in phrases if phrase.at_end and not phrase.at_beginning))
         others = [phrase for phrase in phrases if not phrase.at_beginning and not phrase.at_end]
@@ -97,15 +97,15 @@ class TargetText:
     def _writable_ids(self, prefix: str) -> np.ndarray:
         ids = self._vocabulary.encode(prefix)
         if self._vocabulary.unk_id in ids:
-            raise SettingsError(f"the prefix '{prefix}' holds what the target vocabulary does not know, so no "
+            raise SettingsError(f"the prefix '{prefix}' contains text that the target vocabulary does not know, so no "
                                 "translation can begin with it: write it in other characters or words.")
         return np.array(ids, np.int32)
 
     def _ways_to_write(self, phrase: str) -> list[list[int]]:
-        """The ids of a phrase in its forms, each cut in several ways; none where the vocabulary cannot write it."""
+        """Return several segmentations of the forms of a phrase; none if the vocabulary cannot write it."""
         ways = self._avoided.get(phrase)
         if ways is None:
-            text, first, last = Anchored.of(phrase)
+            text, first, last = AnchoredPhrase.of(phrase)
             forms = [text] if text != text.lower() else list(dict.fromkeys([text, text[:1].upper() + text[1:]]))
             ways = [[*([BOS] if first else []), *ids, *([EOS] if last else [])]
                     for form in forms if form for ids in self._segmentations(form, first)]

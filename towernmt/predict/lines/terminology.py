@@ -13,16 +13,16 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 
 _BEGINNING, _END = "<s>", "</s>"
 _MARK = "\u2581"
-"""The mark of a space in the pieces of SentencePiece."""
+"""SentencePiece's mark of a space."""
 
 
-class Anchored(NamedTuple):
-    """A phrase, and where it must stand.
+class AnchoredPhrase(NamedTuple):
+    """A phrase with its anchors.
 
     Attributes:
         text: the phrase without anchors.
-        at_beginning: whether `<s>` stands before it: it counts at the beginning of a translation only.
-        at_end: whether `</s>` stands behind it: it counts at the end only.
+        at_beginning: whether `<s>` precedes it: the phrase matches only at the beginning of a translation.
+        at_end: whether `</s>` follows it: the phrase matches only at the end of a translation.
     """
 
     text: str
@@ -30,40 +30,40 @@ class Anchored(NamedTuple):
     at_end: bool = False
 
     @classmethod
-    def of(cls, phrase: str) -> Anchored:
-        """Return a phrase as users write it: `<s>` is an anchor as its first word only, `</s>` as its last.
+    def of(cls, phrase: str) -> AnchoredPhrase:
+        """Parse a phrase. `<s>` is an anchor only as the first word, `</s>` only as the last one.
 
         Raises:
-            SettingsError: anchors stand alone.
+            SettingsError: the phrase consists only of anchors.
         """
         words = clean(phrase).split(" ")
         at_beginning, at_end = words[0] == _BEGINNING, words[-1] == _END
         text = " ".join(words[at_beginning:len(words) - at_end])
         if (at_beginning or at_end) and not text:
-            raise SettingsError(f"'{phrase}' is an anchor without a phrase: write words behind {_BEGINNING} or before "
+            raise SettingsError(f"'{phrase}' is an anchor without a phrase: write words after {_BEGINNING} or before "
                                 f"{_END}.")
         return cls(text, at_beginning, at_end)
 
 
 def phrase_ids(phrase: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of a phrase as they are within a sentence: behind a space, unless its script has none.
+    """Return the ids of a phrase within a sentence: after a space, unless its script has no spaces.
 
     Raises:
-        SettingsError: the phrase is empty, or holds what the vocabulary does not know.
+        SettingsError: the phrase is empty, or the vocabulary cannot write it.
     """
     ids = vocabulary.encode(phrase)
     if vocabulary.kind == "sentencepiece" and begins_unspaced(phrase):
         ids = _without_mark(ids, vocabulary)
     if not ids:
-        raise SettingsError("a phrase that a translation must hold is empty: leave it out, or write its words.")
+        raise SettingsError("a phrase that a translation must contain is empty: leave it out, or write its words.")
     if vocabulary.unk_id in ids:
-        raise SettingsError(f"'{phrase}' holds what the target vocabulary does not know, so no translation can hold "
-                            "it: write it in other characters or words.")
+        raise SettingsError(f"'{phrase}' contains text that the target vocabulary does not know, so no translation "
+                            "can contain it: write it in other characters or words.")
     return ids
 
 
 def _without_mark(ids: list[int], vocabulary: Vocabulary) -> list[int]:
-    """Return the ids without the mark of a space, as they are behind other words of a script without spaces."""
+    """Return the ids without the mark of a space, for scripts without spaces."""
     first = vocabulary.id_to_piece(ids[0]) if ids else ""
     if not first.startswith(_MARK):
         return ids
@@ -79,7 +79,7 @@ class WritableTerms:
     Attributes:
         terminology: the terms.
     Raises:
-        DataError: the vocabulary cannot write a term; with its file and line.
+        DataError: the vocabulary cannot write a term; the message names its file and line.
     """
 
     def __init__(self, terminology: Terminology, vocabulary: Vocabulary) -> None:
@@ -92,7 +92,7 @@ class WritableTerms:
                 raise DataError(f"{term.where}: {error}") from None
 
     def found(self, line: str) -> list[tuple[Term, list[int]]]:
-        """The terms that occur in a line of the source, with the ids of their translations."""
+        """Return the terms that occur in a source line, with the ids of their translations."""
         return [(term, self._ids[term.target]) for term in self.terminology.found(line)]
 
 
@@ -104,8 +104,8 @@ class Term(NamedTuple):
 
     Attributes:
         source, target: the terms.
-        any_case: whether upper and lower case of the source make no difference.
-        where: what errors call it, such as "terms.tsv line 3".
+        any_case: whether to ignore the case of the source term.
+        where: location for errors, such as "terms.tsv line 3".
     """
 
     source: str
@@ -115,7 +115,7 @@ class Term(NamedTuple):
 
 
 class Terminology:
-    """Terms, to be looked for in lines.
+    """A terminology, which finds its terms in lines.
 
     Raises:
         DataError: a source term has two target terms, or no word.
@@ -139,10 +139,10 @@ class Terminology:
 
     @classmethod
     def read(cls, path: str | Path) -> Terminology:
-        """Return the terms of a file.
+        """Read a terminology from a file.
 
         Raises:
-            DataError: the file is missing or not UTF-8, or a line is not understood; with file and line.
+            DataError: the file is missing or not UTF-8, or a line is not valid; the message names it.
         """
         lines = enumerate(read_lines(path), start=1)
         return cls(_parse(line, f"{path} line {number}") for number, line in lines
@@ -171,12 +171,12 @@ class Terminology:
 
 
 def _index_form(word: str) -> str:
-    """Return a form that all words share that a term could match: without case, points and dots of Turkish letters."""
+    """Return the key of a word: without case, points and dots of Turkish letters."""
     return case_forms(without_points(word))[1].replace("ı", "i")
 
 
 def _matches(term: Sequence[str], found: Sequence[str], any_case: bool) -> bool:
-    """Return whether words of a line are those of a term."""
+    """Return whether words of a line match those of a term."""
     if len(found) != len(term):
         return False
     bare = [word if one != without_points(one) else without_points(word) for one, word in zip(term, found, strict=True)]
@@ -189,7 +189,7 @@ def _matches(term: Sequence[str], found: Sequence[str], any_case: bool) -> bool:
 def _parse(line: str, where: str) -> Term:
     fields = [clean(field) for field in line.split("\t")]
     if len(fields) not in (2, 3) or not all(fields[:2]):
-        raise DataError(f"{where}: expected a source term, a tab and a target term (and, if wanted, a tab and "
+        raise DataError(f"{where}: expected a source term, a tab and a target term (optionally a tab and "
                         f"{' or '.join(CASES)}), not '{line[:60]}'.")
     case = fields[2] if len(fields) == 3 and fields[2] else "exact"
     if case not in CASES:

@@ -21,13 +21,13 @@ _EDGES = re.compile(r"^\W+|\W+$")
 class UnknownWords:
     """Replaces unknown tokens of translations.
 
-    The source token that an unknown one looks at most says what stands for it: the part of the source word that is
-    unknown, too; else the whole word, without the punctuation at its ends. A whole word is translated if the table has
-    it, as it is or in small letters. Unknown tokens that follow each other and look at the same token are one.
+    The source token with the most attention determines the replacement: if this token is unknown, too, its characters;
+    otherwise the complete source word without punctuation at its ends. A complete word is translated if the table
+    contains it, unchanged or in lower case. Consecutive unknown tokens with the same source token count as one.
 
     Args:
-        source, target: the vocabularies of the model.
-        table: source word to target word.
+        source, target: vocabularies of the model.
+        table: target words by source words.
     """
 
     def __init__(self, source: Vocabulary, target: Vocabulary, table: Mapping[str, str] | None = None) -> None:
@@ -35,7 +35,7 @@ class UnknownWords:
         self._unknown = target.decode([UNK]).strip()
 
     def replace(self, translation: Translation) -> Translation:
-        """The same translation with words in place of unknown tokens; its hypotheses must have attention."""
+        """Replace the unknown tokens of a translation whose hypotheses have attention, and return it."""
         translation[:] = [self._replaced(hypothesis) for hypothesis in translation]
         return translation
 
@@ -48,7 +48,7 @@ class UnknownWords:
             return hypothesis
         looks = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
         words = list(alignment.target)
-        glued = set()   # words that are a part of the one before them
+        glued = set()   # words that continue the previous word
         for place in np.flatnonzero(np.array(details.ids) == UNK).tolist():
             word = of_target[place]
             again = place > 0 and details.ids[place - 1] == UNK and looks[place] == looks[place - 1]
@@ -58,7 +58,7 @@ class UnknownWords:
         return self._joined(hypothesis, details, alignment, words, glued)
 
     def _word_for(self, place: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
-        """What stands for an unknown token that looks at the source token `place`."""
+        """Return the replacement of an unknown token that attends to the source token `place`."""
         word = alignment.source[of_source[place]]
         bare = _EDGES.sub("", word) or word
         if details.source_ids[place] == UNK:
@@ -75,16 +75,16 @@ class UnknownWords:
         return re.escape(_MARKS.sub("", self._source.id_to_piece(id)))
 
     def _glued(self, place: int, looks: np.ndarray, details: TokenDetails, of_source: list[int]) -> set[int]:
-        """Which words, at an unknown token and behind it, go on with the word before them, though written apart."""
+        """Return the words at and after an unknown token that continue the previous word without a space."""
         ids, of_target = details.ids, details.words or []
         glued = set()
         for left, right in ((place - 1, place), (place, place + 1)):
             if left < 0 or right == len(ids) or EOS in (ids[left], ids[right]) or of_target[left] == of_target[right]:
                 continue
-            if self._target.kind == "sentencepiece":    # a mark tells where a word begins
+            if self._target.kind == "sentencepiece":    # a mark begins a word
                 other = self._target.id_to_piece(ids[left if right == place else right])
                 together = other != _SPACE if right == place else not other.startswith(_SPACE)
-            else:                                       # as in the source, if it is a part of one word there
+            else:                                       # as in the source, if the tokens are in one word there
                 together = looks[right] == looks[left] + 1 and of_source[looks[left]] == of_source[looks[right]]
             if together:
                 glued.add(of_target[right])
@@ -92,7 +92,7 @@ class UnknownWords:
 
     def _joined(self, hypothesis: Hypothesis, details: TokenDetails, alignment: WordAlignment, words: list[str],
                 glued: set[int]) -> Hypothesis:
-        """The hypothesis of new words, with an alignment of them."""
+        """Return the hypothesis with the new words and their alignment."""
         texts: list[str] = []
         numbers = {NO_WORD: NO_WORD}
         for word, text in enumerate(words):
@@ -110,10 +110,10 @@ class UnknownWords:
 
 
 def read_translations(path: str | Path) -> dict[str, str]:
-    """The likeliest translation of each word of a table, `source target probability` a line.
+    """Return the most probable translation of each word of a table with lines of `source target probability`.
 
     Raises:
-        DataError: the file is missing, or a line is not understood.
+        DataError: the file is missing, or a line is not valid.
     """
     best: dict[str, tuple[float, str]] = {}
     for source, target, probability in table_lines(path):

@@ -1,4 +1,4 @@
-"""Beam search and greedy search as strategies: which candidates are kept at each step, and when a search ends."""
+"""Beam search and greedy search as strategies, and the rule for the end of a search."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Stopping:
     """A rule for the end of a beam's search.
 
     Attributes:
-        exact: end when no unfinished hypothesis can come under the n best any more; the result is that of a search up
-            to the limit.
-        enough: end when so many hypotheses have finished; 0 for any number. Beam size is the rule of most systems, a
-            multiple of it is a patience (Kasai et al. 2022, "A Call for Clarity in Beam Search").
+        exact: end when no unfinished hypothesis can become one of the n best any more. The result equals that of a
+            search up to the length limit.
+        enough: number of finished hypotheses that ends the search; 0 for no such number. Most systems use the beam
+            size; a multiple of it is a patience (Kasai et al. 2022, "A Call for Clarity in Beam Search").
     """
 
     exact: bool = True
@@ -40,11 +40,11 @@ class Stopping:
         return tf.zeros([batch], tf.int32) if self.enough else ()
 
     def counted(self, ended: Tensor, final: Tensor) -> Tensor:
-        """How many have finished after a step.
+        """Return the number of finished hypotheses after a step, int32 `[batch]`.
 
         Args:
-            ended: before it.
-            final: bool `[batch, n]`, which hypotheses the step has finished.
+            ended: number before the step.
+            final: bool `[batch, n]`, whether the step has finished a hypothesis.
         """
         return ended + tf.math.count_nonzero(final, axis=1, dtype=tf.int32) if self.enough else ()
 
@@ -72,8 +72,8 @@ class Finished(NamedTuple):
     """The best finished hypotheses of each sentence.
 
     Attributes:
-        history: `[batch, n, length]`; PAD and 0 in a place that is empty.
-        score: float32 `[batch, n]`, descending; `NEVER` for an empty place.
+        history: `[batch, n, length]`; PAD and 0 in empty entries.
+        score: float32 `[batch, n]`, descending; `NEVER` in empty entries.
     """
 
     history: History
@@ -81,15 +81,15 @@ class Finished(NamedTuple):
 
     @classmethod
     def none(cls, empty: History) -> Finished:
-        """Before the first step: `empty` are n hypotheses of no token."""
+        """Return the state before the first step; `empty` has n hypotheses without tokens."""
         return cls(empty, tf.fill(tf.shape(empty.tokens)[:2], NEVER))
 
     def merged(self, new: History, score: Tensor) -> Finished:
-        """The best n of these and of new ones.
+        """Return the best n of these and of new hypotheses.
 
         Args:
-            new: `[batch, m, length + 1]`.
-            score: float32 `[batch, m]`; `NEVER` for one that has not ended.
+            new: new hypotheses, `[batch, m, length + 1]`.
+            score: float32 `[batch, m]`; `NEVER` for unfinished hypotheses.
         """
         count = self.score.shape[1]
         best, place = tf.math.top_k(tf.concat([self.score, score], axis=1), count)
@@ -98,7 +98,7 @@ class Finished(NamedTuple):
             padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (before.shape.rank - 3)
             both = tf.concat([tf.pad(before, padding, constant_values=PAD), added], axis=1)
             both = tf.gather(both, place, batch_dims=1)
-            # A place that no hypothesis has taken yet holds PAD only.
+            # An empty entry contains only PAD.
             taken = tf.reshape(best > NEVER, [-1, count] + [1] * (before.shape.rank - 2))
             return tf.where(taken, both, tf.zeros_like(both))
 
@@ -149,7 +149,7 @@ class GreedySearch(Strategy):
         return state.done[:, 0]
 
     def result(self, state: GreedyState, live: History) -> Decoded:
-        # Where every token was forbidden, there is no translation.
+        # A sentence has no translation if every token was forbidden.
         found = live._replace(tokens=tf.where((state.score > NEVER)[:, :, None], live.tokens, PAD))
         found = found.without_attention_of_padding()
         return Decoded(found.tokens, state.score, found.attention, found.log_probs)
@@ -205,7 +205,7 @@ class BeamSearch(Strategy):
         score = self._scoring(log_prob[:, :beam], length, ended, context.inputs)
         finished = state.finished.merged(ended, tf.where(final, score, NEVER))
 
-        # At most `beam` of the 2 * beam candidates end, so at least `beam` live on.
+        # At most `beam` of the 2 * beam candidates end, so at least `beam` stay live.
         live_log_prob, place = tf.math.top_k(tf.where(is_eos, NEVER, log_prob), beam)
         count = self._stopping.counted(state.ended, final)
         decided = self._stopping.is_decided(
@@ -222,10 +222,10 @@ class BeamSearch(Strategy):
         return Decoded(history.tokens, score, history.attention, history.log_probs)
 
     def _best_extensions(self, candidates: Candidates, state: BeamState) -> tuple[Tensor, Tensor, Tensor]:
-        """The best 2 * beam one-token extensions of a sentence's live hypotheses, best first.
+        """Return the best 2 * beam one-token extensions of a sentence's live hypotheses, best first.
 
         Returns:
-            log-probability float32, parent (place in the beam) int32, token int32, each `[batch, 2 * beam]`.
+            log-probability float32, parent (index in the beam) int32, token int32, each `[batch, 2 * beam]`.
         """
         beam = self.width
         log_prob, token = candidates.best(2 * beam)  # [batch * beam, count]

@@ -36,28 +36,32 @@ from towernmt.predict.search.shortlist import Shortlist
 
 
 def decoding_signature(model: NMTModel, decoding: Decoding) -> list[TensorSpec]:
-    """All inputs that a decoding tower has, in their order: those of the encoder first.
+    """Return all inputs of a decoding tower in their order, those of the encoder first.
 
     Raises:
-        SettingsError: two declare an input of one name in different ways, or one without a name.
+        SettingsError: an input has no name, or is declared twice and differently.
     """
     return _merged([model.encoder_inputs(), decoding.strategy.inputs(),
                     *(processor.inputs() for processor in decoding.processors)])
 
 
-def by_name(names: Sequence[str], in_order: Sequence[Any], named: dict[str, Any]) -> list[Any]:
-    """The values of `names`, the first of them given in order and the others by name.
+def bind_inputs(names: Sequence[str], in_order: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    """Return the values of all inputs in the order of `names`.
 
+    Args:
+        names: names of the inputs.
+        in_order: values of the first inputs.
+        named: values of the other inputs by name.
     Raises:
-        SettingsError: one is missing, given twice, or not known.
+        SettingsError: an input is missing, passed twice, or unknown.
     """
     values = dict(zip(names, in_order, strict=False))
     twice, unknown = values.keys() & named.keys(), [name for name in named if name not in names]
     missing = [name for name in names if name not in values and name not in named]
     if missing or twice or unknown or len(in_order) > len(names):
         given = [*(f"value {place}" for place in range(1, len(in_order) + 1)), *named]
-        raise SettingsError(f"Decoding has the inputs {', '.join(names)}, each to be given once; given are "
-                            f"{', '.join(given) or 'none'}.")
+        raise SettingsError(f"Decoding has the inputs {', '.join(names)}, each to be passed once. These were "
+                            f"passed: {', '.join(given) or 'none'}.")
     return [{**values, **named}[name] for name in names]
 
 
@@ -74,11 +78,13 @@ def _merged(declared: Iterable[Sequence[TensorSpec]]) -> list[TensorSpec]:
 
 def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor] = (), *,
                  attention: bool = False, log_probs: bool = False) -> Decoding:
-    """The search that settings ask for.
+    """Return the search that the settings describe.
 
     Args:
-        processors: those of one's own; they act behind those of the settings.
-        attention, log_probs: what else is given of each hypothesis; see `Decoded`.
+        settings: search settings.
+        processors: custom processors, which act after those of the settings.
+        attention: whether to return the attention of each hypothesis; see `Decoded`.
+        log_probs: whether to return the log-probabilities of its tokens.
     Raises:
         DataError: the file of a shortlist is missing or damaged.
     """
@@ -110,8 +116,8 @@ def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
         SettingsError: the settings describe a search without lexical constraints.
     """
     if settings.selection != "beam" or settings.beam_groups > 1:
-        raise SettingsError("Phrases that a translation must hold need a plain beam search: leave out "
-                            "selection=sampling and beam_groups, or the phrases and the terminology.")
+        raise SettingsError("Lexical constraints need a plain beam search: leave out selection=sampling and "
+                            "beam_groups, or the constraints and the terminology.")
     return ConstrainedBeamSearch(settings.beam_size, settings.n_best, _scoring(settings),
                                  _stopping(settings, settings.beam_size))
 
@@ -170,18 +176,19 @@ class SearchResult(NamedTuple):
 def beam_search(model: NMTModel, source: Tensor, source_length: Tensor, settings: SearchSettings,
                 processors: Sequence[LogitsProcessor] = (),
                 inputs: Mapping[str, Tensor] | None = None) -> SearchResult:
-    """Search the most probable translations.
+    """Build a search for the most probable translations in the current graph.
 
     By default the score of a hypothesis Y is log p(Y | source) / ((5 + |Y|) / 6) ** alpha (Wu et al. 2016), where |Y|
-    counts EOS. PAD and BOS are never generated, yet keep their share of the probability, so that a score agrees with
-    teacher forcing. At equal scores the earlier hypothesis and the smaller token id win.
+    counts EOS. PAD and BOS are never generated, but keep their share of the probability, so that a score equals that
+    of teacher forcing. With equal scores, the earlier hypothesis and the smaller token id win.
 
     Args:
-        model: its variables are created here or, under reuse, found.
+        model: the model; its variables are created, or reused under `reuse`.
         source: int32 `[batch, source length]`, ending with EOS, padded with PAD.
-        source_length: int32 `[batch]`, EOS counted.
-        processors: of one's own; they act behind those of the settings.
-        inputs: further inputs by name, which the model or the processors declare.
+        source_length: int32 `[batch]`, in tokens, EOS included.
+        settings: search settings.
+        processors: custom processors, which act after those of the settings.
+        inputs: additional inputs by name, which the model or the processors declare.
     """
     everything = {"source": source, "source_length": source_length, **(inputs or {})}
     found = decode(model, everything, decoding_for(settings, processors))
@@ -199,17 +206,19 @@ def search_signature(model: NMTModel, settings: SearchSettings | None = None,
 
 def search_tower(model: NMTModel, settings: SearchSettings, device: str | None = None,
                  processors: Sequence[LogitsProcessor] = ()) -> Callable[..., SearchResult]:
-    """A tower function over `search_signature(model, settings, processors)`.
+    """Return a tower function for the inputs of `search_signature(model, settings, processors)`.
 
-    For `PredictConfig(tower_func=search_tower(...), input_signature=search_signature(...))`; do not wrap
-    it in a `TowerFunc` there, which tensorpack 0.11 then calls without end.
+    Use it as `PredictConfig(tower_func=search_tower(...), input_signature=search_signature(...))`. Do not wrap it in a
+    `TowerFunc`: tensorpack 0.11 would then call it in an endless recursion.
 
-    Its outputs are named `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32
-    `[batch, n_best]`) in the tower; see `SearchResult`. `decoding_tower` gives more of each hypothesis.
+    Its outputs have the names `tokens` (int32 `[batch, n_best, length]`) and `scores` (float32 `[batch, n_best]`) in
+    the tower; see `SearchResult`. `decoding_tower` also returns attention and log-probabilities.
 
     Args:
-        device: TensorFlow's name, such as "/cpu:0"; None leaves the placement to TensorFlow.
-        processors: of one's own; they act behind those of the settings.
+        model: the model.
+        settings: search settings.
+        device: TensorFlow's name of a device, such as "/cpu:0"; None leaves the placement to TensorFlow.
+        processors: custom processors, which act after those of the settings.
     """
     tower = decoding_tower(model, decoding_for(settings, processors), device)
 
@@ -220,9 +229,9 @@ def search_tower(model: NMTModel, settings: SearchSettings, device: str | None =
 
 
 def output_names(decoding: Decoding) -> list[str]:
-    """The names of the tensors that a decoding tower has: fields of `Decoded`."""
-    asked = {"log_probs": decoding.log_probs, "attention": decoding.attention}
-    return [*OUTPUT_NAMES, *(name for name, given in asked.items() if given)]
+    """Return the names of the outputs of a decoding tower: fields of `Decoded`."""
+    optional = {"log_probs": decoding.log_probs, "attention": decoding.attention}
+    return [*OUTPUT_NAMES, *(name for name, is_requested in optional.items() if is_requested)]
 
 
 class SearchPredictor:
@@ -266,7 +275,7 @@ class SearchPredictor:
         """
         if self._call is None:
             raise RuntimeError("SearchPredictor: call set_session(session) before the first batch.")
-        return tuple(self._call(*by_name(self._names, arrays, named)))
+        return tuple(self._call(*bind_inputs(self._names, arrays, named)))
 
 
 def build_search_predictor(model: NMTModel, settings: SearchSettings, device: str | None = None,
@@ -303,7 +312,7 @@ def build_predictor(model: NMTModel, decoding: Decoding, device: str | None = No
 
 
 def decoding_tower(model: NMTModel, decoding: Decoding, device: str | None = None) -> Callable[..., Decoded]:
-    """A tower function over `decoding_signature(model, decoding)`, with outputs `output_names(decoding)`."""
+    """Return a tower function from `decoding_signature(model, decoding)` to `output_names(decoding)`."""
     names = [spec.name for spec in decoding_signature(model, decoding)]
 
     def tower(*tensors: Tensor) -> Decoded:
@@ -341,7 +350,7 @@ class SamplingSettings:
         if self.samples < 1:
             raise SettingsError(f"samples={self.samples}: draw 1 or more.")
         if not 0.0 < self.temperature < float("inf"):
-            raise SettingsError(f"temperature={self.temperature}: choose a number above 0; 1 is the model's own.")
+            raise SettingsError(f"temperature={self.temperature}: choose a number above 0; 1 has no effect.")
         if self.top_k < 0:
             raise SettingsError(f"top_k={self.top_k}: choose 0 (all tokens) or more.")
         if not 0.0 < self.top_p <= 1.0:
@@ -371,15 +380,15 @@ def sample(model: NMTModel, source: Tensor, source_length: Tensor, draw: Tensor,
     """Sample translations token by token. PAD and BOS are never sampled.
 
     Args:
-        model: the model, which creates its variables or, under reuse, finds them.
+        model: the model; its variables are created, or reused under `reuse`.
         source: int32 `[batch, source length]`, ending with EOS, padded with PAD.
         source_length: int32 `[batch]`, in tokens, EOS included.
         draw: int64 `[]`: a different number gives different samples; the seed is that of the graph (`set_seed`).
         settings: sampling settings.
     """
     inputs = {"source": source, "source_length": source_length, "draw": draw}
-    drawn = decode(model, inputs, sampling_for(settings))
-    return SampleResult(drawn.tokens, drawn.scores)
+    samples = decode(model, inputs, sampling_for(settings))
+    return SampleResult(samples.tokens, samples.scores)
 
 
 def sampling_for(settings: SamplingSettings) -> Decoding:

@@ -25,17 +25,17 @@ from towernmt.predict.search.decoding_interfaces import (
 )
 
 _GOLDEN = 0x9E3779B97F4A7C15    # 2**64 over the golden ratio, made odd
-_BITS = 52                      # of a number: a float64 times 1 - 2**-52 is less than itself
+_BITS = 52                      # of a random number: any float64 times 1 - 2**-52 is less than itself
 
 
 def sample_keys(seed: Tensor, source: Tensor, source_length: Tensor, samples: int) -> Tensor:
-    """A key for each sample of each sentence, int64 `[batch, samples]`.
+    """Return a key for each sample of each sentence, int64 `[batch, samples]`.
 
     Args:
         seed: int64 `[]`.
-        source: int32 `[batch, source length]`, or `[batch, source length, streams]`; padding counts for nothing.
-        source_length: int32 `[batch]`.
-        samples: how many of a sentence; the k-th key is the same whatever it is.
+        source: int32 `[batch, source length]`, or `[batch, source length, streams]`; padding has no effect.
+        source_length: int32 `[batch]`, in tokens.
+        samples: number of samples of a sentence; the k-th key does not depend on it.
     """
     length = tf.shape(source)[1]
     streams = tf.reshape(source, [tf.shape(source)[0], length, source.shape[2] if source.shape.rank == 3 else 1])
@@ -48,10 +48,10 @@ def sample_keys(seed: Tensor, source: Tensor, source_length: Tensor, samples: in
 
 
 def uniform(keys: Tensor, step: Tensor) -> Tensor:
-    """A number from 0 to below 1 for each key and this step, float64 in the shape of `keys`.
+    """Return a random number from 0 to below 1 for each key and a step, float64 in the shape of `keys`.
 
     Args:
-        keys: int64.
+        keys: int64, any shape.
         step: int32 `[]`.
     """
     bits = tf.bitwise.right_shift(_joined(tf.bitcast(keys, tf.uint64), _unsigned(step)), _constant(64 - _BITS))
@@ -59,12 +59,12 @@ def uniform(keys: Tensor, step: Tensor) -> Tensor:
 
 
 def _joined(key: Tensor, value: Tensor) -> Tensor:
-    """A new key from a key and a value, uint64."""
+    """Return a new key from a key and a value, uint64."""
     return _mixed(key + _GOLDEN * (value + 1))
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """uint64 in which every bit depends on all bits of `bits`, uint64."""
+    """Return uint64 in which every bit depends on all bits of `bits`, uint64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(shift))) * _constant(factor)
     return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(31)))
@@ -79,7 +79,7 @@ def _constant(value: int) -> Tensor:
 
 
 _USUAL_NUCLEUS = 256
-"""A nucleus is looked for among so many tokens of a row first, and among all only where these do not hold it."""
+"""Number of most probable tokens that are searched for the nucleus first; other rows are sorted completely."""
 
 
 class Truncation(NamedTuple):
@@ -100,13 +100,13 @@ class Truncation(NamedTuple):
 NO_TRUNCATION = Truncation()
 
 
-def draw(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Tensor:
-    """A token of each row, int32 `[rows]`; 0 where no token may come.
+def sample_tokens(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Tensor:
+    """Return a sampled token of each row, int32 `[rows]`; 0 if all tokens are forbidden.
 
     Args:
         logits: float32 `[rows, vocabulary]`.
-        uniform: float64 `[rows]`, from 0 to below 1: the same number and the same logits give the same token.
-        truncation: which tokens are left out.
+        uniform: float64 `[rows]`, from 0 to below 1: equal numbers and equal logits give equal tokens.
+        truncation: tokens that are never sampled.
     """
     size, token = logits.shape[1], None
     if 0 < truncation.top_k < size:
@@ -117,12 +117,12 @@ def draw(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Tensor:
         edge = math.log(truncation.epsilon) + tf.reduce_logsumexp(logits, axis=1, keepdims=True)
         highest = tf.reduce_max(logits, axis=1, keepdims=True)
         logits = tf.where(logits >= tf.minimum(edge, highest), logits, NEVER)
-    place = _place(logits, uniform)
+    place = _inverse_index(logits, uniform)
     return place if token is None else tf.gather(token, place, batch_dims=1)
 
 
 def _edge_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """The lowest logit of the nucleus, float32 `[rows, 1]`."""
+    """Return the lowest logit of the nucleus, float32 `[rows, 1]`."""
     log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
 
     def edge(best: Tensor, log_sum: Tensor) -> Tensor:
@@ -133,32 +133,34 @@ def _edge_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
     best, _ = tf.math.top_k(logits, min(size, _USUAL_NUCLEUS))
     if size <= _USUAL_NUCLEUS:
         return edge(best, log_sum)
-    # Rows that are flatter are sorted as a whole.
+    # Rows with a flatter distribution are sorted completely.
     flat = tf.where(tf.reduce_sum(tf.exp(best - log_sum), axis=1) < top_p)
     every, _ = tf.math.top_k(tf.gather(logits, flat[:, 0]), size)
     return tf.tensor_scatter_nd_update(edge(best, log_sum), flat, edge(every, tf.gather(log_sum, flat[:, 0])))
 
 
-def _place(logits: Tensor, uniform: Tensor) -> Tensor:
-    """The place at which the distribution function exceeds `uniform`, int32 `[rows]`.
+def _inverse_index(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Return the index at which the distribution function exceeds `uniform`, int32 `[rows]`.
 
-    It is looked for among blocks of the vocabulary and then in the block, so that few sums are made, in float64.
+    A block of the vocabulary is found first, then the index in this block, so that few float64 sums are needed.
     """
     size = int(logits.shape[1])
     width = math.isqrt(size - 1) + 1
     weight = tf.exp(logits - tf.reduce_max(logits, axis=1, keepdims=True))
     weight = tf.reshape(tf.pad(weight, [[0, 0], [0, -size % width]]), [-1, -(-size // width), width])
-    block, rest = _found(tf.reduce_sum(weight, axis=2), uniform)
-    place, _ = _found(tf.gather(weight, block, batch_dims=1), rest)
+    block, rest = _containing_weight(tf.reduce_sum(weight, axis=2), uniform)
+    place, _ = _containing_weight(tf.gather(weight, block, batch_dims=1), rest)
     return block * width + place
 
 
-def _found(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Which weight a number from 0 to below 1 falls into, and how far into it it does, from 0 to below 1.
+def _containing_weight(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weight into whose interval a number falls, and the position in this interval.
 
     Args:
         weights: float32 `[rows, n]`.
-        uniform: float64 `[rows]`.
+        uniform: float64 `[rows]`, from 0 to below 1.
+    Returns:
+        index of the weight, int32 `[rows]`; position in its interval, float64 `[rows]`, from 0 to below 1.
     """
     weights = tf.cast(weights, tf.float64)
     ends = tf.cumsum(weights, axis=1)
@@ -209,10 +211,10 @@ class AncestralSampling(Strategy):
     def choose(self, candidates: Candidates, context: StepContext, state: SamplingState) -> StepChoice:
         logits = tf.ensure_shape(candidates.logits(), [None, context.vocabulary_size])
         number = tf.reshape(uniform(state.key, context.step), [-1])
-        drawn = draw(logits, number, self._truncation)
+        drawn = sample_tokens(logits, number, self._truncation)
         token = tf.where(state.done, PAD, tf.reshape(drawn, tf.shape(state.done)))
         gain = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
-        gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is drawn where every token is forbidden
+        gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is sampled if every token is forbidden
         at_limit = (context.step + 1 >= context.limit)[:, None]
         return StepChoice(None, token, SamplingState(
             log_prob=state.log_prob + tf.where(state.done, 0.0, gain),
@@ -226,7 +228,7 @@ class AncestralSampling(Strategy):
         return Decoded(live.tokens, state.log_prob, live.attention, live.log_probs)
 
     def _seed_of(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """int64 `[]`."""
+        """Return the seed, int64 `[]`."""
         if self._seed is not None:
             return tf.constant(self._seed, tf.int64)
         place = zlib.crc32(f"{tf1.get_variable_scope().name}/sample/{graph_seed()}".encode())

@@ -1,4 +1,4 @@
-"""Scores of hypotheses, which decide between hypotheses of different lengths."""
+"""Scores by which finished hypotheses of different lengths are compared."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class WordReward(Scoring):
         return self._normalised(self._rewarded(log_prob, length), length, hypotheses, inputs)
 
     def bound(self, log_prob: Tensor, limit: Tensor) -> Tensor:
-        # What is below 0 is highest at the limit, by the reward and by the division; what is above, not divided at all.
+        # A negative score is highest at the length limit, due to reward and division; a positive one without division.
         most = self._rewarded(log_prob, limit)
         return tf.where(most < 0, self._normalised.bound(most, limit), most)
 
@@ -105,7 +105,7 @@ class CoveragePenalty(Scoring):
 
     reads_attention = True
     LEAST = 1e-6
-    """Attention below it counts as so much, so that a position which underflows does not make a score infinite."""
+    """Minimum attention of a position, so that an underflow does not make a score infinite."""
 
     def __init__(self, beta: float, score: Scoring) -> None:
         self._beta, self._score = beta, score

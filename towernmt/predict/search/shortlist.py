@@ -1,4 +1,4 @@
-"""Vocabulary shortlists: each sentence is translated with the target words that its own words suggest."""
+"""Vocabulary shortlists: each sentence is translated only with likely translations of its words and frequent words."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from towernmt.predict.search.decoding_interfaces import NEVER, Distribution
 from towernmt.predict.search.lexical_table import Lexicon
 
 _TARGET_INPUTS = ("constraints", "prefix", "continuation")
-"""Further inputs that hold target tokens which a translation must have: they are in the sentence's list."""
+"""Inputs with target tokens that a translation must contain; they are added to the list of the sentence."""
 
 
 class ListedWords(NamedTuple):
-    """The target tokens of a batch.
+    """Allowed target tokens of a batch.
 
     Attributes:
-        tokens: int32 `[n]`, ascending, and PAD once more behind if there would be too few.
-        bias: float32 `[batch, n]`: 0 for what is in a sentence's own list, `NEVER` for the others.
-        place: int32 `[vocabulary]`, where each token is in `tokens`; n for one that is not there.
+        tokens: int32 `[n]`, ascending, padded with PAD to the minimum number.
+        bias: float32 `[batch, n]`: 0 for tokens in the list of a sentence, `NEVER` for the others.
+        place: int32 `[vocabulary]`, index of each token in `tokens`; n for tokens that are not listed.
     """
 
     tokens: Tensor
@@ -78,11 +78,11 @@ class Shortlist:
         return limited_to(model, words.tokens), words
 
     def listed(self, inputs: Mapping[str, Tensor], least: int) -> ListedWords:
-        """The words of a batch.
+        """Return the allowed tokens of a batch.
 
         Args:
-            inputs: of decoding, by name.
-            least: so many tokens at least.
+            inputs: inputs of decoding by name.
+            least: minimum number of tokens.
         """
         source = inputs["source"]
         source = source if source.shape.rank == 2 else source[:, :, 0]

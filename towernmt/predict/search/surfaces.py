@@ -15,7 +15,7 @@ from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import SEPARATOR
 
 MARK = b"\xff"
-"""A space, in what tokens write: no byte of UTF-8, so that bytes written one by one do not come to it."""
+"""A space in the text of tokens. It is not a byte of UTF-8, so that no character contains it."""
 _MARK_OF_PIECES = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
@@ -24,8 +24,8 @@ class Surfaces:
     """The text of tokens, as UTF-8.
 
     Args:
-        vocabulary: of the target. Of kinds other than SentencePiece, BPE codes and words, no token writes anything:
-            text then has the one segmentation that the vocabulary gives it.
+        vocabulary: target vocabulary. Only SentencePiece, BPE codes and words are supported; the tokens of other kinds
+            have no text, and a text has only the segmentation of the vocabulary.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -34,7 +34,7 @@ class Surfaces:
 
     @property
     def marks_before(self) -> bool:
-        """Whether the mark of a word precedes it."""
+        """Whether the mark of a space is before the word, not after it."""
         return self.vocabulary.kind == "sentencepiece"
 
     @cached_property
@@ -62,22 +62,21 @@ class Surfaces:
         breaks[BOS] = True
         for id, written in enumerate(self.written):
             if self.marks_before:
-                text = written.replace(MARK, b" ").decode("utf-8", errors="ignore")     # a part of a letter is none
+                text = written.replace(MARK, b" ").decode("utf-8", errors="ignore")     # drops parts of letters
                 breaks[id] |= may_end_word(text)
             else:
                 breaks[id] |= written.endswith(MARK)
         return breaks
 
-    def going_on_with(self, text: str, first: bool) -> np.ndarray | None:
-        """The tokens that may write a text that begins with `text`, a part of a word.
+    def continuations(self, text: str, first: bool) -> np.ndarray | None:
+        """Return the tokens that can write a word that begins with `text`.
 
         Args:
-            text: without spaces; empty: a word begins.
-            first: whether the word is the first of all.
+            text: beginning of a word, without spaces; empty for any word.
+            first: whether the word is the first of the translation.
         Returns:
-            int32 `[bytes, n]`, padded with 0: at place k, where k bytes are written (the mark before the word among
-            them), the tokens that go on with the text, and from which it can be finished. None: no tokens can write it,
-            or any may.
+            int32 `[bytes, n]`, padded with 0: in row k, the tokens that can follow k written bytes (the mark of a space
+            included) and from which `text` can be completed. None if no tokens can write it, or if any can.
         """
         goal = self._goal(text, first) if self.marks_before else text.encode()
         if not goal or not self._known:
@@ -98,12 +97,12 @@ class Surfaces:
         return table
 
     def segmentations(self, words: str, behind_mark: bool, most: int) -> list[list[int]]:
-        """The ways to write whole words, those of few tokens first.
+        """Return the segmentations of complete words, shortest first.
 
         Args:
-            words: cleaned.
-            behind_mark: SentencePiece: whether the mark stands before the first word.
-            most: how many at most.
+            words: text of the words, cleaned.
+            behind_mark: for SentencePiece, whether the mark of a space is before the first word.
+            most: maximum number of segmentations.
         """
         if not self._known:
             return [self.vocabulary.encode(words)]
@@ -150,5 +149,5 @@ class Surfaces:
     def _beginning_with(self, text: bytes) -> list[int]:
         """Return the ids whose text begins with `text`."""
         first = bisect_left(self._sorted, text)
-        last = bisect_right(self._sorted, text + MARK * 64)     # behind all others
+        last = bisect_right(self._sorted, text + MARK * 64)     # after all others
         return [id for written in self._sorted[first:last] for id in self._ids[written]]
