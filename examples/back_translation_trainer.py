@@ -26,27 +26,16 @@ from typing import Any
 import numpy as np
 from tensorpack.callbacks import Callback
 
-from towernmt.checkpoint.checkpoint_files import keep_last, write_checkpoint
-from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_sources
-from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.runs import Run
-from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.batches.batch import pad_sentences
-from towernmt.dataflow.batches.training_data import TrainingData, open_training_data
-from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
-from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt import DataError, Settings, SettingsError, tf, tf1, train
+from towernmt.checkpoint import keep_last, write_checkpoint
+from towernmt.cli import add_run_arguments, gpu_numbers, run_command, settings_sources
+from towernmt.dataflow import EOS, PAD, TrainingData, Vocabulary, open_training_data, pad_sentences, save_vocabularies
 from towernmt.input_source import FedInput
-from towernmt.models.interface import NMTModel, batch_signature
-from towernmt.optim.optimizer import SUFFIX
-from towernmt.predict.lines.text_io import read_text
-from towernmt.predict.search.decoding_tower import SamplingSettings, build_sampler
-from towernmt.run.assemble import with_vocabulary_sizes
-from towernmt.run.directory import RunDirectory, model_from_settings
-from towernmt.run.launch import train
-from towernmt.run.resolve import resolve_settings
-from towernmt.run.run_settings import Settings
-from towernmt.train.trainer import SyncMultiGPUTrainer
+from towernmt.models import NMTModel, batch_signature
+from towernmt.optim import AVERAGE_SUFFIX
+from towernmt.predict import SamplingSettings, build_sampler, read_text
+from towernmt.run import RunDirectory, model_from_settings, resolve_settings, with_vocabulary_sizes
+from towernmt.train import Run, SyncMultiGPUTrainer
 
 DIRECTIONS = ("forward", "backward")
 Ids = list[list[int]]
@@ -187,7 +176,7 @@ class WriteDirections(Callback):
 
     def _setup_graph(self) -> None:
         weights = {v.op.name for v in tf1.trainable_variables()}
-        kept = [v for v in tf1.global_variables() if v.op.name.removesuffix(SUFFIX) in weights]
+        kept = [v for v in tf1.global_variables() if v.op.name.removesuffix(AVERAGE_SUFFIX) in weights]
         self._savers = {name: tf1.train.Saver({v.op.name.removeprefix(f"{name}/"): v for v in kept
                                                if v.op.name.startswith(f"{name}/")}) for name in DIRECTIONS}
 

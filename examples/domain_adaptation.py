@@ -24,9 +24,8 @@ from typing import Any
 import yaml
 from from_run import add_arguments, data_from_run, settings_from_run
 
-from towernmt.cli.main import run_command
-from towernmt.cli.train import gpu_numbers
-from towernmt.core.errors import SettingsError
+from towernmt import SettingsError
+from towernmt.cli import gpu_numbers, run_command
 
 COMMON = ["train.steps=1000", "validation.steps=200", "checkpoint.steps=200", "schedule.name=constant",
           "schedule.warmup_steps=0"]
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Train and return the exit status."""
-    from towernmt.run.launch import train
+    from towernmt import train
 
     settings = settings_from_run(options, COMMON + (LHUC if options.method == "lhuc" else MIXED))
     if options.method == "mixed":

@@ -7,12 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.core.errors import SettingsError
-from towernmt.core.settings import parse_assignments
+from towernmt import SettingsError, parse_assignments
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.batches.training_data import TrainingData
-    from towernmt.run.run_settings import Settings
+    from towernmt import Settings
+    from towernmt.dataflow import TrainingData
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +38,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
         options: parsed arguments of `add_arguments`.
         defaults: assignments in the form of --set, including validation.steps and checkpoint.steps.
     """
-    from towernmt.checkpoint.restore import initial_checkpoint
-    from towernmt.run.directory import RunDirectory
-    from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+    from towernmt.checkpoint import initial_checkpoint
+    from towernmt.run import Overrides, RunDirectory, SettingsSources, resolve_settings
 
     assigned = Overrides("--set", parse_assignments(options.assignments))
     new = RunDirectory(options.logdir)
@@ -62,8 +60,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
 
 def data_from_run(options: argparse.Namespace) -> TrainingData:
     """Open --data; unprepared text is encoded with the vocabulary of the finished run."""
-    from towernmt.checkpoint.restore import initial_checkpoint
-    from towernmt.dataflow.batches.training_data import open_training_data
+    from towernmt.checkpoint import initial_checkpoint
+    from towernmt.dataflow import open_training_data
 
     finished, _ = initial_checkpoint(options.model)
     return open_training_data(options.data, None, finished.vocabulary)

@@ -35,9 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.core.errors import FeederError
-from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.sources.open_source import open_source
+from towernmt import FeederError, tf, tf1
+from towernmt.dataflow import open_source
 from towernmt.input_source import GeneralQueueRunner
 
 SENTENCES = ["good morning", "how are you today", "thank you", "where is the station please"]

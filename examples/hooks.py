@@ -18,11 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from towernmt.callbacks import Progress, StopAtStep, separate_runs
-from towernmt.callbacks.hooks import CallbackToHook
-from towernmt.core.errors import SettingsError
-from towernmt.core.runs import Run, run_as
-from towernmt.core.tf_compat import tf, tf1
+from towernmt import SettingsError, tf, tf1
+from towernmt.callbacks import CallbackToHook, Progress, StopAtStep, separate_runs
+from towernmt.train import Run, run_as
 
 STEPS = 60
 

@@ -28,20 +28,13 @@ from typing import Any
 
 from tensorpack.callbacks import Callback
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
-from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, gpu_numbers, settings_sources
-from towernmt.core.errors import SettingsError
-from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.batches.training_data import TrainingData, open_training_data
-from towernmt.models import architecture
-from towernmt.models.interface import NMTModel, shift_right
-from towernmt.optim.optimizer import SUFFIX
-from towernmt.predict.translator import Translator
-from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
-from towernmt.run.launch import train
-from towernmt.run.resolve import resolve_settings
-from towernmt.run.run_settings import Settings
+from towernmt import Settings, SettingsError, Translator, tf, tf1, train
+from towernmt.checkpoint import HeldCheckpoint
+from towernmt.cli import add_run_arguments, gpu_numbers, run_command, settings_sources
+from towernmt.dataflow import TrainingData, open_training_data
+from towernmt.models import NMTModel, architecture, shift_right
+from towernmt.optim import AVERAGE_SUFFIX
+from towernmt.run import RunDirectory, differing_vocabulary, model_from_settings, resolve_settings
 
 SCOPE = "teacher"
 
@@ -79,7 +72,7 @@ class LoadTeacher(Callback):
         saved = self._held.shapes()
         names = {v.op.name.removeprefix(f"{SCOPE}/"): v for v in tf1.local_variables()
                  if v.op.name.startswith(f"{SCOPE}/")}
-        self._saver = tf1.train.Saver({name + SUFFIX if name + SUFFIX in saved else name: v
+        self._saver = tf1.train.Saver({name + AVERAGE_SUFFIX if name + AVERAGE_SUFFIX in saved else name: v
                                        for name, v in names.items()})
 
     def _before_train(self) -> None:

@@ -23,20 +23,13 @@ import numpy as np
 from from_run import add_arguments, data_from_run, settings_from_run
 from sacrebleu.metrics import BLEU, CHRF
 
-from towernmt.cli.main import run_command
-from towernmt.cli.train import gpu_numbers
-from towernmt.core.graph_state import towers_of_batch
-from towernmt.core.runs import Run
-from towernmt.core.tf_compat import tf
-from towernmt.dataflow.vocabulary.base import PAD, Vocabulary
+from towernmt import Settings, tf, train
+from towernmt.cli import gpu_numbers, run_command
+from towernmt.dataflow import PAD, Vocabulary
 from towernmt.input_source import FedInput
-from towernmt.models import architecture
-from towernmt.models.interface import NMTModel, batch_signature, sentence_log_probabilities
-from towernmt.models.layers.randomness import start_clock
-from towernmt.predict.search.decoding_tower import SamplingSettings, build_sampler
-from towernmt.run.launch import train
-from towernmt.run.run_settings import Settings
-from towernmt.train.trainer import SyncMultiGPUTrainer
+from towernmt.models import NMTModel, architecture, batch_signature, sentence_log_probabilities, start_clock
+from towernmt.predict import SamplingSettings, build_sampler
+from towernmt.train import Run, SyncMultiGPUTrainer, towers_of_batch
 
 DEFAULTS = ["train.steps=500", "data.batch_tokens=512", "validation.steps=100", "checkpoint.steps=100",
             "schedule.name=constant", "schedule.warmup_steps=0", "optimizer.learning_rate=0.0001",

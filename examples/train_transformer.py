@@ -18,18 +18,19 @@ from pathlib import Path
 
 from nearest import nearest_translations
 
-from towernmt.cli.main import run_command
-from towernmt.cli.train import add_run_arguments, is_in_cluster, print_settings, settings_sources, train_resolved
-from towernmt.core.errors import SettingsError
-from towernmt.dataflow.preparation.preparation import prepare
-from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.sources.default_corpus import default_corpus
-from towernmt.dataflow.text.text_lines import read_lines
-from towernmt.evaluate.metrics import corpus_scores
-from towernmt.plots.picture import draw_curves
-from towernmt.plots.recorded_runs import read_run
-from towernmt.run.resolve import resolve_settings
+from towernmt import PreparedData, SettingsError, prepare
+from towernmt.cli import (
+    add_run_arguments,
+    is_in_cluster,
+    print_settings,
+    run_command,
+    settings_sources,
+    train_resolved,
+)
+from towernmt.dataflow import PrepareSettings, default_corpus, read_lines
+from towernmt.evaluate import corpus_scores
+from towernmt.plots import draw_curves, read_run
+from towernmt.run import resolve_settings
 
 MINUTES = 8.5
 """Minutes of training on the default corpus. All other settings are automatic, unless --set specifies them."""
@@ -84,7 +85,7 @@ def use_default_corpus(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace, data: PreparedData) -> None:
     """Print BLEU and chrF on the test set, the BLEU of a trivial baseline, and some translations."""
-    from towernmt.predict.translator import Translator
+    from towernmt import Translator
 
     source, reference = list(read_lines(options.test_source)), list(read_lines(options.test_target))
     train_source, train_target = list(read_lines(options.source)), list(read_lines(options.target))

@@ -11,9 +11,9 @@ import pytest
 import towernmt
 
 ROOT = Path(__file__).parents[1]
-NAMES = ["DataError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError", "TrainedModel",
-         "Translator", "__version__", "apply_overrides", "default_settings", "evaluate", "load_yaml", "prepare",
-         "setting", "tf", "tf1", "train"]
+NAMES = ["DataError", "FeederError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError",
+         "TrainedModel", "Translator", "__version__", "apply_overrides", "default_settings", "evaluate", "load_yaml",
+         "parse_assignments", "prepare", "setting", "tf", "tf1", "train"]
 NOT_CALLED = {"__version__", "tf", "tf1"}
 
 

@@ -59,6 +59,20 @@ def test_every_python_snippet_compiles_and_what_it_imports_is_there() -> None:
                     assert hasattr(module, alias.name), f"{page}: {node.module}.{alias.name}"
 
 
+def test_examples_and_pages_import_from_packages_and_not_from_their_modules() -> None:
+    examples = [(path.name, path.read_text(encoding="utf-8")) for path in sorted((ROOT / "examples").glob("*.py"))]
+    assert len(examples) > 5
+    for page, text in [*snippets("python"), *examples]:
+        for node in ast.walk(ast.parse(text, page)):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith("towernmt.") for alias in node.names), page
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "towernmt":
+                module = importlib.import_module(node.module or "")
+                assert hasattr(module, "__path__") and len(module.__name__.split(".")) <= 2, f"{page}: {node.module}"
+                for alias in node.names:
+                    assert alias.name in module.__all__, f"{page}: {node.module}.{alias.name}"
+
+
 def test_every_shell_command_is_one_that_exists() -> None:
     names = {words[0] for _, words in commands()}
     assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt", "echo", "export", "marian-decoder",

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "towernmt"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 600
-PACKAGES = ("callbacks", "check", "cluster", "dataflow", "evaluate", "input_source", "models", "models.layers",
-            "optim", "plots", "predict", "run", "train")
+PACKAGES = ("callbacks", "check", "checkpoint", "cli", "cluster", "dataflow", "documents", "evaluate", "input_source",
+            "interop", "models", "models.layers", "optim", "plots", "predict", "run", "train")
 """Those that export names."""
 
 
@@ -42,6 +42,31 @@ def test_public_classes_and_functions_have_docstrings() -> None:
         for node in tree.body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{name}: {node.name}"
+
+
+SHARED_NAMES = {
+    "main": "each program has its own",
+    "routes": "the server calls it for each interface",
+    "write": "the registry of export formats calls it for each format",
+}
+"""Names that several modules may define, with the reason."""
+TO_BE_RENAMED = {"Progress", "_Blocks", "_Node", "_Spaces", "_Unit", "changed", "draw", "measure", "nearest",
+                 "perplexity"}
+
+
+def test_no_name_has_two_meanings() -> None:
+    """Modules, top-level classes and public top-level functions have unique names in the whole package."""
+    homes: dict[str, set[str]] = {}
+    for path, tree in trees():
+        module = Path(path)
+        if module.stem != "__init__":
+            homes.setdefault(module.name, set()).add(path)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) or isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(path)
+    shared = {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1}
+    assert {name: paths for name, paths in shared.items() if name not in {*SHARED_NAMES, *TO_BE_RENAMED}} == {}
+    assert set(SHARED_NAMES) <= set(shared)
 
 
 def test_nothing_is_imported_by_a_star() -> None:

@@ -12,8 +12,8 @@ from towernmt.core.startup import lazy_exports, set_default_optimizer, set_envir
 from towernmt.core.tensors import Optimizer
 
 if TYPE_CHECKING:
-    from towernmt.core.errors import DataError, SettingsError, TowerNMTError
-    from towernmt.core.settings import apply_overrides, load_yaml, setting
+    from towernmt.core.errors import DataError, FeederError, SettingsError, TowerNMTError
+    from towernmt.core.settings import apply_overrides, load_yaml, parse_assignments, setting
     from towernmt.core.tf_compat import tf, tf1
     from towernmt.dataflow.preparation.preparation import prepare
     from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from towernmt.run.launch import train
     from towernmt.run.run_settings import Settings, default_settings
 
-__all__ = ["DataError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError", "TrainedModel",
-           "Translator", "__version__", "apply_overrides", "default_settings", "evaluate", "load_yaml", "prepare",
-           "setting", "tf", "tf1", "train"]
+__all__ = ["DataError", "FeederError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError",
+           "TrainedModel", "Translator", "__version__", "apply_overrides", "default_settings", "evaluate",
+           "load_yaml", "parse_assignments", "prepare", "setting", "tf", "tf1", "train"]
 
 __version__ = "0.1.0"
 
@@ -44,8 +44,8 @@ def _default_optimizer() -> Optimizer:
 set_default_optimizer(_default_optimizer)
 
 _lazy = lazy_exports(__name__, {
-    "core.errors": ["DataError", "SettingsError", "TowerNMTError"],
-    "core.settings": ["apply_overrides", "load_yaml", "setting"],
+    "core.errors": ["DataError", "FeederError", "SettingsError", "TowerNMTError"],
+    "core.settings": ["apply_overrides", "load_yaml", "parse_assignments", "setting"],
     "core.tf_compat": ["tf", "tf1"],
     "dataflow.preparation.preparation": ["prepare"],
     "dataflow.preparation.prepared_data": ["PreparedData"],

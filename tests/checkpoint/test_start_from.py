@@ -13,7 +13,7 @@ from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
 from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.optimizer import SUFFIX
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 from towernmt.run.assemble import initial_values
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import InitSettings, default_settings
@@ -52,9 +52,9 @@ def test_weights_are_taken_and_the_training_state_is_not(tmp_path):
 
 
 def test_averages_of_the_other_run_become_weights_and_averages(tmp_path):
-    prefix = save(tmp_path, {"a": [1, 2], "b": [3, 4], "b" + SUFFIX: [5, 6]})
-    assert start(prefix, ["a", "b"], ["a" + SUFFIX, "b" + SUFFIX]) == {
-        "a": [1, 2], "b": [5, 6], "a" + SUFFIX: [1, 2], "b" + SUFFIX: [5, 6]}
+    prefix = save(tmp_path, {"a": [1, 2], "b": [3, 4], "b" + AVERAGE_SUFFIX: [5, 6]})
+    assert start(prefix, ["a", "b"], ["a" + AVERAGE_SUFFIX, "b" + AVERAGE_SUFFIX]) == {
+        "a": [1, 2], "b": [5, 6], "a" + AVERAGE_SUFFIX: [1, 2], "b" + AVERAGE_SUFFIX: [5, 6]}
 
 
 def test_a_missing_variable_is_refused_unless_it_may_be_new(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.models.model_location import changed_files, find_place, keep_code, kept_place, load
+from towernmt.models.model_location import changed_files, find_place, keep_code, kept_place, load_attribute
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=code, check=True)
     source.rename(tmp_path / "gone")
     kept = kept_place(code, "mine.py:A")
-    assert kept is not None and load(kept).size == 3
+    assert kept is not None and load_attribute(kept).size == 3
     assert not list(code.rglob("__pycache__"))
 
 
@@ -57,7 +57,7 @@ def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monke
     assert kept_place(code, place.name) == place                    # the same is there: taken where it is installed
     (tmp_path / "kept_pack" / "layers.py").write_text("SIZE = 6")
     kept = kept_place(code, place.name)
-    assert kept is not None and kept.root == code and load(kept).size == 5
+    assert kept is not None and kept.root == code and load_attribute(kept).size == 5
 
 
 def test_a_change_of_any_of_the_files_is_noticed(tmp_path, code):

@@ -11,7 +11,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.models import architecture
-from towernmt.models.model_location import find_place, is_findable, load, name_of_class
+from towernmt.models.model_location import find_place, is_findable, load_attribute, name_of_class
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def write(root: Path, **files: str) -> Path:
 
 
 def found(name: str):
-    return load(find_place(name))
+    return load_attribute(find_place(name))
 
 
 def test_a_class_of_a_file_is_found_once_and_anew_when_the_file_has_changed(tmp_path):

@@ -18,7 +18,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.model_settings import RNNSearchSettings, TransformerSettings
 from towernmt.models.rnnsearch import RNNSearch
 from towernmt.models.transformer import Transformer
-from towernmt.optim.optimizer import SUFFIX
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 from towernmt.predict.ensemble import open_trained
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import EnsembleSettings
@@ -58,7 +58,7 @@ def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
         weights = tf1.global_variables()
-        averages = [tf1.get_variable(v.op.name + SUFFIX, v.shape) for v in weights]
+        averages = [tf1.get_variable(v.op.name + AVERAGE_SUFFIX, v.shape) for v in weights]
         for step in range(1, steps + 1):
             rng = np.random.default_rng([step, *path.name.encode()])
             for weight, average in zip(weights, averages, strict=True):

@@ -102,7 +102,7 @@ def make_client() -> Iterator[Callable[..., Any]]:
     from tests.serve.echo_engine import Echo
     from towernmt.dataflow.text.language_codes import parse_direction
     from towernmt.serve.model_loading import OpenedModel
-    from towernmt.serve.request_limits import Limits
+    from towernmt.serve.request_limits import ServerLimits
     from towernmt.serve.served_models import Models, ServedModel
     from towernmt.serve.server import make_app
     from towernmt.serve.service import Access, Service
@@ -121,7 +121,7 @@ def make_client() -> Iterator[Callable[..., Any]]:
         for model in served:
             while not model.is_warm:
                 time.sleep(0.001)
-        services.append(Service(Models(served), Limits(**(limits or {})), Access(**(access or {}))))
+        services.append(Service(Models(served), ServerLimits(**(limits or {})), Access(**(access or {}))))
         client = TestClient(make_app(services[-1]), raise_server_exceptions=False)
         client.service = services[-1]  # type: ignore[attr-defined]
         return client

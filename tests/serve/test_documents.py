@@ -125,9 +125,9 @@ def test_a_deleted_document_is_not_translated_any_further(make_held, held):
 def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
     from towernmt.dataflow.text.language_codes import Direction
     from towernmt.serve.document_jobs import AT_A_TIME, DocumentJob, Documents
-    from towernmt.serve.request_limits import Limits
+    from towernmt.serve.request_limits import ServerLimits
 
-    documents, order, let = Documents(Limits()), [], threading.Semaphore(0)
+    documents, order, let = Documents(ServerLimits()), [], threading.Semaphore(0)
 
     def add(caller, chunks):
         def work(document):

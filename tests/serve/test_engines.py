@@ -14,7 +14,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.batcher import Ticket
-from towernmt.serve.model_loading import COMMON, EngineSettings, OpenedModel, kind_of, open_place, warm_up
+from towernmt.serve.model_loading import COMMON, EngineSettings, OpenedModel, open_place, search_kind, warm_up
 from towernmt.serve.request_limits import Refusal
 from towernmt.serve.served_models import Models, ServedModel
 from towernmt.serve.text_translation import translate_sentences
@@ -89,7 +89,7 @@ class Building:
 
     def __call__(self, lines, options):
         for one in options or []:
-            if (kind := kind_of(one)) and kind not in self.built:
+            if (kind := search_kind(one)) and kind not in self.built:
                 self.builders.append((kind, threading.current_thread().name))
                 assert self.let.acquire(timeout=30)
                 self.built.add(kind)
@@ -137,7 +137,7 @@ def test_the_common_searches_are_built_without_a_request_and_others_with_one(bui
         engine.let.release()
     assert translated(served, *KINDS.values()) and served.is_warm
     assert [kind for kind, _ in engine.builders][:len(COMMON)] == COMMON
-    assert {kind for kind, _ in engine.builders} == {*COMMON, kind_of(KINDS["all"])}
+    assert {kind for kind, _ in engine.builders} == {*COMMON, search_kind(KINDS["all"])}
 
 
 def test_an_exchanged_model_has_all_searches_that_the_old_one_had(building):

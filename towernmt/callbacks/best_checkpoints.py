@@ -17,7 +17,7 @@ from towernmt.checkpoint.checkpoint_files import point_at, set_aside
 from towernmt.checkpoint.records import RECORD, BestEntry, read_record
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import flush_to_disk, write_text
-from towernmt.core.structured_files import checked
+from towernmt.core.structured_files import typed_value
 
 Entry = dict[str, Any]
 """One of the best checkpoints: {"step": int, "score": float, "metric": str}."""
@@ -70,7 +70,7 @@ class BestCheckpoints(ScoreWatcher):
         return {"entries": self._entries, "last": self._last}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self._entries = [asdict(entry) for entry in checked(state["entries"], list[BestEntry], "entries")]
+        self._entries = [asdict(entry) for entry in typed_value(state["entries"], list[BestEntry], "entries")]
         last = state["last"]        # its score may be NaN
         self._last = None if last is None else {
             "step": int(last["step"]), "score": float(last["score"]), "metric": str(last["metric"])}

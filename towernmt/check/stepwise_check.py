@@ -42,7 +42,7 @@ class _Case(NamedTuple):
     parents: list[np.ndarray]
 
 
-class _Decoder(NamedTuple):
+class _StepDecoder(NamedTuple):
     """The tensors of both forms of a decoder, in one graph.
 
     Attributes:
@@ -87,7 +87,7 @@ def stepwise(model: NMTModel) -> Iterator[Breach]:
                      where_raised(build.error) or where_defined(model.decode_step))
 
 
-def _breaches(model: NMTModel, session: Session, decoder: _Decoder, rng: np.random.Generator) -> Iterator[Breach]:
+def _breaches(model: NMTModel, session: Session, decoder: _StepDecoder, rng: np.random.Generator) -> Iterator[Breach]:
     straight, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
     logits = _whole(session, decoder, straight, model, rng)
     decode, decode_step = where_defined(model.decode_hidden), where_defined(model.decode_step)
@@ -134,7 +134,7 @@ def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:
     return _Case(source if streams > 1 else source[:, :, 0], np.array(LENGTHS, np.int32), prefixes, parents)
 
 
-def _build(model: NMTModel) -> _Decoder:
+def _build(model: NMTModel) -> _StepDecoder:
     shape = [None, None, 1 + model.source_factor_count][:3 if model.source_factor_count else 2]
 
     def placeholder(*dimensions: int | None) -> Tensor:
@@ -157,11 +157,11 @@ def _build(model: NMTModel) -> _Decoder:
         logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step, blocks))
         tf.nest.assert_same_structure((cache, blocks), (state.cache, state.blocks))
         stepped.append(tf.cast(logits, tf.float32))
-    return _Decoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
+    return _StepDecoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
                     parents, tf.stack(stepped))
 
 
-def _whole(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rng: np.random.Generator,
+def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
             padding: int = 0) -> np.ndarray:
     """For each step, the logits of `decode` after the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
 
@@ -180,7 +180,7 @@ def _whole(session: Session, decoder: _Decoder, case: _Case, model: NMTModel, rn
     return np.stack([by_step[step, :, step] for step in range(STEPS)])
 
 
-def _stepped(session: Session, decoder: _Decoder, case: _Case) -> np.ndarray:
+def _stepped(session: Session, decoder: _StepDecoder, case: _Case) -> np.ndarray:
     """The same logits by `decode_step`, driven as beam search does it."""
     return session.run(decoder.stepped, {
         decoder.sentences: case.source, decoder.sentence_length: case.source_length,

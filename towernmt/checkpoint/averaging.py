@@ -16,7 +16,7 @@ from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import refuse_unknown, weights_of_checkpoint, weights_of_model
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.optim.optimizer import SUFFIX
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
 if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
@@ -106,7 +106,7 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
     in_all = set.intersection(*(set(weights_of_checkpoint(one)) for one in held))
     weights = [*needed, *sorted(in_all - set(needed))]
     for name in weights:
-        for full in (name, name + SUFFIX):
+        for full in (name, name + AVERAGE_SUFFIX):
             if full == name or all(full in shape for shape in shapes):
                 values[full] = _mean(held, full)
     state: dict[str, Any] = {"step": max(steps), "position": None, "callbacks": {},

@@ -24,7 +24,7 @@ import numpy as np
 
 from towernmt.core.errors import CheckpointError, DataError, remedy
 from towernmt.core.files import flush_to_disk, write_text
-from towernmt.core.structured_files import Natural, checked
+from towernmt.core.structured_files import Natural, typed_value
 from towernmt.core.tensors import Session
 from towernmt.dataflow.batches.batch import Position
 
@@ -281,7 +281,7 @@ def parse_state(content: bytes, checkpoint: Path) -> CheckpointState:
         CheckpointError: the content is damaged, was changed, or is of another version.
     """
     try:
-        value = json.loads(content)     # `structured_files.load` refuses NaN, which a score may be
+        value = json.loads(content)     # `structured_files.load_json` refuses NaN, which a score may be
         if isinstance(value, dict):
             version = value.get("format")
             if type(version) is int and version > FORMAT:
@@ -292,7 +292,7 @@ def parse_state(content: bytes, checkpoint: Path) -> CheckpointState:
                 raise CheckpointError(f"{checkpoint / STATE}: the file has changed since it was written (its checksum "
                                       f"does not match). {_advice(checkpoint)}")
             del value[CHECKSUM]
-        return checked(value, CheckpointState)
+        return typed_value(value, CheckpointState)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{checkpoint / STATE}: {error}. {_advice(checkpoint)}") from None
 

@@ -26,7 +26,7 @@ import numpy as np
 from towernmt.core.directories import PACKAGE_MANIFEST
 from towernmt.core.errors import CheckpointError
 from towernmt.core.files import checked_name
-from towernmt.core.structured_files import JSONError, Natural, checked, load
+from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
 
 FORMAT = "towernmt-package"
 VERSION = 1
@@ -124,12 +124,12 @@ def parse_package_manifest(content: bytes, name: str) -> PackageManifest:
         CheckpointError: the manifest is damaged, or of a newer version.
     """
     try:
-        value = load(content)
+        value = load_json(content)
         version = value.get("version") if isinstance(value, dict) else None
         if type(version) is int and version > VERSION:
             raise CheckpointError(f"{name} is a package of version {version}, but this towernmt reads version "
                                   f"{VERSION}: use a newer towernmt.")
-        manifest = checked(value, PackageManifest)
+        manifest = typed_value(value, PackageManifest)
     except JSONError as error:
         raise CheckpointError(f"{name}: {MANIFEST}: {error}. The package is damaged: download it again.") from None
     for weight, info in manifest.weights.items():

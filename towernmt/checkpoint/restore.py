@@ -24,7 +24,7 @@ from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
 from towernmt.models.interface import NMTModel
 from towernmt.optim.optimizer import SCOPE as LOSS_SCALE
-from towernmt.optim.optimizer import SUFFIX
+from towernmt.optim.optimizer import averages
 
 _FIX = "use the settings of its training, or another run."
 _MODEL = "use that model (the class, in Python: model=), or another run."
@@ -139,9 +139,8 @@ class StartFrom(SessionInit):
     def _setup_graph(self) -> None:
         saved = self.held.shapes()
         weights = {v.op.name: v for v in [*tf1.trainable_variables(), *tf1.model_variables()]}
-        moving = {v.op.name.removesuffix(SUFFIX): v for v in tf1.global_variables() if v.op.name.endswith(SUFFIX)}
         self._savers = [tf1.train.Saver(variables) for variables in (
-            self._by_saved_name(weights, saved), self._by_saved_name(moving, saved)) if variables]
+            self._by_saved_name(weights, saved), self._by_saved_name(averages(), saved)) if variables]
         if not self._savers:
             raise CheckpointError(f"{self.name} has none of the model's variables: set another run in "
                                   "init.checkpoint.")

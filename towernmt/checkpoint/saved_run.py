@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
 from towernmt.checkpoint.records import read_average_record, read_record, recorded_fingerprints, vocabulary_fingerprint
-from towernmt.core.directories import PREPARATION, kind_of
+from towernmt.core.directories import PREPARATION, directory_kind
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.core.settings import apply_overrides, load_yaml
@@ -359,6 +359,6 @@ def check_run_output(output: Path) -> None:
 def _refuse_prepared_data(output: Path) -> None:
     path = output.resolve()
     for directory in (path, *path.parents):
-        if kind_of(directory) == PREPARATION:
+        if directory_kind(directory) == PREPARATION:
             raise SettingsError(f"{output} is inside {PREPARATION} ({directory}), which would be damaged: choose "
                                 "another directory for the output.")

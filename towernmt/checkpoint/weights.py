@@ -20,7 +20,7 @@ from towernmt.core.graph_state import BUILDING
 from towernmt.core.tensors import Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel, sentence_log_probabilities
-from towernmt.optim.optimizer import SUFFIX
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
 KEY = "weights"
 """The key of the names of the weights in `state.json`."""
@@ -91,7 +91,7 @@ def saved_name(weight: str, saved: Container[str], averaged: bool = True) -> str
         saved: the names in the checkpoint.
         averaged: False: always the weight itself.
     """
-    return weight + SUFFIX if averaged and weight + SUFFIX in saved else weight
+    return weight + AVERAGE_SUFFIX if averaged and weight + AVERAGE_SUFFIX in saved else weight
 
 
 def read_weight(held: HeldCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:

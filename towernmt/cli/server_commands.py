@@ -20,7 +20,7 @@ from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.model_loading import ENGINES, EngineSettings, ModelPlace, direction_of, open_place, parse_model
-from towernmt.serve.request_limits import Limits
+from towernmt.serve.request_limits import ServerLimits
 from towernmt.serve.web.callers import KeysFile, Proxies, add_key, read_keys, remove_key
 from towernmt.serve.web.observability import log_as_json
 
@@ -59,8 +59,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_option(parser)
     _add_engine(parser)
     group = parser.add_argument_group("limits")
-    types = typing.get_type_hints(Limits)
-    for field in dataclasses.fields(Limits):
+    types = typing.get_type_hints(ServerLimits)
+    for field in dataclasses.fields(ServerLimits):
         help = field.metadata["help"].removesuffix(".")
         group.add_argument(f"--{field.name.replace('_', '-')}", type=types[field.name], default=field.default,
                            metavar="N", help=f"{help[0].lower()}{help[1:]} (default: %(default)s)")
@@ -71,7 +71,7 @@ def run_serve(args: argparse.Namespace) -> int:
     """Serve until the process is told to stop; returns the exit status."""
     places = [parse_model(model) for model in args.model]
     check_alone(search_options(args))
-    limits = Limits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Limits)})
+    limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
     keys = None if args.keys is None else KeysFile(args.keys)
     proxies = Proxies(args.trusted_proxy)
@@ -91,7 +91,7 @@ def run_serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Limits, access: Access,
+def open_service(places: list[ModelPlace], settings: EngineSettings, limits: ServerLimits, access: Access,
                  glossaries: Glossaries, page: bool = True) -> Service:
     """Return the service with its models loaded and warmed up.
 

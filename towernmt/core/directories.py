@@ -208,7 +208,7 @@ PACKAGE_MANIFEST = "towernmt-package.json"
 """The file that describes a package."""
 
 
-def kind_of(directory: Path) -> str | None:
+def directory_kind(directory: Path) -> str | None:
     """Return the kind of a directory that a command created (run, preparation, export, ...), or None."""
     try:
         if not directory.is_dir():
@@ -244,7 +244,7 @@ def refuse_foreign_directory(output: str, place: Path, owned: Collection[str] = 
         SettingsError: it is such a directory, or lies in one.
     """
     for directory in (place, *place.parents):
-        kind = kind_of(directory)
+        kind = directory_kind(directory)
         if kind is None or (directory == place and kind in owned):
             continue
         if not (kind == RUN and AVERAGES in owned and directory / AVERAGES_FOLDER in (place, *place.parents)):

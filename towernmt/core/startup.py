@@ -28,7 +28,8 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
 
     Args:
         package: its `__name__`.
-        modules: module of the package to the names that it gives.
+        modules: module, relative to the package, to the names that it exports; ".core.runs" is a module of
+            the package's parent.
     """
     home = {name: module for module, names in modules.items() for name in names}
 
@@ -36,7 +37,7 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with without_noise():       # of TensorFlow, if this is what imports it
-            return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+            return getattr(importlib.import_module(f".{home[name]}", package), name)
 
     def names() -> list[str]:
         return sorted([*vars(sys.modules[package]), *home])

@@ -76,12 +76,12 @@ def read_json(path: str | Path, kind: type[T], advice: str, error: type[TowerNMT
 def parse_json(content: bytes, kind: type[T], name: str, advice: str, error: type[TowerNMTError] = DataError) -> T:
     """As `read_json`, of content that is there already; `name` is what messages call it."""
     try:
-        return checked(load(content), kind)
+        return typed_value(load_json(content), kind)
     except JSONError as reason:
         raise error(f"{name}: {reason}. {advice}") from None
 
 
-def load(content: bytes) -> Any:
+def load_json(content: bytes) -> Any:
     """JSON as Python has it; NaN and infinities are refused.
 
     Raises:
@@ -97,21 +97,21 @@ def load(content: bytes) -> Any:
         raise JSONError(f"cannot be read ({' '.join(str(reason).split())})") from reason
 
 
-def checked(value: Any, kind: type[T], place: str = "") -> T:
+def typed_value(value: Any, kind: type[T], place: str = "") -> T:
     """A value as JSON has it, as this type; `place` is the name of its field, for messages.
 
     Raises:
         JSONError: it is something else.
     """
-    return typing.cast(T, _checked(value, kind, place))
+    return typing.cast(T, _typed(value, kind, place))
 
 
-def _checked(value: Any, kind: Any, place: str) -> Any:
+def _typed(value: Any, kind: Any, place: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin is Annotated:
-        return _in_range(_checked(value, arguments[0], place), arguments[1], place)
+        return _in_range(_typed(value, arguments[0], place), arguments[1], place)
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
@@ -119,9 +119,9 @@ def _checked(value: Any, kind: Any, place: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _one_of(value, arguments, place)
     if origin is list and isinstance(value, list):
-        return [_checked(item, arguments[0], f"{place}[{index}]") for index, item in enumerate(value)]
+        return [_typed(item, arguments[0], f"{place}[{index}]") for index, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
-        return {key: _checked(item, arguments[1], f"{place}.{key}" if place else key) for key, item in value.items()}
+        return {key: _typed(item, arguments[1], f"{place}.{key}" if place else key) for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         return _instance(value, kind, place)
     if kind is float and type(value) is int:
@@ -135,7 +135,7 @@ def _one_of(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
     first: JSONError | None = None
     for kind in kinds:
         try:
-            return _checked(value, kind, place)
+            return _typed(value, kind, place)
         except JSONError as reason:
             # Of several, the one that is meant is the one with the same outline.
             first = first or (reason if kind is not types.NoneType and not isinstance(value, (int, str)) else None)
@@ -152,7 +152,7 @@ def _instance(value: dict[str, Any], kind: Any, place: str) -> Any:
         if name not in value and field.default is dataclasses.MISSING and (
                 field.default_factory is dataclasses.MISSING):
             raise JSONError(f"{_at(place, name)} is missing")
-    return kind(**{name: _checked(item, hints[name], f"{place}.{name}" if place else name)
+    return kind(**{name: _typed(item, hints[name], f"{place}.{name}" if place else name)
                    for name, item in value.items()})
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import fixed_entry
 from towernmt.dataflow.vocabulary.source_factors import factors_of
-from towernmt.interop.ctranslate2_limits import check_expressible
+from towernmt.interop.ctranslate2_limits import check_ctranslate2_support
 from towernmt.interop.ctranslate2_models import pieces_of_vocabulary
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.predict.trained_model import TrainedModel
@@ -42,7 +42,7 @@ def write_model(trained: TrainedModel, precision: str, directory: Path) -> dict[
         from towernmt.interop.ctranslate2_model import position_rows, transformer_spec
     except ImportError:
         raise SettingsError(MISSING) from None
-    settings = check_expressible(trained)
+    settings = check_ctranslate2_support(trained)
     spec = transformer_spec(settings, trained.weights())
     if precision == "bfloat16":
         visit_spec(spec, _to_bfloat16)

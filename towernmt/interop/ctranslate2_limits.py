@@ -17,7 +17,7 @@ def pre_norm(settings: TransformerSettings) -> bool:
     return "n" in settings.preprocess
 
 
-def check_expressible(trained: TrainedModel) -> TransformerSettings:
+def check_ctranslate2_support(trained: TrainedModel) -> TransformerSettings:
     """Return the settings of a model, if CTranslate2 can express it.
 
     Raises:
@@ -30,14 +30,14 @@ def check_expressible(trained: TrainedModel) -> TransformerSettings:
         raise SettingsError(f"architecture={architecture}: CTranslate2 supports only the architecture `transformer`; "
                             "choose another --format.")
     settings = trained.model.settings
-    if problem := refusal(settings):
+    if problem := unsupported_by_ctranslate2(settings):
         raise SettingsError(f"{problem}; choose another --format.")
     for vocabulary in (trained.source_vocabulary, trained.target_vocabulary):
         check_pieces(vocabulary)
     return settings
 
 
-def refusal(settings: TransformerSettings) -> str:
+def unsupported_by_ctranslate2(settings: TransformerSettings) -> str:
     """Return a clause with the first setting that CTranslate2 cannot express; "" if it can express all."""
     return next((text(settings) for fits, text in _RULES if not fits(settings)), "")
 

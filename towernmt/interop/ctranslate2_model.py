@@ -25,7 +25,7 @@ def transformer_spec(settings: TransformerSettings, weights: Mapping[str, np.nda
         weights: the value of each variable, by name.
     """
     values = {name.removeprefix("transformer/"): value.astype(np.float32) for name, value in weights.items()}
-    return _Builder(settings, values).spec()
+    return _SpecBuilder(settings, values).spec()
 
 
 def position_rows(settings: TransformerSettings) -> int | None:
@@ -35,7 +35,7 @@ def position_rows(settings: TransformerSettings) -> int | None:
     return max(POSITIONS, settings.max_positions) if settings.positions == "learned" else POSITIONS
 
 
-class _Builder:
+class _SpecBuilder:
     def __init__(self, settings: TransformerSettings, weights: dict[str, np.ndarray]) -> None:
         self._settings, self._weights = settings, weights
 

@@ -32,11 +32,11 @@ class ForeignFormat(NamedTuple):
 
 FORMATS: dict[str, ForeignFormat] = {
     "marian": ForeignFormat("Marian's .npz, or the folder of an OPUS-MT model",
-                            "towernmt.interop.marian_import:read"),
+                            "towernmt.interop.marian_import:read_marian"),
     "opennmt-tf": ForeignFormat("OpenNMT-tf's configuration (.yml), or its directory or prefix of checkpoints",
-                                "towernmt.interop.opennmt_tf_import:read"),
+                                "towernmt.interop.opennmt_tf_import:read_opennmt_tf"),
     "thumt": ForeignFormat("THUMT's directory or prefix of checkpoints of its TensorFlow branch, with transformer.json",
-                           "towernmt.interop.thumt_import:read"),
+                           "towernmt.interop.thumt_import:read_thumt"),
 }
 
 

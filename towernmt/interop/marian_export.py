@@ -174,7 +174,7 @@ INT8_DEPTH = 64
 """The input depth of 8-bit products must be a multiple of this."""
 
 
-def check_expressible(trained: TrainedModel, precision: str) -> TransformerSettings:
+def check_marian_support(trained: TrainedModel, precision: str) -> TransformerSettings:
     """Return the settings of a model, if Marian can express it.
 
     Raises:
@@ -186,7 +186,7 @@ def check_expressible(trained: TrainedModel, precision: str) -> TransformerSetti
         raise SettingsError(f"architecture={trained.run.architecture()}: Marian supports only the architecture "
                             "`transformer`; choose another --format.")
     settings = trained.model.settings
-    if problem := refusal(settings, precision):
+    if problem := unsupported_by_marian(settings, precision):
         raise SettingsError(f"{problem}. Train with the preset `student`, or choose another --format.")
     if precision == "int8" and any(vocabulary.kind != "sentencepiece" for vocabulary in (
             trained.source_vocabulary, trained.target_vocabulary)):
@@ -195,7 +195,7 @@ def check_expressible(trained: TrainedModel, precision: str) -> TransformerSetti
     return settings
 
 
-def refusal(settings: TransformerSettings, precision: str) -> str:
+def unsupported_by_marian(settings: TransformerSettings, precision: str) -> str:
     """Return a clause with the first setting that Marian cannot express in a precision; "" if it can express all."""
     rules = [*_RULES, *(_INT8_RULES if precision == "int8" else ())]
     return next((text(settings) for fits, text in rules if not fits(settings)), "")
@@ -255,10 +255,10 @@ def marian_parameters(settings: TransformerSettings, weights: Mapping[str, np.nd
         target: Marian's order of the target pieces.
     """
     values = {name.removeprefix("transformer/"): value.astype(np.float32) for name, value in weights.items()}
-    return _Builder(settings, values).parameters(source, target)
+    return _MarianBuilder(settings, values).parameters(source, target)
 
 
-class _Builder:
+class _MarianBuilder:
     def __init__(self, settings: TransformerSettings, weights: dict[str, np.ndarray]) -> None:
         self._settings, self._weights = settings, weights
         self._made: dict[str, np.ndarray] = {}
@@ -404,7 +404,7 @@ def write(job: ExportJob) -> dict[str, Any]:
         DataError: the calibration sentences or the shortlist cannot be read.
     """
     trained, directory, int8 = job.trained, job.directory, job.precision == "int8"
-    settings = check_expressible(trained, job.precision)
+    settings = check_marian_support(trained, job.precision)
     calibration = calibration_text(job) if int8 else ""
     source, target = (MarianVocabulary.of(one) for one in (trained.source_vocabulary, trained.target_vocabulary))
     options = model_options(settings, [len(source.pieces), len(target.pieces)])

@@ -47,7 +47,7 @@ class MarianFiles:
     kept: tuple[Path, ...]
 
 
-def find_files(request: ImportRequest) -> MarianFiles:
+def find_marian_files(request: ImportRequest) -> MarianFiles:
     """Find the files of a model.
 
     Raises:
@@ -115,7 +115,7 @@ def _decoder_options(file: Path) -> dict[str, Any]:
 _ACTIVATIONS = {theirs: ours for ours, theirs in FEED_FORWARDS.items()}
 
 
-def transformer_settings(options: Mapping[str, Any], origin: str, **tables: Any) -> TransformerSettings:
+def settings_from_marian(options: Mapping[str, Any], origin: str, **tables: Any) -> TransformerSettings:
     """Return the settings of a model.
 
     Args:
@@ -126,7 +126,7 @@ def transformer_settings(options: Mapping[str, Any], origin: str, **tables: Any)
     Raises:
         SettingsError: the model has a component that towernmt does not support, or an option is missing.
     """
-    if problem := refusal(options):
+    if problem := unsupported_marian_options(options):
         raise SettingsError(f"{origin}: {problem}; this model cannot be imported.")
     heads, depth = _number(options, "transformer-heads", origin), _number(options, "dim-emb", origin)
     layers = _number(options, "dec-depth", origin)
@@ -159,7 +159,7 @@ def marian_search_settings(decoder: Mapping[str, Any]) -> SearchSettings:
     return SearchSettings(**found)
 
 
-def refusal(options: Mapping[str, Any]) -> str:
+def unsupported_marian_options(options: Mapping[str, Any]) -> str:
     """Return a clause with the first option that towernmt does not support; "" if it supports all."""
     return next((text(options) for fits, text in _RULES if not fits(options)), "")
 
@@ -232,7 +232,7 @@ def _number(options: Mapping[str, Any], name: str, origin: str) -> int:
 LOGITS = "decoder_ff_logit_out"
 
 
-def tie_of(parameters: ForeignParameters) -> str:
+def marian_embedding_ties(parameters: ForeignParameters) -> str:
     """Return `model.tie_embeddings`; "none" if the softmax has its own table, even if the embeddings share one."""
     own = any(f"{LOGITS}_{name}" in parameters for name in ("Wt", "W"))
     return "none" if own else "all" if "Wemb" in parameters else "target"
@@ -243,7 +243,7 @@ def table_names(parameters: ForeignParameters) -> tuple[str, str]:
     return ("Wemb", "Wemb") if "Wemb" in parameters else ("encoder_Wemb", "decoder_Wemb")
 
 
-def convert_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
+def convert_marian_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
                     target: PieceTable) -> Weights:
     """Return the values of towernmt's variables for the parameters of a model.
 
@@ -317,7 +317,7 @@ def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, thei
 _EOS_ID, _UNK_ID = 0, 1
 
 
-def read_table(file: Path, rows: int) -> PieceTable:
+def read_marian_pieces(file: Path, rows: int) -> PieceTable:
     """Read the pieces of a vocabulary.
 
     Args:
@@ -404,7 +404,7 @@ def _unquoted(key: str) -> str:
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
-def read(request: ImportRequest) -> ForeignModel:
+def read_marian(request: ImportRequest) -> ForeignModel:
     """Read a Marian model.
 
     Raises:
@@ -412,19 +412,19 @@ def read(request: ImportRequest) -> ForeignModel:
         DataError: a vocabulary is damaged or belongs to another model.
         CheckpointError: the `.npz` file is damaged or lacks a parameter.
     """
-    files = find_files(request)
+    files = find_marian_files(request)
     parameters, options = _open(files.model)
-    tie = tie_of(parameters)
-    tables = [read_table(file, parameters.shape(name)[0])
+    tie = marian_embedding_ties(parameters)
+    tables = [read_marian_pieces(file, parameters.shape(name)[0])
               for file, name in zip(files.vocabularies, table_names(parameters), strict=True)]
     if tie == "all" and tables[0].pieces != tables[1].pieces:
         raise SettingsError(f"{files.model}: both languages share one table, but their vocabularies differ: pass the "
                             "shared vocabulary twice, --vocabularies FILE FILE.")
     pieces = files.pieces or (files.vocabularies if files.vocabularies[0].suffix == ".spm" else None)
     source, target, tables = vocabularies_of(pieces, tables, tie == "all")
-    settings = transformer_settings(options, str(files.model), tie_embeddings=tie, source_vocab_size=source.size,
+    settings = settings_from_marian(options, str(files.model), tie_embeddings=tie, source_vocab_size=source.size,
                                     target_vocab_size=target.size)
-    weights = convert_weights(parameters, settings, *tables)
+    weights = convert_marian_weights(parameters, settings, *tables)
     return ForeignModel(f"marian {files.model.name}", settings, weights, source, target,
                         marian_search_settings(files.decoder), files.kept, () if pieces else (WORDS_NOTE,))
 

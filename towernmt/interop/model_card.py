@@ -19,7 +19,7 @@ from towernmt.checkpoint.records import MADE_FROM, MADE_WITH, read_average_recor
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.settings import load_yaml
-from towernmt.core.structured_files import JSONError, Natural, checked, load_strict, read_yaml_text
+from towernmt.core.structured_files import JSONError, Natural, load_strict, read_yaml_text, typed_value
 from towernmt.dataflow.preparation.manifest import Manifest, read_manifest
 from towernmt.dataflow.text.language_codes import bcp47_code, parse_direction
 
@@ -119,7 +119,7 @@ def _from_file(file: Path) -> CardText:
     if isinstance(content, dict) and "license" in content and "licence" not in content:
         content["licence"] = content.pop("license")
     try:
-        return checked(content, CardText)
+        return typed_value(content, CardText)
     except JSONError as error:
         known = ", ".join(field.name for field in dataclasses.fields(CardText))
         raise SettingsError(f"{file}: {error}; the fields of a card are {known}.") from None

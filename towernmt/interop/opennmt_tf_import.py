@@ -43,7 +43,7 @@ class OpenNMTFiles:
     beam: int | None
 
 
-def find_files(request: ImportRequest) -> OpenNMTFiles:
+def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
     """Find the files of a model.
 
     Args:
@@ -120,7 +120,7 @@ SOURCE, TARGET = "examples_inputter/features_inputter/embedding", "examples_inpu
 KERNEL, BIAS = "decoder/output_layer/kernel", "decoder/output_layer/bias"
 
 
-def convert_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
+def convert_opennmt_tf_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
                     target: PieceTable) -> Weights:
     """Return the values of towernmt's variables for the parameters of a model.
 
@@ -199,7 +199,7 @@ _RELU_NOTE = ("Checkpoints of OpenNMT-tf do not contain the activation of feed-f
               "all Transformers of its catalogue.")
 
 
-def read(request: ImportRequest) -> ForeignModel:
+def read_opennmt_tf(request: ImportRequest) -> ForeignModel:
     """Read an OpenNMT-tf model.
 
     Raises:
@@ -207,7 +207,7 @@ def read(request: ImportRequest) -> ForeignModel:
         DataError: a vocabulary or the configuration is damaged or belongs to another model.
         CheckpointError: the checkpoint is damaged or lacks a variable.
     """
-    files = find_files(request)
+    files = find_opennmt_tf_files(request)
     parameters = open_checkpoint(files.checkpoint, _parameter_name)
     s = _settings(parameters, request.heads)
     rows = [parameters.shape(SOURCE)[0], parameters.shape(TARGET if TARGET in parameters else SOURCE)[0]]
@@ -217,7 +217,7 @@ def read(request: ImportRequest) -> ForeignModel:
                             "the shared vocabulary twice, --vocabularies FILE FILE.")
     source, target, tables = vocabularies_of(files.pieces, tables, s.tie_embeddings == "all")
     s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end)
-    weights = convert_weights(parameters, s, *tables)
+    weights = convert_opennmt_tf_weights(parameters, s, *tables)
     notes = (_RELU_NOTE,) if files.pieces else (_RELU_NOTE, WORDS_NOTE)
     search = SearchSettings(beam_size=files.beam) if files.beam else SearchSettings()
     return ForeignModel(f"opennmt-tf {files.checkpoint.name}", s, weights, source, target, search, notes=notes)

@@ -102,7 +102,7 @@ def find_vocabularies(request: ImportRequest, values: HyperParameters) -> tuple[
     return found[0], found[1]  # type: ignore[return-value]
 
 
-def transformer_settings(values: HyperParameters, relative: int) -> TransformerSettings:
+def settings_from_thumt(values: HyperParameters, relative: int) -> TransformerSettings:
     """Return the settings of a model, except those of its embeddings and vocabularies.
 
     Args:
@@ -182,7 +182,7 @@ SHARED, SOURCE, TARGET, SOFTMAX, BIAS = "weights", "source_embedding", "target_e
 RELATIVE = "decoder/layer_0/self_attention/multihead_attention/rpr_k"
 
 
-def tie_of(parameters: ForeignParameters, scaled: bool) -> str:
+def thumt_embedding_ties(parameters: ForeignParameters, scaled: bool) -> str:
     """Return `model.tie_embeddings`. The source has a separate table, because THUMT adds a bias to its embeddings.
 
     If THUMT does not scale embeddings (`scaled`), those of towernmt are divided by the scale, and so the softmax has a
@@ -191,7 +191,7 @@ def tie_of(parameters: ForeignParameters, scaled: bool) -> str:
     return "target" if scaled and SOFTMAX not in parameters else "none"
 
 
-def convert_weights(parameters: ForeignParameters, s: TransformerSettings, scaled: bool, source: PieceTable,
+def convert_thumt_weights(parameters: ForeignParameters, s: TransformerSettings, scaled: bool, source: PieceTable,
                     target: PieceTable) -> Weights:
     """Return the values of towernmt's variables for the parameters of a model.
 
@@ -290,7 +290,7 @@ _SPECIAL = {PAD: ("pad", "<pad>"), EOS: ("eos", "<eos>"), UNK: ("unk", "<unk>"),
 zeros and do not read BOS, but the softmax may have a row for it."""
 
 
-def read_table(file: Path, rows: int, values: HyperParameters) -> PieceTable:
+def read_thumt_pieces(file: Path, rows: int, values: HyperParameters) -> PieceTable:
     """Read the pieces of a vocabulary.
 
     Args:
@@ -337,7 +337,7 @@ _KINDS = ("matrix", "bias", "scale", "offset", "rpr_k", "rpr_v", "weights", "sou
 """Last components of the model's variable names; variables of the optimizer have others."""
 
 
-def read(request: ImportRequest) -> ForeignModel:
+def read_thumt(request: ImportRequest) -> ForeignModel:
     """Read a THUMT model.
 
     Raises:
@@ -353,14 +353,14 @@ def read(request: ImportRequest) -> ForeignModel:
     _check_heads(request, values)
     parameters = open_checkpoint(prefix, _parameter_name)
     scaled = embeddings_are_scaled(values)
-    settings = replace(transformer_settings(values, parameters.shape(RELATIVE)[0] if RELATIVE in parameters else 0),
-                       tie_embeddings=tie_of(parameters, scaled))
+    settings = replace(settings_from_thumt(values, parameters.shape(RELATIVE)[0] if RELATIVE in parameters else 0),
+                       tie_embeddings=thumt_embedding_ties(parameters, scaled))
     names = (SHARED, SHARED) if SHARED in parameters else (SOURCE, TARGET)
-    tables = [read_table(file, parameters.shape(name)[0], values)
+    tables = [read_thumt_pieces(file, parameters.shape(name)[0], values)
               for file, name in zip(find_vocabularies(request, values), names, strict=True)]
     source, target, tables = vocabularies_of(request.pieces, tables, one=False)
     settings = replace(settings, source_vocab_size=source.size, target_vocab_size=target.size)
-    weights = convert_weights(parameters, settings, scaled, *tables)
+    weights = convert_thumt_weights(parameters, settings, scaled, *tables)
     return ForeignModel(f"thumt {prefix.name}", settings, weights, source, target, thumt_search_settings(values),
                         notes=() if request.pieces else (WORDS_NOTE,))
 

@@ -23,7 +23,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.interop import marian_export as marian
 from towernmt.interop.export import ExportJob, code_and_name
-from towernmt.interop.marian_export import check_expressible
+from towernmt.interop.marian_export import check_marian_support
 from towernmt.interop.marian_files import browser_options
 
 PACKAGE, VERSION, BERGAMOT_LICENCE = "@browsermt/bergamot-translator", "0.4.9", "MPL-2.0"
@@ -220,7 +220,7 @@ def write(job: ExportJob) -> dict[str, Any]:
             missing. These errors occur before anything is written.
         DataError: the calibration sentences or the shortlist cannot be read.
     """
-    check_expressible(job.trained, "int8")
+    check_marian_support(job.trained, "int8")
     marian.calibration_text(job)
     source, target = (Language("", "Text"), Language("", "Translation")) if job.languages is None else (
         _language(job.languages[0]), _language(job.languages[1]))

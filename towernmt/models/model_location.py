@@ -91,7 +91,7 @@ _LOADED: dict[tuple[Path, str], ModuleType] = {}
 _LOCK = threading.RLock()
 
 
-class Place(NamedTuple):
+class ModelLocation(NamedTuple):
     """Location of a model class, or of a function that creates a model.
 
     Attributes:
@@ -127,7 +127,7 @@ class Place(NamedTuple):
         return f"{self.file}:{self.attribute}"
 
 
-def find_place(name: str) -> Place:
+def find_place(name: str) -> ModelLocation:
     """Return the location of a model by name.
 
     Args:
@@ -148,17 +148,17 @@ def find_place(name: str) -> Place:
     return place_of_file(file, attribute)
 
 
-def place_of_file(file: Path, attribute: str) -> Place:
+def place_of_file(file: Path, attribute: str) -> ModelLocation:
     """The place of what is in a file; the root of a module in a package is the directory with the package."""
     file = file.resolve()
     parts = [] if file.name == "__init__.py" else [file.stem]
     root = file.parent
     while (root / "__init__.py").is_file() and root != root.parent:
         parts, root = [root.name, *parts], root.parent
-    return Place(root, ".".join(parts), attribute)
+    return ModelLocation(root, ".".join(parts), attribute)
 
 
-def load(place: Place) -> Any:
+def load_attribute(place: ModelLocation) -> Any:
     """Import the module of a location, once per content of the file, and return the class or function.
 
     Raises:
@@ -206,7 +206,7 @@ def _file_of_module(module: str) -> Path | None:
     return Path(spec.origin)
 
 
-def _module(place: Place) -> ModuleType:
+def _module(place: ModelLocation) -> ModuleType:
     file, code = place.file, code_of(place.root, place.module)
     content = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()
     with _LOCK:
@@ -222,7 +222,7 @@ def _module(place: Place) -> ModuleType:
         return _LOADED[file, content]
 
 
-def _import(place: Place, content: str) -> ModuleType:
+def _import(place: ModelLocation, content: str) -> ModuleType:
     if place.in_package:
         return importlib.import_module(place.module)
     where = hashlib.sha256(str(place.file).encode()).hexdigest()
@@ -300,7 +300,7 @@ SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
-def keep_code(place: Place, directory: Path) -> None:
+def keep_code(place: ModelLocation, directory: Path) -> None:
     """Write the files of a model to a directory, replacing earlier ones."""
     code = code_of(place.root, place.module)
     old = _read_sums(directory)
@@ -315,8 +315,8 @@ def keep_code(place: Place, directory: Path) -> None:
     write_text(directory / SUMS, "".join(lines))
 
 
-def kept_place(directory: Path, name: str) -> Place | None:
-    """Return the location of a model (by `Place.name`) in a run's copy, or None without a copy.
+def kept_place(directory: Path, name: str) -> ModelLocation | None:
+    """Return the location of a model (by `ModelLocation.name`) in a run's copy, or None without a copy.
 
     A module of an installed package is used from the installation if its files are the same.
 
@@ -347,7 +347,7 @@ def kept_place(directory: Path, name: str) -> Place | None:
     return place_of_file(file, attribute)
 
 
-def changed_files(place: Place, directory: Path) -> list[str]:
+def changed_files(place: ModelLocation, directory: Path) -> list[str]:
     """The files of a model that are not those of the copy, or of which one of both has no copy."""
     new, old = _sums(code_of(place.root, place.module)), _read_sums(directory)
     return sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))

@@ -76,10 +76,10 @@ def check_common(s: Any) -> None:
         SettingsError: the first that cannot work.
     """
     check_ranges(s, "model.")
-    check_vocabularies(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
+    check_vocabulary_sizes(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
 
 
-def check_vocabularies(source: int, target: int, tie: str) -> None:
+def check_vocabulary_sizes(source: int, target: int, tie: str) -> None:
     """Check the sizes of both vocabularies.
 
     Raises:

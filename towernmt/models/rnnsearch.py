@@ -12,7 +12,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import ConfiguredModel, DecoderState
 from towernmt.models.kernels import to_float32
 from towernmt.models.layers.embeddings import by_time, embed_source, embed_target, shared_table
-from towernmt.models.layers.projections import Projection, linear
+from towernmt.models.layers.projections import Projection, linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import RNNSEARCH_PRESETS, RNNSearchSettings, check_common
 from towernmt.models.recurrent_cells import Cell, run_both_ways, sequence_dropout
@@ -170,7 +170,7 @@ class RNNSearch(ConfiguredModel):
         """Return the state before the first word, from the backward annotation of the first source word."""
         s = self.settings
         states = 1 if s.cell == "gru" else 2
-        packed = to_float32(linear(first, s.decoder_size, f"start_{layer}", parts=states))
+        packed = to_float32(linear_layer(first, s.decoder_size, f"start_{layer}", parts=states))
         *cell, h = tf.split(packed, states, 1)
         return [*cell, tf.tanh(h)]
 
@@ -179,10 +179,10 @@ class RNNSearch(ConfiguredModel):
         s = self.settings
         x = tf.concat(parts, -1)
         if s.read_out == "maxout":      # Goodfellow et al. 2013: the larger of two
-            hidden = to_float32(linear(x, 2 * s.read_out_size, "read_out"))
+            hidden = to_float32(linear_layer(x, 2 * s.read_out_size, "read_out"))
             hidden = tf.maximum(*tf.split(hidden, 2, -1))
         else:
-            hidden = to_float32(linear(x, s.read_out_size, "read_out"))
+            hidden = to_float32(linear_layer(x, s.read_out_size, "read_out"))
             hidden = tf.tanh(hidden) if s.read_out == "tanh" else hidden
         return dropout(hidden, s.dropout, "read_out")
 

@@ -14,7 +14,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import ConfiguredModel, DecoderState
 from towernmt.models.kernels import matmul, to_float32
 from towernmt.models.layers.embeddings import by_time, embed_source, embed_target, shared_table
-from towernmt.models.layers.projections import Projection, lhuc_scale, linear
+from towernmt.models.layers.projections import Projection, lhuc_scale, linear_layer
 from towernmt.models.layers.randomness import StatelessUniform, dropout
 from towernmt.models.model_settings import SEQ2SEQ_PRESETS, Seq2SeqSettings, check_common
 from towernmt.models.recurrent_cells import Cell, at_end, reverse, sequence_dropout, sequence_mask
@@ -198,7 +198,7 @@ class Seq2Seq(ConfiguredModel):
         """
         s = self.settings
         if not memory.attention:
-            return [h if s.hidden_size == s.embedding_size else to_float32(linear(h, s.embedding_size, "hidden"))]
+            return [h if s.hidden_size == s.embedding_size else to_float32(linear_layer(h, s.embedding_size, "hidden"))]
         (attended,) = memory.attention
         query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attended.bias)[0])
         seen = self._attention().attend_once(query, [], attended)

@@ -10,7 +10,7 @@ from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import matmul, to_float32
 from towernmt.models.layers.attention import MASKED
-from towernmt.models.layers.projections import linear
+from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import StatelessUniform
 from towernmt.models.scan import StepOperation, apply_now
 
@@ -88,11 +88,11 @@ class SingleHeadAttention:
         with tf1.variable_scope(self._name):
             if self._score != "dot":
                 size = self._depth if self._score == "additive" else self._query_depth
-                keys = to_float32(linear(annotations, size, "memory", use_bias=False))
+                keys = to_float32(linear_layer(annotations, size, "memory", use_bias=False))
                 if self._score == "general":
                     keys *= size ** -0.5
             if self._coverage != "none":
-                words = to_float32(linear(annotations, 1, "fertility", use_bias=False))
+                words = to_float32(linear_layer(annotations, 1, "fertility", use_bias=False))
                 fertility = (MAX_FERTILITY * tf.sigmoid(words[:, :, 0]),)
         return AttentionMemory(keys if self._score == "additive" else tf.transpose(keys, [0, 2, 1]), annotations, bias,
                                fertility)

@@ -42,7 +42,7 @@ from towernmt.models.layers.embeddings import (
 )
 from towernmt.models.layers.feed_forward import checkpointed, feed_forward, layer_norm, rms_norm
 from towernmt.models.layers.multi_head import CrossAttention, SelfAttention
-from towernmt.models.layers.projections import Projection, linear
+from towernmt.models.layers.projections import Projection, linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import (
     PLAIN,
@@ -83,7 +83,7 @@ class SSRU(Attention):
 
     def _projections(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the forget gate f and (1 - f) * W x, each float32 of the shape of `x` `[..., depth]`."""
-        packed = linear(x, self.depth, "projection", parts=2, use_bias=False, gains=[self.gains.values] * 2)
+        packed = linear_layer(x, self.depth, "projection", parts=2, use_bias=False, gains=[self.gains.values] * 2)
         value, gate = tf.split(to_float32(packed), 2, -1)
         forget = tf.sigmoid(gate + tf1.get_variable("forget_bias", [self.depth], initializer=tf1.zeros_initializer()))
         return forget, (1.0 - forget) * value

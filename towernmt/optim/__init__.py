@@ -6,6 +6,6 @@ from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "gradients": ["allow_skipped_update", "watch_gradients"],
-    "optimizer": ["make_optimizer"],
+    "optimizer": ["AVERAGE_SUFFIX", "make_optimizer"],
     "optimizer_settings": ["OptimizerSettings"],
 })

@@ -223,7 +223,7 @@ def _state(name: str, dtype: DType, value: float) -> Variable:
                             use_resource=True)
 
 
-SUFFIX = "/ExponentialMovingAverage"
+AVERAGE_SUFFIX = "/ExponentialMovingAverage"
 
 
 class AveragingOptimizer(ProxyOptimizer):
@@ -260,7 +260,8 @@ class AveragingOptimizer(ProxyOptimizer):
 
 def averages() -> dict[str, Variable]:
     """Return the averages in the default graph, by the name of their weight."""
-    return {v.op.name.removesuffix(SUFFIX): v for v in tf1.global_variables() if v.op.name.endswith(SUFFIX)}
+    return {v.op.name.removesuffix(AVERAGE_SUFFIX): v for v in tf1.global_variables()
+            if v.op.name.endswith(AVERAGE_SUFFIX)}
 
 
 @contextmanager

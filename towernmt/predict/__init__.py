@@ -9,6 +9,8 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "ensemble": ["EnsembleModel"],
     "lines.hypotheses": ["Hypothesis", "Translation", "WordAlignment"],
     "lines.line_options": ["LineOptions", "LineRequest"],
+    "lines.terminology": ["Terminology"],
+    "lines.text_io": ["read_text"],
     "minimum_bayes_risk": ["MinimumBayesRisk"],
     "model_reranker": ["Judge", "ModelReranker"],
     "reranking": ["Reranker"],
@@ -16,8 +18,8 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
         "StepChoice", "Decoded", "History", "LogitsProcessor", "NEVER", "StepContext", "Strategy", "TokenFilter"],
     "search.decoding_loop": ["Decoding", "decode"],
     "search.decoding_tower": [
-        "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_search_predictor",
-        "decoding_signature", "search_signature", "search_tower"],
+        "SamplingSettings", "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_sampler",
+        "build_search_predictor", "decoding_signature", "search_signature", "search_tower"],
     "search.search_settings": ["EnsembleSettings", "SearchSettings", "StreamSettings"],
     "translator": ["Translator"],
 })

@@ -23,7 +23,7 @@ import numpy as np
 from towernmt.core.errors import DataError, TowerNMTError
 from towernmt.core.machine import refuse_forked, refuse_second_process
 from towernmt.core.standard_streams import without_noise
-from towernmt.core.structured_files import checked
+from towernmt.core.structured_files import typed_value
 
 _TYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.float32), 3: np.dtype(np.int32), 9: np.dtype(np.int64), 10: np.dtype(np.bool_)}
@@ -294,7 +294,7 @@ def read_graph(file: Path) -> KeptGraph:
         if _digest(told, content) != digest:
             raise ValueError("its checksum does not match")
         config = base64.b64decode(told.pop("config"))
-        return KeptGraph(checked(told, GraphNames), config, content)
+        return KeptGraph(typed_value(told, GraphNames), config, content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{file}: the kept graph is damaged ({error}).") from error
 

@@ -336,10 +336,11 @@ class Batcher:
     def _translated(self, parts: list[tuple[Work, range]]) -> list[Translation]:
         lines = [work.lines[place] for work, places in parts for place in places]
         options = [work.options[place] for work, places in parts for place in places]
-        return checked(self.translate(lines, None if all(given == PLAIN for given in options) else options), len(lines))
+        translations = self.translate(lines, None if all(given == PLAIN for given in options) else options)
+        return check_translations(translations, len(lines))
 
 
-def checked(found: Any, sentences: int) -> list[Translation]:
+def check_translations(found: Any, sentences: int) -> list[Translation]:
     """Check and return the result of an engine.
 
     Raises:

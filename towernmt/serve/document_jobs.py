@@ -25,7 +25,7 @@ from towernmt.documents.segments import Document, plain_text
 from towernmt.documents.translation import SentencesOf
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import GONE, STOPPED, Ticket, refusal_of
-from towernmt.serve.request_limits import Limits, Refusal, busy
+from towernmt.serve.request_limits import Refusal, ServerLimits, busy
 from towernmt.serve.served_models import ServedModel
 from towernmt.serve.text_translation import TextRequest, check_model, translate_document, with_writable_terms
 from towernmt.serve.web.request_parameters import UploadedFile
@@ -41,7 +41,7 @@ class OpenedFile:
         sample: the beginning of the text, by which its language is detected.
     """
 
-    def __init__(self, file: UploadedFile, limits: Limits) -> None:
+    def __init__(self, file: UploadedFile, limits: ServerLimits) -> None:
         """Parse a file.
 
         Raises:
@@ -157,7 +157,7 @@ Work = Callable[[DocumentJob], bytes]
 class Documents:
     """All documents of a server."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits, self._changed = limits, threading.Condition()
         self._all: dict[str, DocumentJob] = {}
         self._waiting: list[DocumentJob] = []

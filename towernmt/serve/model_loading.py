@@ -20,7 +20,7 @@ from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.search.search_settings import StreamSettings
-from towernmt.serve.batcher import EngineError, Translate, checked
+from towernmt.serve.batcher import EngineError, Translate, check_translations
 
 ENGINES = ("tensorflow", "ctranslate2")
 """Supported engines; the first is the default."""
@@ -158,14 +158,14 @@ def warm_up(model: OpenedModel, place: str) -> None:
     for options in (None, [LineOptions(n_best=model.alternatives)] * len(lines)):
         with _blaming(place, "fails at its first sentences"):
             try:
-                found = checked(model.translate(lines, options), len(lines))
+                found = check_translations(model.translate(lines, options), len(lines))
                 for translation in found:
                     translation[0].links()
             except EngineError as error:
                 raise SettingsError(f"--model {place}: {error}") from None
 
 
-def kind_of(options: LineOptions) -> frozenset[str]:
+def search_kind(options: LineOptions) -> frozenset[str]:
     """Return which search a sentence with these options needs: the names of the options that change the search.
 
     A prefix whose last word is partial also needs the search of whole prefixes, for words that no token begins.

@@ -12,7 +12,7 @@ from towernmt.core.settings import check_ranges, setting
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """Limits of a server.
 
     Raises:

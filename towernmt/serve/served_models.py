@@ -22,7 +22,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translat
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.batcher import Batcher, Round, Ticket
-from towernmt.serve.model_loading import COMMON, SENTENCE, OpenedModel, kind_of, kinds_of, warm_up, warm_up_kind
+from towernmt.serve.model_loading import COMMON, SENTENCE, OpenedModel, kinds_of, search_kind, warm_up, warm_up_kind
 from towernmt.serve.request_limits import UnsupportedLanguage, bad
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ServedModel:
         """
         if not self._cold:
             return
-        kinds = {kind_of(one) for one in options}
+        kinds = {search_kind(one) for one in options}
         with self._warm:
             self._wanted += [kind for kind in kinds & self._cold if kind not in self._wanted]
             self._warm.notify_all()

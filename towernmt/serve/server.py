@@ -37,7 +37,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from towernmt.core.errors import SettingsError
 from towernmt.serve.api import deepl, libretranslate, native, native_documents
-from towernmt.serve.request_limits import Limits, Refusal
+from towernmt.serve.request_limits import Refusal, ServerLimits
 from towernmt.serve.served_models import detect
 from towernmt.serve.service import Service
 from towernmt.serve.web.http_requests import FAILED, Form, Front, refused
@@ -76,7 +76,7 @@ def page_routes() -> list[Route]:
 
 
 MESSAGES = {404: "There is nothing at this address.", 405: "This address takes another method."}
-FORMS: dict[str, Form] = {"/v2/": deepl.written, "/v3/": deepl.written}
+FORMS: dict[str, Form] = {"/v2/": deepl.deepl_error, "/v3/": deepl.deepl_error}
 """Functions that format refusals, by path prefix. All other paths use LibreTranslate's format."""
 
 
@@ -98,7 +98,8 @@ def make_app(service: Service) -> Any:
 
 def form_of(path: str) -> Form:
     """Return the function that formats the refusals of a path."""
-    return next((form for prefix, form in FORMS.items() if path.startswith(prefix)), libretranslate.written)
+    return next((form for prefix, form in FORMS.items() if path.startswith(prefix)),
+                libretranslate.libretranslate_error)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -124,7 +125,7 @@ class Connection(H11Protocol):
         limits: of the server; set by `limited`.
     """
 
-    limits = Limits()
+    limits = ServerLimits()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the first headers."""
@@ -200,7 +201,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def limited(limits: Limits) -> type[Any]:
+def limited(limits: ServerLimits) -> type[Any]:
     """Return a class of connections with these limits."""
     return type("LimitedConnection", (Connection,), {"limits": limits})
 

@@ -15,7 +15,7 @@ from towernmt.dataflow.text.language_codes import Direction
 from towernmt.serve.batcher import STOPPED, Round, Ticket
 from towernmt.serve.document_jobs import Documents
 from towernmt.serve.glossaries import Glossaries
-from towernmt.serve.request_limits import Limits, Refusal, busy
+from towernmt.serve.request_limits import Refusal, ServerLimits, busy
 from towernmt.serve.served_models import Models
 from towernmt.serve.web.callers import KeysFile, Proxies, Rates
 from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
@@ -61,7 +61,7 @@ class Service:
     """
 
     models: Models
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     access: Access = field(default_factory=Access)
     metrics: Metrics = field(default_factory=lambda: server_metrics())
     rates: Rates = field(default_factory=Rates)

@@ -22,7 +22,7 @@ from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Ticket, Work
-from towernmt.serve.request_limits import Limits, Refusal, bad
+from towernmt.serve.request_limits import Refusal, ServerLimits, bad
 from towernmt.serve.served_models import ServedModel
 
 CHUNK, CHUNK_OF_A_TURN = 512, 128
@@ -187,7 +187,7 @@ Done = Callable[[int, int, Sentence], None]
 """Called with (index of the text, index in the text, sentence) as soon as a sentence is translated; from 0."""
 
 
-def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextRequest, limits: Limits, ticket: Ticket,
+def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextRequest, limits: ServerLimits, ticket: Ticket,
                     done: Done | None = None) -> list[TextAnswer]:
     """Translate the sentences of all texts together and wait for them.
 

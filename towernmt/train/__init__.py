@@ -5,6 +5,8 @@ from __future__ import annotations
 from towernmt.core.startup import lazy_exports, make_callable
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
+    ".core.graph_state": ["towers_of_batch"],
+    ".core.runs": ["Run", "belong_to", "run_as"],
     "config": ["TrainConfig"],
     "trainer": ["SyncMultiGPUTrainer"],
 })

@@ -45,7 +45,7 @@ def averaged_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The run with random moving averages and an optimizer slot in its checkpoint."""
     from towernmt.checkpoint.checkpoint_files import write_values
     from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
-    from towernmt.optim.optimizer import SUFFIX
+    from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
     path = Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("averaged") / "run"))
     held = HeldCheckpoint(open_run(path).checkpoint())
@@ -54,7 +54,7 @@ def averaged_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) ->
     names = sorted(name for name in values if values[name].dtype == np.float32)
     others = {name: random.normal(0, 1, values[name].shape).astype(np.float32) for name in names}
     slots = {f"{name}/Adam": others[name] for name in names}
-    averages = {name + SUFFIX: values[name] for name in names}
+    averages = {name + AVERAGE_SUFFIX: values[name] for name in names}
     write_values({**values, **others, **slots, **averages}, path / "checkpoints", 2,
                  {"step": 2, "position": None, "callbacks": {}, "weights": names})
     return path

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from towernmt.core.directories import PREPARED_FORMAT, PREPARED_MANIFEST
 from towernmt.core.errors import DataError, remedy
 from towernmt.core.files import checked_name
-from towernmt.core.structured_files import Between, JSONError, Natural, checked, load
+from towernmt.core.structured_files import Between, JSONError, Natural, load_json, typed_value
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factor_file, factors_of
@@ -152,13 +152,13 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
         DataError: damaged, not a manifest, of another version, or it names a file outside its directory.
     """
     try:
-        values = load(content)
+        values = load_json(content)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise DataError(f"{name}: not the manifest of prepared data. {_AGAIN}")
         if values.get("version") != VERSION:
             raise DataError(f"{name}: version {str(values.get('version'))[:40]} of prepared data, but this towernmt "
                             f"reads version {VERSION}. {_AGAIN}")
-        manifest = checked(values, Manifest)
+        manifest = typed_value(values, Manifest)
     except JSONError as error:
         raise DataError(f"{name}: {error}. {_AGAIN}") from error
     for file in manifest.names():

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
-from towernmt.core.structured_files import Between, JSONError, Natural, checked
+from towernmt.core.structured_files import Between, JSONError, Natural, typed_value
 from towernmt.core.world import present_world
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
@@ -209,7 +209,7 @@ class Mixture(Source):
             DataError: the changes are malformed, or belong to other sources.
         """
         try:
-            restored = checked(changes, list[WeightChange])
+            restored = typed_value(changes, list[WeightChange])
         except JSONError as error:
             raise _damaged_weights(str(error)) from error
         if any(len(one.after) != 2 or len(one.weights) != len(self.ingredients) for one in restored):
@@ -440,7 +440,7 @@ def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list
     """
     names = [ingredient.source.name for ingredient in mixture.ingredients]
     try:
-        place = checked(cursor, _SavedPosition)
+        place = typed_value(cursor, _SavedPosition)
     except JSONError as error:
         raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt "
                         f"({error}); begin anew with another --logdir.") from error

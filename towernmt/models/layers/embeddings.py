@@ -15,7 +15,7 @@ from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.kernels import matmul, to_float32
-from towernmt.models.layers.projections import linear
+from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform
 
 
@@ -192,7 +192,7 @@ def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Ten
         streams.append(look_up(own, source[:, :, factor]))
     if settings.source_factors == "sum":
         return tf.add_n(streams)
-    return to_float32(linear(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
+    return to_float32(linear_layer(tf.concat(streams, 2), depth, "source_factors", use_bias=False))
 
 
 def embed_target(table: Tensor | Variable, target: Tensor, settings: Any) -> Tensor:

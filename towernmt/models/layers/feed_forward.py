@@ -20,7 +20,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import is_made_once, relu, to_float32
-from towernmt.models.layers.projections import linear
+from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import PLAIN, Gains
 
@@ -101,12 +101,12 @@ def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "
     """
     with tf1.variable_scope("feed_forward"):
         if kind in ACTIVATIONS:
-            hidden = linear(x, filter_size, "inner", activation=ACTIVATIONS[kind], gains=[gains.values])
+            hidden = linear_layer(x, filter_size, "inner", activation=ACTIVATIONS[kind], gains=[gains.values])
         else:
-            packed = linear(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
+            packed = linear_layer(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
             gate, value = tf.split(to_float32(packed), 2, -1)
             hidden = GATES[kind](gate) * value
-        return linear(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])
+        return linear_layer(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])
 
 
 def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

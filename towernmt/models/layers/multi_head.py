@@ -13,7 +13,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype, matmul, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPlace, empty_places
 from towernmt.models.layers.embeddings import Distances, PairPositions
-from towernmt.models.layers.projections import linear
+from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import PLAIN, Gains
 
@@ -79,7 +79,7 @@ class SelfAttention(Attention):
 
     def _project(self, x: Tensor) -> Tensor:
         gains = self.gains
-        return linear(x, self.depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
+        return linear_layer(x, self.depth, "qkv", parts=3, use_bias=False, gains=[gains.logits] * 2 + [gains.values])
 
     def _biased(self, query: Tensor) -> Tensor:
         """Return `query` `[batch, heads, queries, head depth]`, with a bias if biases are requested."""
@@ -89,7 +89,7 @@ class SelfAttention(Attention):
         return query + tf.cast(tf.reshape(bias, [self.heads, 1, self.depth // self.heads]), query.dtype)
 
     def _output(self, context: Tensor) -> Tensor:
-        return linear(context, self.depth, "output", use_bias=self.biases, gains=[self.gains.values])
+        return linear_layer(context, self.depth, "output", use_bias=self.biases, gains=[self.gains.values])
 
 
 class CrossAttention(Attention):
@@ -112,7 +112,7 @@ class CrossAttention(Attention):
 
     def prepare(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values, each `[batch, heads, source length, head depth]`."""
-        packed = linear(source, int(source.shape[-1]), "kv", parts=2, use_bias=False,
+        packed = linear_layer(source, int(source.shape[-1]), "kv", parts=2, use_bias=False,
                         gains=[self.gains.logits, self.gains.values])
         key, value = split_heads(packed, self.heads, parts=2)
         return key, value
@@ -136,10 +136,10 @@ class CrossAttention(Attention):
         return Attended(output, tf.reshape(weights, [-1, tf.shape(weights)[2]])), cache
 
     def _query(self, x: Tensor) -> Tensor:
-        return linear(x, int(x.shape[-1]), "query", use_bias=self.biases, gains=[self.gains.logits])
+        return linear_layer(x, int(x.shape[-1]), "query", use_bias=self.biases, gains=[self.gains.logits])
 
     def _output(self, context: Tensor) -> Tensor:
-        return linear(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
+        return linear_layer(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
 
     def _shown(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
         """Return the weights of the shown heads, `[batch, queries, source length]`."""

@@ -1,6 +1,6 @@
-"""Affine maps: `linear` inside models, `Projection` to the vocabulary, and a scale for each hidden unit (LHUC).
+"""Affine maps: `linear_layer` inside models, `Projection` to the vocabulary, and a scale for each hidden unit (LHUC).
 
-As all layers, `linear` is a function over `get_variable`: it obeys the rules of tower functions by construction. LHUC
+Like all layers, `linear_layer` is a function over `get_variable`, so it obeys the rules of tower functions. LHUC
 (learning hidden unit contributions) learns its scales on a new domain.
 """
 
@@ -18,7 +18,7 @@ from towernmt.models.kernels import affine, matmul, to_float32
 from towernmt.models.layers.randomness import StatelessUniform
 
 
-def linear(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = True,
+def linear_layer(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: bool = True,
            activation: Callable[[Tensor], Tensor] | None = None, gains: Sequence[float] = ()) -> Tensor:
     """Apply an affine map to the last dimension, with a kernel initialised as in Glorot & Bengio (2010).
 

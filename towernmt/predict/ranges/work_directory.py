@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import replacing, write_text
-from towernmt.core.structured_files import JSONError, Natural, checked, load
+from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
 from towernmt.predict.lines.resumable import check_same_task
 from towernmt.predict.ranges.plan import Part, Plan
 
@@ -235,7 +235,7 @@ class WorkDirectory:
     def is_joined(self, output: int, parts: Sequence[Part]) -> bool:
         """Return whether an output was written from these parts."""
         try:
-            found = checked(load(self._joined(output).read_bytes()), list[str])
+            found = typed_value(load_json(self._joined(output).read_bytes()), list[str])
         except (FileNotFoundError, JSONError):
             return False
         return found == [part.fingerprint for part in parts]
@@ -420,11 +420,11 @@ def _without_checksum(text: bytes, kind: type[T]) -> T:
     Raises:
         JSONError: the content has another checksum or type.
     """
-    outer = checked(load(text), dict[str, Any])
+    outer = typed_value(load_json(text), dict[str, Any])
     content = outer.get("content")
     if outer.keys() != {"sha256", "content"} or outer["sha256"] != _checksum(content):
         raise JSONError("its checksum does not fit")
-    return checked(content, kind)
+    return typed_value(content, kind)
 
 
 def _checksum(content: Any) -> str:

@@ -42,14 +42,15 @@ MODEL_TYPES = {"": None, "latency_optimized": "latency_optimized", "quality_opti
 FORMALITIES = ("default", "prefer_more", "prefer_less", "more", "less")
 
 
-def written(refusal: Refusal) -> dict[str, Any]:
+def deepl_error(refusal: Refusal) -> dict[str, Any]:
     """Return the answer for a refusal."""
     if isinstance(refusal, UnsupportedLanguage):
         return {"message": f"Value for '{refusal.parameter}_lang' not supported: {refusal.hint}"}
     return {"message": str(refusal)}
 
 
-def chosen(call: Call, sample: str, one_of_several: bool = False) -> tuple[ServedModel, str, Terminology | None]:
+def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
+                       ) -> tuple[ServedModel, str, Terminology | None]:
     """Return the model that a request means, the source language, and the glossary of the request.
 
     Args:
@@ -114,11 +115,11 @@ def _by_model(call: Call, texts: Sequence[str],
     Without a source language, the language of each text is detected.
     """
     if call.parameters.text("source_lang") or len(texts) == 1:
-        model, _, glossary = chosen(call, sample_of(texts, format))
+        model, _, glossary = model_and_glossary(call, sample_of(texts, format))
         return [(model, glossary, [*range(len(texts))])]
     groups: dict[Direction, tuple[ServedModel, Terminology | None, list[int]]] = {}
     for number, text in enumerate(texts):
-        model, _, glossary = chosen(call, sample_of([text], format), one_of_several=True)
+        model, _, glossary = model_and_glossary(call, sample_of([text], format), one_of_several=True)
         groups.setdefault(model.direction, (model, glossary, []))[2].append(number)
     return [*groups.values()]
 
@@ -161,9 +162,9 @@ async def usage(call: Call) -> Response:
 
 def text_routes() -> list[Route]:
     """Return the routes of texts and languages."""
-    return [Route("/v2/translate", endpoint(translate, written), methods=["GET", "POST"]),
-            Route("/v2/languages", endpoint(languages, written), methods=["GET", "POST"]),
-            Route("/v2/usage", endpoint(usage, written), methods=["GET", "POST"])]
+    return [Route("/v2/translate", endpoint(translate, deepl_error), methods=["GET", "POST"]),
+            Route("/v2/languages", endpoint(languages, deepl_error), methods=["GET", "POST"]),
+            Route("/v2/usage", endpoint(usage, deepl_error), methods=["GET", "POST"])]
 
 
 async def send(call: Call) -> Response:
@@ -174,7 +175,7 @@ async def send(call: Call) -> Response:
     wanted = call.parameters.text("output_format")
     if wanted and not name.lower().endswith(f".{wanted.lower().lstrip('.')}"):
         raise bad("'output_format': a document keeps its format here.")
-    model, _, glossary = chosen(call, file.sample)
+    model, _, glossary = model_and_glossary(call, file.sample)
     if model.direction.source == model.direction.target:
         document = taken_in_vain(call, name, model, bad("Source and target language are equal."))   # as DeepL does
     else:
@@ -207,10 +208,10 @@ async def fetch(call: Call) -> Response:
 
 def document_routes() -> list[Route]:
     """Return the routes of documents."""
-    return [Route("/v2/document", endpoint(send, written, lambda service: service.limits.max_document),
+    return [Route("/v2/document", endpoint(send, deepl_error, lambda service: service.limits.max_document),
                   methods=["POST"]),
-            Route("/v2/document/{number}", endpoint(status, written, follows=True), methods=["GET", "POST"]),
-            Route("/v2/document/{number}/result", endpoint(fetch, written, follows=True), methods=["GET", "POST"])]
+            Route("/v2/document/{number}", endpoint(status, deepl_error, follows=True), methods=["GET", "POST"]),
+            Route("/v2/document/{number}/result", endpoint(fetch, deepl_error, follows=True), methods=["GET", "POST"])]
 
 
 def _document_of(call: Call) -> DocumentJob:
@@ -314,7 +315,7 @@ async def delete_dictionary_3(call: Call) -> Response:
 def glossary_routes() -> list[Route]:
     """Return the routes of glossaries."""
     def route(path: str, methods: dict[str, Endpoint]) -> list[Route]:
-        return [Route(path, endpoint(function, written), methods=[method]) for method, function in methods.items()]
+        return [Route(path, endpoint(function, deepl_error), methods=[method]) for method, function in methods.items()]
 
     one = "/glossaries/{number}"
     return [*route("/v2/glossary-language-pairs", {"GET": pairs}),

@@ -21,7 +21,7 @@ from towernmt.serve.web.http_requests import Call, check_texts, endpoint
 FORMATS = ("text", "html")
 
 
-def written(refusal: Refusal) -> dict[str, Any]:
+def libretranslate_error(refusal: Refusal) -> dict[str, Any]:
     """Return a refusal as JSON."""
     return {"error": str(refusal)}
 
@@ -109,14 +109,15 @@ async def settings(call: Call) -> Response:
 def routes() -> list[Route]:
     """Return the routes of LibreTranslate's interface."""
     return [
-        Route("/translate", endpoint(translate, written), methods=["GET", "POST"]),
-        Route("/languages", endpoint(languages, written, open_to_all=True), methods=["GET"]),
-        Route("/detect", endpoint(detect_language, written), methods=["POST"]),
-        Route("/translate_file", endpoint(translate_file, written, lambda service: service.limits.max_document),
+        Route("/translate", endpoint(translate, libretranslate_error), methods=["GET", "POST"]),
+        Route("/languages", endpoint(languages, libretranslate_error, open_to_all=True), methods=["GET"]),
+        Route("/detect", endpoint(detect_language, libretranslate_error), methods=["POST"]),
+        Route("/translate_file",
+              endpoint(translate_file, libretranslate_error, lambda service: service.limits.max_document),
               methods=["POST"]),
-        Route("/download_file/{number}/{key}", endpoint(download_file, written, open_to_all=True), methods=["GET"],
-              name="download_file"),
-        Route("/frontend/settings", endpoint(settings, written, open_to_all=True), methods=["GET"])]
+        Route("/download_file/{number}/{key}", endpoint(download_file, libretranslate_error, open_to_all=True),
+              methods=["GET"], name="download_file"),
+        Route("/frontend/settings", endpoint(settings, libretranslate_error, open_to_all=True), methods=["GET"])]
 
 
 def _required(call: Call, name: str) -> str:

@@ -21,9 +21,9 @@ from starlette.routing import Route
 from towernmt import __version__
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import OPTIONS, LineOptions
-from towernmt.serve.api.libretranslate import written
+from towernmt.serve.api.libretranslate import libretranslate_error
 from towernmt.serve.glossaries import terminology_of
-from towernmt.serve.request_limits import Limits, Refusal, bad
+from towernmt.serve.request_limits import Refusal, ServerLimits, bad
 from towernmt.serve.served_models import ServedModel
 from towernmt.serve.text_translation import Sentence, TextRequest, check_model, sample_of, translate_texts
 from towernmt.serve.web.http_requests import FAILED, KEY_NAMES, Call, ClientGone, check_texts, endpoint
@@ -68,7 +68,7 @@ def number(help: str, default: int, least: int, most: int) -> Field:
                  lambda parameters, name: parameters.number(name, default, least, most))
 
 
-def choice(help: str, *choices: str) -> Field:
+def choice_field(help: str, *choices: str) -> Field:
     """Return a field with one of several values; the first one is the default."""
     return Field({"type": "string", "enum": list(choices), "default": choices[0]}, help,
                  lambda parameters, name: parameters.choice(name, choices, choices[0]))
@@ -94,7 +94,7 @@ FIELDS: dict[str, Field] = {
     "text": texts("One or more texts to translate. A text may have several lines.", minItems=1),
     "source": text("Language code of the text; `auto` or no value detects it among the source languages."),
     "target": text("Language code of the translation; optional if there is only one target language."),
-    "format": choice("Format of the texts.", "text", "html", "xml"),
+    "format": choice_field("Format of the texts.", "text", "html", "xml"),
     "n_best": number("Number of translations of each sentence, best first.", 1, 1, 100),
     "alignments": flag("Return the words of each sentence and of its translations, and the word alignments."),
     "confidence": flag("Return the model's confidence in each word of a translation, 0 to 1."),
@@ -138,7 +138,7 @@ _DETECTED = {"type": "object", "required": ["language", "confidence"],
              "properties": {"language": _TEXT, "confidence": _NUMBER}}
 
 
-def description(limits: Limits) -> dict[str, Any]:
+def description(limits: ServerLimits) -> dict[str, Any]:
     """Return the OpenAPI description with the limits of this server."""
     return {
         "openapi": "3.1.0",
@@ -327,10 +327,10 @@ async def exchange(call: Call) -> Response:
 
 def operation_routes() -> list[Route]:
     """Return the routes for operators."""
-    return [Route("/health", endpoint(health, written, open_to_all=True), methods=["GET"]),
-            Route("/ready", endpoint(ready, written, open_to_all=True), methods=["GET"]),
-            Route("/metrics", endpoint(metrics, written, open_to_all=True), methods=["GET"]),
-            Route("/admin/exchange", endpoint(exchange, written), methods=["POST"])]
+    return [Route("/health", endpoint(health, libretranslate_error, open_to_all=True), methods=["GET"]),
+            Route("/ready", endpoint(ready, libretranslate_error, open_to_all=True), methods=["GET"]),
+            Route("/metrics", endpoint(metrics, libretranslate_error, open_to_all=True), methods=["GET"]),
+            Route("/admin/exchange", endpoint(exchange, libretranslate_error), methods=["POST"])]
 
 
 log = logging.getLogger(__name__)
@@ -379,9 +379,9 @@ async def models(call: Call) -> Response:
 
 def routes() -> list[Route]:
     """Return the routes of the native interface."""
-    return [Route("/api/v1/translate", endpoint(translate, written), methods=["GET", "POST"]),
-            Route("/api/v1/models", endpoint(models, written, open_to_all=True), methods=["GET"]),
-            Route("/api/v1/openapi.json", endpoint(describe, written, open_to_all=True), methods=["GET"])]
+    return [Route("/api/v1/translate", endpoint(translate, libretranslate_error), methods=["GET", "POST"]),
+            Route("/api/v1/models", endpoint(models, libretranslate_error, open_to_all=True), methods=["GET"]),
+            Route("/api/v1/openapi.json", endpoint(describe, libretranslate_error, open_to_all=True), methods=["GET"])]
 
 
 def _public_card(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,12 +441,12 @@ async def _streamed(call: Call, model: ServedModel, asked: dict[str, Any], wante
         try:
             await call.in_thread(work)
         except Refusal as refusal:
-            put({**written(refusal), "status": refusal.status})
+            put({**libretranslate_error(refusal), "status": refusal.status})
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 -- the client gets an error as the last line
             log.error("A stream failed.", exc_info=error)
-            put({**written(Refusal(500, FAILED)), "status": 500})
+            put({**libretranslate_error(Refusal(500, FAILED)), "status": 500})
         finally:
             put(None)
 

@@ -122,7 +122,7 @@ def as_file(document: DocumentJob) -> Response:
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}", "Cache-Control": "no-store"})
 
 
-def written(refusal: Refusal) -> dict[str, Any]:
+def document_error(refusal: Refusal) -> dict[str, Any]:
     """Return a refusal as JSON."""
     return {"error": str(refusal)}
 
@@ -130,11 +130,11 @@ def written(refusal: Refusal) -> dict[str, Any]:
 def routes() -> list[Route]:
     """Return the routes of documents."""
     one = "/api/v1/documents/{number}"
-    return [Route("/api/v1/documents", endpoint(send, written, lambda service: service.limits.max_document),
+    return [Route("/api/v1/documents", endpoint(send, document_error, lambda service: service.limits.max_document),
                   methods=["POST"]),
-            Route(one, endpoint(state, written, follows=True), methods=["GET"]),
-            Route(one, endpoint(delete, written, follows=True), methods=["DELETE"]),
-            Route(f"{one}/result", endpoint(result, written, follows=True), methods=["GET"])]
+            Route(one, endpoint(state, document_error, follows=True), methods=["GET"]),
+            Route(one, endpoint(delete, document_error, follows=True), methods=["DELETE"]),
+            Route(f"{one}/result", endpoint(result, document_error, follows=True), methods=["GET"])]
 
 
 def _requested(call: Call) -> DocumentJob:

@@ -27,7 +27,7 @@ from typing import Any
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
-from towernmt.core.structured_files import JSONError, checked
+from towernmt.core.structured_files import JSONError, typed_value
 from towernmt.serve.request_limits import Refusal
 
 Address = IPv4Address | IPv6Address
@@ -221,7 +221,7 @@ def read_keys(path: Path) -> list[KeyEntry]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():
             try:
-                entries.append(checked(json.loads(line), KeyEntry))
+                entries.append(typed_value(json.loads(line), KeyEntry))
             except (JSONError, ValueError) as error:
                 raise DataError(f"{path} line {number}: {error}: remove the line and create a new key.") from None
     return entries

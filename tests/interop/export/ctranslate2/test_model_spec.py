@@ -13,7 +13,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
-from towernmt.interop.ctranslate2_limits import refusal
+from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
 from towernmt.models.interface import token_log_probabilities
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
@@ -98,7 +98,7 @@ def of_ctranslate2(settings: TransformerSettings, weights: dict[str, np.ndarray]
     *(pytest.param(case, id=name, marks=pytest.mark.thorough) for name, case in MORE.items())])
 def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, Any], tmp_path: Path) -> None:
     settings = dataclasses.replace(PLAIN, **changed)
-    assert not refusal(settings)
+    assert not unsupported_by_ctranslate2(settings)
     expected, weights = of_graph(settings, 1 + len(settings.source_factor_vocab_sizes))
     found = of_ctranslate2(settings, weights, tmp_path)
     for one, other in zip(found, expected, strict=True):
@@ -111,4 +111,4 @@ def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, 
     ({"postprocess": "drn"}, "model.postprocess='drn'"),
     ({"postprocess": "d"}, "model.postprocess='d'")])
 def test_a_setting_that_ctranslate2_does_not_have_is_refused_by_its_name(changed: dict[str, Any], setting: str) -> None:
-    assert setting in refusal(dataclasses.replace(PLAIN, **changed))
+    assert setting in unsupported_by_ctranslate2(dataclasses.replace(PLAIN, **changed))

@@ -22,7 +22,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.export import export_model
-from towernmt.interop.marian_export import MarianModel, refusal, to_marian
+from towernmt.interop.marian_export import MarianModel, to_marian, unsupported_by_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TRANSFORMER_PRESETS, TransformerSettings
@@ -254,13 +254,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("settings, precision, named", REFUSED)
 def test_what_marian_cannot_express_is_refused_by_its_setting(settings, precision, named):
-    assert named in refusal(TransformerSettings(**{**STUDENT, **settings}), precision)
+    assert named in unsupported_by_marian(TransformerSettings(**{**STUDENT, **settings}), precision)
 
 
 def test_the_student_fits_in_both_precisions_and_tiny_in_none():
     student, tiny = TransformerSettings(**TRANSFORMER_PRESETS["student"]), TransformerSettings()
-    assert not any(refusal(student, precision) for precision in ("float32", "int8"))
-    assert refusal(tiny, "float32")
+    assert not any(unsupported_by_marian(student, precision) for precision in ("float32", "int8"))
+    assert unsupported_by_marian(tiny, "float32")
 
 
 def test_int8_asks_for_sentences_and_for_sentencepiece(make_trained, tmp_path, sentences):

@@ -19,7 +19,7 @@ from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.interop.foreign_model import ForeignModel, ImportRequest
 from towernmt.interop.marian_export import MarianModel, marian_parameters, to_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
-from towernmt.interop.marian_import import marian_search_settings, read, refusal
+from towernmt.interop.marian_import import marian_search_settings, read_marian, unsupported_marian_options
 
 Make = Callable[..., Path]
 
@@ -71,7 +71,7 @@ def test_the_run_has_what_came_with_the_model_and_searches_as_its_decoder_did(im
 def test_what_is_imported_is_exported_as_a_model_of_the_same_logits(
         make_opus: Make, options: dict[str, Any], tie: str) -> None:
     path = make_opus(options=options, tie=tie)
-    model = read(ImportRequest(path))
+    model = read_marian(ImportRequest(path))
     assert model.settings.tie_embeddings == tie
     first = MarianModel(*opus.read_npz(path / "opus.model1.npz"))
     source, target = (MarianVocabulary.of(one) for one in (model.source, model.target))
@@ -92,7 +92,7 @@ def test_what_is_imported_is_exported_as_a_model_of_the_same_logits(
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_text_is_divided_as_before_and_pieces_keep_the_rows_of_their_numbers(make_opus: Make, kind: str) -> None:
     path = make_opus(kind=kind, further=(">>fra<<", "nobody"), missing=3)
-    model = read(ImportRequest(path))
+    model = read_marian(ImportRequest(path))
     numbers = opus.read_numbers(path / "opus.vocab.yml")
     parameters, _ = opus.read_npz(path / "opus.model1.npz")
     table = model.weights["transformer/embedding"]
@@ -120,7 +120,7 @@ def test_one_spm_file_gives_both_the_pieces_and_their_numbers(make_opus: Make, t
     (tmp_path / "vocab.model").rename(vocabulary)
     for file in path.glob("*.spm"):
         file.unlink()
-    model = read(ImportRequest(path / "opus.model1.npz", (vocabulary, vocabulary)))
+    model = read_marian(ImportRequest(path / "opus.model1.npz", (vocabulary, vocabulary)))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
     parameters, _ = opus.read_npz(path / "opus.model1.npz")
     ids = model.source.encode(opus.GERMAN[0])
@@ -133,7 +133,7 @@ def test_a_vocabulary_without_a_model_beside_it_is_one_of_words(make_opus: Make)
     path = make_opus()
     for file in path.glob("*.spm"):
         file.unlink()
-    model = read(ImportRequest(path))
+    model = read_marian(ImportRequest(path))
     assert model.source.kind == "word" and model.notes
     piece = model.source.id_to_piece(10)
     assert model.source.encode(f"{piece} {piece}") == [10, 10]
@@ -157,8 +157,8 @@ def test_a_vocabulary_without_a_model_beside_it_is_one_of_words(make_opus: Make)
     ({"dim-vocabs": [5, 5, 5]}, "dim-vocabs")])
 def test_what_ours_does_not_have_is_refused_by_name(changed: dict[str, Any], named: str) -> None:
     fits = {**opus.OPTIONS, "dim-vocabs": [9, 9]}
-    assert not refusal(fits)
-    assert named in refusal({**fits, **changed})
+    assert not unsupported_marian_options(fits)
+    assert named in unsupported_marian_options({**fits, **changed})
 
 
 def broken(path: Path, how: str) -> Path:
@@ -199,7 +199,7 @@ def broken(path: Path, how: str) -> Path:
 def test_a_damaged_or_foreign_file_is_one_sentence(make_opus: Make, how: str, said: str) -> None:
     file = broken(make_opus(), how)
     with pytest.raises(TowerNMTError) as caught:
-        read(ImportRequest(file))
+        read_marian(ImportRequest(file))
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -210,7 +210,7 @@ def test_a_vocabulary_that_is_not_marians_is_one_sentence(make_opus: Make, conte
     path = make_opus()
     (path / "opus.vocab.yml").write_text(content)
     with pytest.raises(DataError) as caught:
-        read(ImportRequest(path))
+        read_marian(ImportRequest(path))
     assert said in str(caught.value) and "opus.vocab.yml" in str(caught.value)
 
 
@@ -224,7 +224,7 @@ def test_pieces_of_a_vocabulary_may_be_written_in_all_ways_of_yaml(make_opus: Ma
         written = odd.get(piece, json.dumps(piece, ensure_ascii=False))
         lines.append(f"{written}\n: {number}" if written.startswith("? ") else f"{written}: {number}")
     (path / "opus.vocab.yml").write_text("\n".join(lines) + "\n")
-    pieces = read(ImportRequest(path)).source
+    pieces = read_marian(ImportRequest(path)).source
     assert [pieces.id_to_piece(id) for id in range(4, 10)] == ['"', "it's", "null", "a long one", "\x85", ":"]
 
 
@@ -233,11 +233,11 @@ def test_a_folder_must_say_which_file_is_the_model(make_opus: Make) -> None:
     (path / "decoder.yml").unlink()
     (path / "other.npz").write_bytes((path / "opus.model1.npz").read_bytes())
     with pytest.raises(SettingsError, match="contains 2 .npz files"):
-        read(ImportRequest(path))
-    assert isinstance(read(ImportRequest(path / "other.npz")), ForeignModel)
+        read_marian(ImportRequest(path))
+    assert isinstance(read_marian(ImportRequest(path / "other.npz")), ForeignModel)
     (path / "model.bin").write_bytes(b"x")
     with pytest.raises(SettingsError, match="binary format"):
-        read(ImportRequest(path / "model.bin"))
+        read_marian(ImportRequest(path / "model.bin"))
 
 
 def test_search_settings_follow_the_decoders() -> None:

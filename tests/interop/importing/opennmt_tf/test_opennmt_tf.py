@@ -13,7 +13,7 @@ import yaml
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.opennmt_tf_import import read
+from towernmt.interop.opennmt_tf_import import read_opennmt_tf
 
 DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SOURCE_WORDS, TARGET_WORDS = ([f"{letter}{number}" for number in range(9)] for letter in "st")
@@ -160,7 +160,7 @@ def test_an_imported_model_gives_the_probabilities_of_opennmt_tfs_formulas(
 
 
 def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> None:
-    model = read(ImportRequest(write_model(tmp_path / "model", random_values(False)), heads=HEADS))
+    model = read_opennmt_tf(ImportRequest(write_model(tmp_path / "model", random_values(False)), heads=HEADS))
     s = model.settings
     assert (s.hidden_size, s.filter_size, s.encoder_layers, s.decoder_layers) == (DEPTH, INNER, LAYERS, LAYERS)
     assert (s.tie_embeddings, s.first_position, s.source_end, s.norm_epsilon) == ("none", 1, False, 1e-3)
@@ -186,5 +186,5 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, sa
     if damage == "none":
         (tmp_path / "model/run/checkpoint").unlink()
     with pytest.raises(TowerNMTError) as caught:
-        read(ImportRequest(config, heads=None if damage == "heads" else HEADS))
+        read_opennmt_tf(ImportRequest(config, heads=None if damage == "heads" else HEADS))
     assert said in str(caught.value) and "\n" not in str(caught.value)

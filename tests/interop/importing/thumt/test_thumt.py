@@ -14,7 +14,7 @@ import pytest
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.thumt_import import read
+from towernmt.interop.thumt_import import read_thumt
 
 DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -203,7 +203,7 @@ def test_an_imported_model_is_packaged_and_exported_and_translates_the_same(tmp_
 
 
 def test_settings_and_search_are_those_of_its_hyper_parameters(tmp_path: Path) -> None:
-    model = read(ImportRequest(write_model(tmp_path / "model", random_values(RELATIVE), RELATIVE)))
+    model = read_thumt(ImportRequest(write_model(tmp_path / "model", random_values(RELATIVE), RELATIVE)))
     s, search = model.settings, model.search
     assert (s.hidden_size, s.filter_size, s.heads, s.encoder_layers, s.decoder_layers) == (
         DEPTH, INNER, HEADS, LAYERS, LAYERS)
@@ -219,8 +219,8 @@ def test_a_best_checkpoint_has_its_hyper_parameters_in_the_folder_above(tmp_path
     (model / "eval").mkdir()
     for file in (*model.glob("model.ckpt-7*"), model / "checkpoint"):
         file.rename(model / "eval" / file.name)
-    assert read(ImportRequest(model / "eval")).settings.hidden_size == DEPTH
-    assert read(ImportRequest(model / "eval" / "model.ckpt-7")).settings.hidden_size == DEPTH
+    assert read_thumt(ImportRequest(model / "eval")).settings.hidden_size == DEPTH
+    assert read_thumt(ImportRequest(model / "eval" / "model.ckpt-7")).settings.hidden_size == DEPTH
 
 
 def test_eos_that_is_appended_to_the_vocabulary(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_eos_that_is_appended_to_the_vocabulary(tmp_path: Path) -> None:
     for side in ("source", "target"):
         words = [word for word in (model / f"{side}.txt").read_text().split() if word != "<eos>"]
         (model / f"{side}.txt").write_text("".join(f"{word}\n" for word in words))
-    embedding = read(ImportRequest(model)).weights["transformer/target_embedding"]
+    embedding = read_thumt(ImportRequest(model)).weights["transformer/target_embedding"]
     theirs = random_values(more)["target_embedding"]
     np.testing.assert_array_equal(embedding[2], theirs[-1])     # EOS, by our id, is its last row
 
@@ -242,7 +242,7 @@ def test_eos_that_is_appended_to_the_vocabulary(tmp_path: Path) -> None:
 def test_hyper_parameters_that_do_not_fit_are_named(tmp_path: Path, damage: dict[str, Any], said: str) -> None:
     model = write_model(tmp_path / "model", random_values({}), damage)
     with pytest.raises(TowerNMTError) as caught:
-        read(ImportRequest(model))
+        read_thumt(ImportRequest(model))
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -278,5 +278,5 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, sa
     elif damage == "torch":
         path = model / "model-7.pt"
     with pytest.raises(TowerNMTError) as caught:
-        read(ImportRequest(path, heads=4 if damage == "heads" else None))
+        read_thumt(ImportRequest(path, heads=4 if damage == "heads" else None))
     assert said in str(caught.value) and "\n" not in str(caught.value)
