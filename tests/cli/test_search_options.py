@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli.translation_options import add_search_options, check_alone, search_options
+from towernmt.cli.translation_options import add_search_options, check_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.predict.search.search_settings import SearchSettings
 
@@ -47,11 +47,11 @@ def test_sample_means_the_selection_by_sampling() -> None:
 
 def test_what_the_runs_settings_can_make_right_is_not_refused_before_they_are_known() -> None:
     for given in ({"beam_groups": 4}, {"n_best": 9}, {"top_k": 3}, {"min_length_factor": 2.5}):
-        check_alone(given)
+        check_search_options(given)
     for wrong in ({"beam_groups": 4, "beam_size": 6}, {"n_best": 9, "beam_size": 8}, {"epsilon": 2.0},
                   {"top_k": 3, "selection": "beam"}, {"coverage_penalty": 1.0, "selection": "sampling"}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
-            check_alone(wrong)
+            check_search_options(wrong)
 
 
 def test_a_length_that_is_not_two_numbers_is_refused() -> None:

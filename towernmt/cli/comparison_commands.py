@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from towernmt.cli.evaluate import SystemArgument, add_test_arguments, evaluated
+from towernmt.cli.evaluate import SystemArgument, add_test_arguments, evaluation_output
 from towernmt.cli.translate import add_translator_options
 from towernmt.cli.translation_options import add_trust_option
 from towernmt.core.errors import SettingsError
@@ -46,7 +46,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if others:
         print(f"No run in {', '.join(others)}.", file=sys.stderr)
     systems = [SystemArgument(run.name, str(run.path)) for run in runs]
-    scores = evaluated(args, systems) if args.source else None
+    scores = evaluation_output(args, systems) if args.source else None
     sizes = [parameters(run.path) for run in runs]
     if args.json:
         found: dict[str, Any] = comparison_as_json(runs, sizes)

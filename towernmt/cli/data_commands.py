@@ -210,14 +210,14 @@ def add_lexicon_arguments(parser: argparse.ArgumentParser) -> None:
     vocabularies.add_argument("--data", metavar="DIR",
                               help="prepared data with the vocabularies, and with the pairs unless text is passed")
     vocabularies.add_argument("--model", metavar="RUN", help="a run with the vocabularies")
-    parser.add_argument("--source", metavar="FILE", help="source text, one sentence a line")
+    parser.add_argument("--source", metavar="FILE", help="source text, one sentence per line")
     parser.add_argument("--target", metavar="FILE", help="its translations, line by line")
     parser.add_argument("--alignments", metavar="FILE",
-                        help="count translations from these word alignments of the text files (`0-0 1-2` a line, as "
+                        help="count translations from these word alignments of the text files (`0-0 1-2` per line, as "
                              "fast_align or eflomal write them) instead of learning them")
     parser.add_argument("--table", metavar="FILE",
-                        help="convert the table of another program: `source target probability` a line (or logarithms, "
-                             "as fast_align -p writes them)")
+                        help="convert the table of another program: `source target probability` per line (or "
+                             "logarithms, as fast_align -p writes them)")
     parser.add_argument("--pieces", action="store_true",
                         help="the words of --table are subwords of the vocabularies")
     parser.add_argument("--pairs", type=int, default=500_000, metavar="N",

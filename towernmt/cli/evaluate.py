@@ -138,7 +138,7 @@ def add_test_arguments(parser: argparse.ArgumentParser, beside_runs: bool = Fals
         beside_runs: whether the command has runs as positional arguments. Each --reference then has one file, and is
             optional.
     """
-    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence a line")
+    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence per line")
     several: dict[str, Any] = {"action": "append"} if beside_runs else {"action": "extend", "nargs": "+"}
     parser.add_argument("--reference", metavar="FILE", required=not beside_runs, **several,
                         help="reference translations as plain (detokenised) text, one file per translator")
@@ -189,12 +189,12 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Evaluate systems, print the result, and return the exit status."""
-    found = evaluated(args, parse_systems(args.system))
+    found = evaluation_output(args, parse_systems(args.system))
     print(found if isinstance(found, str) else json.dumps(found))
     return 0
 
 
-def evaluated(args: argparse.Namespace, arguments: Sequence[SystemArgument]) -> str | dict[str, Any]:
+def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgument]) -> str | dict[str, Any]:
     """Evaluate systems, write the page of `--html`, and return the output: an object for --json, otherwise text.
 
     Args:

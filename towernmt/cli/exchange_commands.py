@@ -82,7 +82,7 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
                         help="directory of the files, new or empty")
     parser.add_argument("--precision", metavar="P", help="precision of the weights (default: the format's first)")
     parser.add_argument("--calibration", metavar="FILE",
-                        help="source sentences, one a line, for the calibration of marian's int8 and of web; 100 are "
+                        help="source sentences, one per line, for the calibration of marian's int8 and of web; 100 are "
                              "read (default: the validation text of the run's data)")
     for side in ("source", "target"):
         parser.add_argument(f"--{side}-language", metavar="CODE[:NAME]",
@@ -148,7 +148,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
                         help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
                              f"{', '.join(FORMATS)}")
     parser.add_argument("--calibration", metavar="FILE",
-                        help="source sentences, one a line, for exports that need calibration (marian:int8)")
+                        help="source sentences, one per line, for exports that need calibration (marian:int8)")
     parser.add_argument("--date", metavar="YYYY-MM-DD",
                         help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
     parser.add_argument("--checkpoint", metavar="WHICH",

@@ -92,10 +92,10 @@ class Parser(argparse.ArgumentParser):
         if f"--{plain}" in known:
             return f", did you mean --{plain}?"
         text = self._advice.get(plain) or self._advice.get(plain.lower())
-        return f"; {text}" if text else nearest(option, known)
+        return f"; {text}" if text else did_you_mean(option, known)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean ...?` with the known word that is most similar to `word`, or ""."""
     known, plain = list(known), word.strip("-")
     longer = [name for name in known if len(plain) > 1 and name.strip("-").startswith(plain)]
@@ -114,7 +114,7 @@ def refuse_unknown_command(word: str, commands: Iterable[str], others: Mapping[s
     if word not in commands:
         other = others.get(word.lower())
         near = (f", did you mean {other}?" if other else
-                nearest(word, commands) or f"; the commands are {', '.join(commands)}.")
+                did_you_mean(word, commands) or f"; the commands are {', '.join(commands)}.")
         print(f"towernmt: there is no command {word}{near}", file=sys.stderr)
         raise SystemExit(2)
 

@@ -20,8 +20,8 @@ from towernmt.cli.translation_options import (
     add_engine_options,
     add_model_options,
     add_trust_option,
-    chosen_models,
     engine_of,
+    model_arguments,
 )
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import log_to_stderr
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 def add_score_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt score`."""
     add_model_options(parser, required=True)
-    parser.add_argument("--source", metavar="FILE", required=True, help="text, one sentence a line")
+    parser.add_argument("--source", metavar="FILE", required=True, help="text, one sentence per line")
     parser.add_argument("--target", metavar="FILE", required=True, help="its translation, line by line")
-    parser.add_argument("--output", metavar="FILE", help="file of the scores, one a line (default: stdout)")
+    parser.add_argument("--output", metavar="FILE", help="file of the scores, one per line (default: stdout)")
     parser.add_argument("--mean", action="store_true",
                         help="write the mean log-probability of a token, not the sum over the sentence")
     parser.add_argument("--tokens", action="store_true",
                         help="write each target token, `line number from 0<TAB>token<TAB>log-probability`; with "
                              "--json, in the objects")
     parser.add_argument("--json", action="store_true",
-                        help="write one JSON object a line: log_prob, tokens, mean, perplexity, bits_per_character")
+                        help="write one JSON object per line: log_prob, tokens, mean, perplexity, bits_per_character")
     parser.add_argument("--last-weights", action="store_true",
                         help="score with the weights of the last update, not with their moving average")
     parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
@@ -87,7 +87,7 @@ def run_score(args: argparse.Namespace) -> int:
 
 def make_scorer(args: argparse.Namespace) -> PairScorer:
     """Return the scorer for the parsed options."""
-    models = chosen_models(args)
+    models = model_arguments(args)
     device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
     if engine_of(args) is not None:
@@ -140,7 +140,7 @@ def add_align_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt align`."""
     parser.add_argument("--model", metavar="MODEL",
                         help="the --logdir of a training run, or a package, whose attention aligns")
-    parser.add_argument("--source", metavar="FILE", help="text, one sentence a line")
+    parser.add_argument("--source", metavar="FILE", help="text, one sentence per line")
     parser.add_argument("--target", metavar="FILE", help="its translation, line by line")
     parser.add_argument("--output", metavar="FILE",
                         help="file of the alignments, `0-0 1-2`: source word-target word from 0, a line for each pair "
@@ -157,7 +157,7 @@ def add_align_arguments(parser: argparse.ArgumentParser) -> None:
                         help="align all words with at least this attention, 0 to 1 (default: each target word with the "
                              "source word of the most attention)")
     parser.add_argument("--json", action="store_true",
-                        help="write one JSON object a line: the words, their links, and the attention as weights")
+                        help="write one JSON object per line: the words, their links, and the attention as weights")
     parser.add_argument("--gold", metavar="FILE",
                         help="reference alignments, `1-2` sure and `1?2` or `1p2` possible: print precision, recall "
                              "and the alignment error rate to standard error")

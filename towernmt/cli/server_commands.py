@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translation_options import add_search_options, add_trust_option, check_alone, search_options
+from towernmt.cli.translation_options import add_search_options, add_trust_option, check_search_options, search_options
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.models.model_settings import PRECISIONS
@@ -68,9 +68,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    """Serve until the process is told to stop; returns the exit status."""
+    """Serve until a signal stops the process, and return the exit status."""
     places = [parse_model(model) for model in args.model]
-    check_alone(search_options(args))
+    check_search_options(search_options(args))
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
     keys = None if args.keys is None else KeysFile(args.keys)

@@ -26,17 +26,17 @@ from towernmt.cli.translation_options import (
     add_model_options,
     add_reranking_options,
     add_search_options,
-    candidates,
-    check_alone,
-    chosen_models,
+    check_search_options,
     engine_of,
     files_of_each_line,
     files_of_lines,
+    make_reranker,
+    model_arguments,
     options_by_lines,
     options_of_all_lines,
     options_of_each_line,
+    reranking_search_options,
     search_options,
-    translation_reranker,
 )
 from towernmt.cli.translation_output import (
     BEHIND,
@@ -116,17 +116,17 @@ def _is_plain_file(name: str) -> bool:
 def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt translate`."""
     parser.add_argument("--input", metavar="FILE", nargs="+",
-                        help="text, one sentence a line (default: stdin); several files, wildcards, s3://bucket/key "
+                        help="text, one sentence per line (default: stdin); several files, wildcards, s3://bucket/key "
                              "and tables of databases are translated in parts")
     parser.add_argument("--output", metavar="FILE",
                         help="file of the translations (default: stdout); for several inputs one file, a folder "
                              "(`out/`), or names derived from theirs (`out/{name}.en`)")
     parser.add_argument("--n-best", type=int, metavar="N",
-                        help="write the N best translations of each line, one a line: "
+                        help="write the N best translations of each line, one per line: "
                              "`line number from 0 ||| text ||| score`")
     parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
     parser.add_argument("--json", action="store_true",
-                        help='read one JSON object a line, as {"text": "...", "prefix": "..."}, and write one a line')
+                        help='read one JSON object per line, {"text": "...", "prefix": "..."}, and write one per line')
     parser.add_argument("--token-scores", action="store_true",
                         help="with --json: the tokens of each best translation, and the log-probability of each")
     parser.add_argument("--retry", action="store_true",
@@ -227,13 +227,13 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
     add_reranking_options(parser)
     parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
                         help="replace an unknown word by the source word with the most attention, or by its "
-                             "translation in a table, `source target probability` a line")
+                             "translation in a table, `source target probability` per line")
     parser.add_argument("--no-cache", action="store_true",
                         help="build the graph of the search, and do not cache it in the run's directory graphs/ "
                              "(TOWERNMT_KEEP_GRAPHS=0 does the same)")
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", type=int, metavar="N",
-                        help="translate on GPU N (default: the first one, or the CPU where there is none)")
+                        help="translate on GPU N (default: the first one, or the CPU without a GPU)")
     device.add_argument("--cpu", action="store_true", help="translate on the CPU")
 
 
@@ -255,9 +255,9 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     if args.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     search = search_options(args)
-    models = chosen_models(args)
-    search |= candidates(args, search)
-    check_alone(search)
+    models = model_arguments(args)
+    search |= reranking_search_options(args, search)
+    check_search_options(search)
     window = getattr(args, "window", None)
     stream = StreamSettings(
         batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
@@ -271,7 +271,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         log_without_tensorpack()
         return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
                                      precision=args.precision, device=device, stream=stream, options=options,
-                                     retry=retry, reranker=translation_reranker(args, device), log_probs=log_probs,
+                                     retry=retry, reranker=make_reranker(args, device), log_probs=log_probs,
                                      trust_code=args.trust_code, **search)
     from towernmt.predict.translator import Translator
 
@@ -281,7 +281,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         from towernmt.predict.lines.unknown_words import read_translations
 
         unknown = read_translations(unknown)
-    return Translator(**models, device=device, stream=stream, reranker=translation_reranker(args, device),
+    return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
                       replace_unknown=unknown, keep_graph=_keeps_graphs(args),
                       precision=args.precision or PRECISIONS[0], **search)
@@ -388,9 +388,9 @@ def translate_parts(args: argparse.Namespace) -> int:
     outputs = _outputs(args, texts)
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
-    begun = directory.task()
+    resumed = directory.task()
     args.window = args.window or StreamSettings.window
-    args.shares = begun["--shares"] if begun else args.threads or processors()
+    args.shares = resumed["--shares"] if resumed else args.threads or processors()
     farm = translation_farm(_workers(args, files), directory.path)
 
     def stop() -> None:

@@ -65,13 +65,14 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     translator = make(has_marks and is_own)
     language = args.language or _language(args.model) or "en"
     for name, document, output in zip(args.document, documents, outputs, strict=True):
-        asked = _DocumentSentences(translator, name)
-        translated = translate_segments(document.segments, asked.plain, language, asked.forced if is_own else None)
+        sentences = _DocumentSentences(translator, name)
+        translated = translate_segments(document.segments, sentences.plain, language,
+                                        sentences.forced if is_own else None)
         with _naming(name):
             content = document.written(translated)
         with output_file(output) as file:
             file.write(content)
-        asked.progress.end(output)
+        sentences.progress.end(output)
     return 0
 
 
@@ -84,19 +85,19 @@ class _DocumentSentences:
     def plain(self, sentences: Sequence[str]) -> list[Hypothesis]:
         """Return the best translation of each sentence."""
         self.progress.total = self.progress.sentences = len(sentences)
-        return self._found(sentences, None)
+        return self._translate(sentences, None)
 
     def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
         """Return the best translation of each sentence with lexical constraints."""
         self.progress.total += len(sentences)
-        return self._found(sentences, [LineOptions(constraints=of_one) for of_one in words])
+        return self._translate(sentences, [LineOptions(constraints=phrases) for phrases in words])
 
-    def _found(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
-        found = []
+    def _translate(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
+        best = []
         for translation in self._translator.translate_stream(sentences, self._name, options=options):
-            found.append(translation[0])
+            best.append(translation[0])
             self.progress.one_more()
-        return found
+        return best
 
 
 class _Progress:
@@ -189,5 +190,5 @@ def _naming(name: str) -> Iterator[None]:
 
 def _language(models: Sequence[str]) -> str | None:
     """Return the source language of the first package."""
-    told = next((PackagedRun(model).languages for model in models if is_package(model)), None)
-    return None if told is None else told[0]
+    languages = next((PackagedRun(model).languages for model in models if is_package(model)), None)
+    return None if languages is None else languages[0]

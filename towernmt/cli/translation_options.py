@@ -80,7 +80,7 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
                         help="execute the code of a custom model in a package")
 
 
-def chosen_models(args: argparse.Namespace) -> dict[str, Any]:
+def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of a `Translator` that select its models.
 
     Raises:
@@ -141,7 +141,7 @@ def search_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def check_alone(given: dict[str, Any]) -> None:
+def check_search_options(given: dict[str, Any]) -> None:
     """Refuse search options that no settings of a run can make valid, before anything is loaded.
 
     Args:
@@ -190,7 +190,7 @@ def add_line_options(parser: argparse.ArgumentParser) -> None:
                             "phrases")
     group.add_argument("--terminology", metavar="FILE",
                        help="terms that translations must contain if the line contains the source term: `source "
-                            "term<TAB>target term` a line, optionally with `<TAB>any` to ignore case")
+                            "term<TAB>target term` per line, optionally with `<TAB>any` to ignore case")
 
 
 def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
@@ -231,10 +231,10 @@ def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | No
     """
     if prefixes is None and phrases is None:
         return None
-    begun: Iterable[str] = repeat("") if prefixes is None else prefixes
+    beginnings: Iterable[str] = repeat("") if prefixes is None else prefixes
     wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
     return (LineOptions(prefix=prefix, constraints=constraints)
-            for prefix, constraints in zip(begun, wanted, strict=False))
+            for prefix, constraints in zip(beginnings, wanted, strict=False))
 
 
 def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
@@ -319,7 +319,7 @@ def add_reranking_options(parser: argparse.ArgumentParser) -> None:
                             "language; `towernmt rerank --tune` finds the weight (default: 1)")
 
 
-def candidates(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
+def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
     """Return further search options that give a reranker several translations: samples, or the complete beam.
 
     Args:
@@ -341,7 +341,7 @@ def candidates(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str,
     return {"beam_size": beam, "n_best": beam}
 
 
-def translation_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
+def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
     """Return the reranker of a command with `add_reranking_options`; None without reranking options.
 
     Args:

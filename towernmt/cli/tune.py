@@ -77,7 +77,7 @@ def run_tune(options: argparse.Namespace) -> int:
                 search(trials, table, limits, output / "ray", lambda row: print(_line(table, row), flush=True))
             finally:
                 _write(output, table)
-    return _tell(output, table)
+    return _print_table(output, table)
 
 
 def refuse_files_of_others(output: Path) -> None:
@@ -188,7 +188,7 @@ def _write(output: Path, table: TrialTable) -> None:
         write_text(output / "best.yaml", (_directory(output, best) / SETTINGS).read_text(encoding="utf-8"))
 
 
-def _tell(output: Path, table: TrialTable) -> int:
+def _print_table(output: Path, table: TrialTable) -> int:
     """Print the table; 0 if there is a best trial."""
     from towernmt.jobs.trials import INTERRUPTED, WAITING, run_of
 

@@ -89,9 +89,9 @@ def measure_rates() -> ProductRates:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             for precision, run in runs.items():
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 run()
-                best[precision] = min(best[precision], time.perf_counter() - begun)
+                best[precision] = min(best[precision], time.perf_counter() - start)
     rows, depth, width = sizes
     return ProductRates(**{name: 2.0 * rows * depth * width * PRODUCTS / seconds for name, seconds in best.items()})
 
